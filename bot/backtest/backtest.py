@@ -15,25 +15,24 @@ from typing import Any, Final, Protocol
 
 from bot.backtest.data.candles import Candles
 from bot.backtest.engine.driver import Session, local
-from bot.backtest.engine.memory_journal import MemoryJournal, No, Noes
+from bot.backtest.engine.memory_journal import MemoryJournal, OrderFailure, OrderFailures
 from bot.backtest.engine.options import SessionOptions
-from bot.backtest.engine.progress import Told
+from bot.backtest.engine.progress import Progress
 from bot.backtest.engine.simulated_exchange import ADDRESS, EVENTS_SHOWN, SimulatedExchange
-from bot.backtest.results import run_writer as results
 from bot.backtest.results.layout import BY_GUARDIAN, COLUMNS
 from bot.backtest.results.package_versions import packages_of
-from bot.backtest.results.run_writer import Result
-from bot.backtest.results.slippage import Prices, Slips
-from bot.backtest.results.trade_ledger import TradeLedger, Trip
+from bot.backtest.results.run_writer import Result, result_of
+from bot.backtest.results.slippage import Prices, SlippageMeter
+from bot.backtest.results.trade_ledger import RoundTrip, TradeLedger
 from bot.config import Settings
 from bot.logs import redact
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.strategy_host.host import StrategySpec
-from bot.runtime.strategy_host.loader import load as load_strategy
+from bot.runtime.strategy_host.loader import load
 from bot.venue.numbers import E8
 
-SAID_MAX: Final = 100_000  # lines of log.jsonl; more is a strategy that says each bar of years
+LOG_LINES_MAX: Final = 100_000  # lines of log.jsonl; more is a strategy that says each bar of years
 EVENTS_HELD: Final = 6_000  # in memory before they are folded and written
 BAND_ORDERS_MAX: Final = 1_000  # that summary.json names
 WALKED: Final = (
@@ -49,7 +48,7 @@ class Lines(Protocol):
     def write(self, text: str, /) -> object: ...
 
 
-class Said:
+class StrategyLog:
     """What the strategies say by view.log, a line each; where it grows too long, the last line says so."""
 
     def __init__(self, lines: Lines) -> None:
@@ -58,10 +57,10 @@ class Said:
 
     def __call__(self, at_ms: int, strategy: str, event: str, fields: Mapping[str, Any]) -> None:
         self._count += 1
-        if self._count <= SAID_MAX:
+        if self._count <= LOG_LINES_MAX:
             line = {"atMs": at_ms, "strategy": strategy, "event": redact(event), "fields": redact(dict(fields))}
-        elif self._count == SAID_MAX + 1:
-            line = {"atMs": at_ms, "strategy": strategy, "event": "log.full", "fields": {"lines": SAID_MAX}}
+        elif self._count == LOG_LINES_MAX + 1:
+            line = {"atMs": at_ms, "strategy": strategy, "event": "log.full", "fields": {"lines": LOG_LINES_MAX}}
         else:
             return
         self._lines.write(json.dumps(line, ensure_ascii=False, separators=(",", ":"), default=str) + "\n")
@@ -80,7 +79,7 @@ class Backtest:
     address: str = ADDRESS
     is_cut: bool = False  # these candles are the beginning of others, which a session has taken
     session: Session = field(init=False)
-    stage: SimulatedExchange = field(init=False)
+    exchange: SimulatedExchange = field(init=False)
     journal: Journal = field(init=False)
 
     def __post_init__(self) -> None:
@@ -91,7 +90,7 @@ class Backtest:
         )
         named: dict[str, Any] = {} if self.place is None else {"place": self.place}
         try:
-            self.session, self.stage = local(
+            self.session, self.exchange = local(
                 self.settings,
                 self.candles,
                 self.options,
@@ -105,49 +104,53 @@ class Backtest:
             self.journal.close()
             raise
 
-    def run(self, *, progress: Told | None = None, events: Lines | None = None, said: Lines | None = None) -> Result:
+    def run(
+        self, *, progress: Progress | None = None, events: Lines | None = None, said: Lines | None = None
+    ) -> Result:
         """To the end, or until `progress` says stop. `events` and `said` take the lines of events.jsonl and log.jsonl."""
-        stage, session = self.stage, self.session
-        session.says = None if said is None else Said(said)
-        slips = Slips(Prices(session.ground.lanes, self.options.path))
-        told, memory = stage.told, self.journal if isinstance(self.journal, MemoryJournal) else None
-        noes = Noes() if memory is None else memory.noes
+        exchange, session = self.exchange, self.session
+        session.says = None if said is None else StrategyLog(said)
+        slippage_meter = SlippageMeter(Prices(session.timeline.cursors, self.options.path))
+        event_buffer, memory = exchange.event_buffer, self.journal if isinstance(self.journal, MemoryJournal) else None
+        failures = OrderFailures() if memory is None else memory.failures
         write = None if events is None else events.write
-        book = TradeLedger(int(self.options.balance_usd * E8), self._owner_of, write, slips, noes=noes)
+        ledger = TradeLedger(
+            int(self.options.balance_usd * E8), self._owner_of, write, slippage_meter, failures=failures
+        )
 
         def spill(done: int, of: int) -> bool:
-            if len(told.events) > EVENTS_HELD or (memory is not None and memory.is_full):
-                ready = max(0, len(told.events) - EVENTS_SHOWN)
-                book.take(told.events[book.count + 1 - told.first : ready])
-                del told.events[:ready]
-                told.first += ready
-                stage.forget(told.first)
-                if memory is not None and session.loop is not None:
-                    memory.trim(session.loop.held)
+            if len(event_buffer.events) > EVENTS_HELD or (memory is not None and memory.is_full):
+                ready = max(0, len(event_buffer.events) - EVENTS_SHOWN)
+                ledger.take(event_buffer.events[ledger.count + 1 - event_buffer.first : ready])
+                del event_buffer.events[:ready]
+                event_buffer.first += ready
+                exchange.forget(event_buffer.first)
+                if memory is not None and session.kernel is not None:
+                    memory.trim(session.kernel.held)
             return True if progress is None else progress(done, of)
 
         try:
-            course = session.run(spill)
+            stats = session.run(spill)
             if memory is None:
-                self._read_noes(noes)
-            books = {} if session.loop is None else session.loop.books.rows
-            return results.result_of(stage, book, course, session.ground, self.options, noes, books)
+                self._read_failures(failures)
+            books = {} if session.kernel is None else session.kernel.books.rows
+            return result_of(exchange, ledger, stats, session.timeline, self.options, failures, books)
         finally:
             self.journal.close()
 
     def _owner_of(self, key: str) -> str | None:
-        loop = self.session.loop
-        if loop is not None:
-            return loop.order_owners.owner_of(key)
+        kernel = self.session.kernel
+        if kernel is not None:
+            return kernel.order_owners.owner_of(key)
         intent = self.journal.intents.find(key)
         return None if intent is None else intent.strategy
 
-    def _read_noes(self, noes: Noes) -> None:
+    def _read_failures(self, failures: OrderFailures) -> None:
         """What the gate refused and what the service did, as far as a journal on disk keeps it."""
         self.journal.flush()
-        for by, sql in ((noes.refused, _REFUSED), (noes.rejected, _REJECTED)):
+        for by, sql in ((failures.refused, _REFUSED), (failures.rejected, _REJECTED)):
             for at_ms, strategy, market, code, message in self.journal.db.execute(sql):
-                by(str(code or ""), No(at_ms, strategy, market, message or ""))
+                by(str(code or ""), OrderFailure(at_ms, strategy, market, message or ""))
 
 
 _REFUSED: Final = "SELECT at_ms, strategy, market, code, message FROM refusals ORDER BY seq"
@@ -156,9 +159,7 @@ _REJECTED: Final = "SELECT moved_ms, strategy, market, code, message FROM intent
 
 def strategies_of(settings: Settings) -> list[dict[str, Any]]:
     """For the manifest: each strategy, the hash of its source, and which versions of others' packages it imports."""
-    loaded = {
-        use: load_strategy(use, settings.strategies_dir) for use in {one.use: None for one in settings.strategies}
-    }
+    loaded = {use: load(use, settings.strategies_dir) for use in {one.use: None for one in settings.strategies}}
     packages = dict(zip(loaded, packages_of([*loaded.values()]), strict=True))
     return [
         {"name": one.name, "use": one.use, "sha256": loaded[one.use].sha256, "packages": packages[one.use]}
@@ -172,11 +173,11 @@ def band_of(path: str, found: Mapping[str, Result], candles: Sequence[Candles]) 
     Of every other policy its figures, and how many trades differ from the run's in more than the instant inside of a bar; and the orders for which the
     path mattered: trades that every policy has which began in their bar, and that it filled or ended otherwise. Other trades differ as a consequence.
     """
-    here = Counter(map(_without_instants, found[path].book.trips))
+    here = Counter(map(_without_instants, found[path].trade_ledger.trips))
     paths = {}
     for name, one in found.items():
         if name != path:
-            there = Counter(map(_without_instants, one.book.trips))
+            there = Counter(map(_without_instants, one.trade_ledger.trips))
             differing = {"here": (here - there).total(), "there": (there - here).total()}
             paths[name] = {"figures": dict(one.figures), "endUsd": one.end_usd, "differing": differing}
     orders = list(_moved_by_path(path, found, {one.market: one.at_ms for one in candles}))
@@ -212,12 +213,12 @@ def _are_alike(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
 
 def _by_entry(
     result: Result, bars: Mapping[str, Sequence[int]]
-) -> dict[tuple[Any, ...], tuple[int, Trip, tuple[str, ...]]]:
+) -> dict[tuple[Any, ...], tuple[int, RoundTrip, tuple[str, ...]]]:
     """Each trade with its number and its fills, by who entered what in which bar."""
-    book = result.book
-    guardians = {number: one.event.guardian_type for one in book.guardians for number in one.trips}
-    made: dict[tuple[Any, ...], tuple[int, Trip, tuple[str, ...]]] = {}
-    for number, trip in enumerate(book.trips, start=1):
+    ledger = result.trade_ledger
+    guardians = {number: one.event.guardian_type for one in ledger.guardians for number in one.trips}
+    made: dict[tuple[Any, ...], tuple[int, RoundTrip, tuple[str, ...]]] = {}
+    for number, trip in enumerate(ledger.trips, start=1):
         row = dict(zip(COLUMNS, trip.row(number), strict=True))
         kind = guardians.get(number, trip.exit_kind) if trip.exit_kind in BY_GUARDIAN else trip.exit_kind
         fills = (trip.entry_kind, row["entry_px"], "->", kind or "open", row["exit_px"])
@@ -226,7 +227,7 @@ def _by_entry(
     return made
 
 
-def _without_instants(trip: Trip) -> tuple[str, ...]:
+def _without_instants(trip: RoundTrip) -> tuple[str, ...]:
     return tuple(value for name, value in zip(COLUMNS, trip.row(0), strict=True) if name not in ("entry_ms", "exit_ms"))
 
 
@@ -262,7 +263,7 @@ class Proof:
 
 def prove_causal(
     make: Callable[[SessionOptions, int], Backtest], options: SessionOptions, whole: Sequence[str], cuts: Sequence[int],
-    *, progress: Told | None = None,
+    *, progress: Progress | None = None,
 ) -> Proof:  # fmt: skip
     """Run again on data that end at each cut: all that happened before it must be the same, line by line.
 
@@ -274,7 +275,7 @@ def prove_causal(
         again = make(replace(options, end_ms=cut_ms), cut_ms)
         lines = io.StringIO(newline="")
         result = again.run(progress=progress, events=lines)
-        if result.course.is_partial:
+        if result.stats.is_partial:
             return Proof(tuple(cuts[:number]), compared, is_whole=False)
         mine = lines.getvalue().splitlines(keepends=True)
         if any(one.at_ms < result.end_ms < one.end_ms for one in again.options.outages):

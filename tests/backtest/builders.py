@@ -168,4 +168,4 @@ def ran(
 
 def told(test: Backtest) -> list[str]:
     """The newest events, as lines."""
-    return [line_of(one) for one in test.stage.told.events]
+    return [line_of(one) for one in test.exchange.event_buffer.events]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bot.backtest.data.candles import Candles
-from bot.backtest.engine import driver as sessions
+from bot.backtest.engine import progress
 from bot.backtest.results import layout as folders
 from bot.cli.app import call
 from bot.clock import iso
@@ -56,9 +56,9 @@ def run(folder: Path, made: Path, data: Path, *more: str, code: int = 0) -> Path
 
 def look_each(bars: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The keyboard is looked at after each so many bars, however long they take."""
-    monkeypatch.setattr(sessions, "FIRST_LOOK", bars)
-    monkeypatch.setattr(sessions, "CHUNK", bars)
-    monkeypatch.setattr(sessions, "monotonic_ns", lambda: 0)
+    monkeypatch.setattr(progress, "FIRST_REPORT", bars)
+    monkeypatch.setattr(progress, "CHUNK", bars)
+    monkeypatch.setattr(progress, "monotonic_ns", lambda: 0)
 
 
 def test_the_same_manifest_gives_the_same_bytes(tmp_path: Path, data: Path):
@@ -412,7 +412,7 @@ def test_what_a_strategy_says_is_in_the_folder_with_the_instant_that_it_said_it_
     assert said[0]["event"] == "tells.started"
     assert said[1]["fields"] == {"close": said[1]["fields"]["close"], "api_key": HIDDEN, "at": [1]}
     assert [one["atMs"] for one in said[1:]] == hours
-    monkeypatch.setattr("bot.backtest.backtest.SAID_MAX", 3)
+    monkeypatch.setattr("bot.backtest.backtest.LOG_LINES_MAX", 3)
     short = run(tmp_path, made, data, *begin)
     cut = [json.loads(line) for line in (short / "log.jsonl").read_text().splitlines()]
     assert cut[:3] == said[:3]
@@ -724,7 +724,7 @@ def test_of_many_guardians_that_fired_the_terminal_says_how_many_more_there_are(
 
     schedule = [{"type": "schedule", "cron": "*/20 * * * *", "action": "flatten"}]
     found = ran([minutes(600)], made=settings(guardians=schedule)).result
-    fired = len(found.book.guardians)
+    fired = len(found.trade_ledger.guardians)
     assert fired > GUARDIANS_SHOWN
     lines = summary_lines(found, [])
     assert sum("fired at" in line for line in lines) == GUARDIANS_SHOWN

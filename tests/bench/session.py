@@ -198,7 +198,7 @@ def floor(rows: list[tuple[float, ...]]) -> float:
 
 
 def trades_of(made: Backtest) -> int:
-    return sum(1 for trade in made.stage.account.trades if trade.intent == "close" and trade.filled)
+    return sum(1 for trade in made.exchange.account.trades if trade.intent == "close" and trade.filled)
 
 
 def paired(candles: Candles, rounds: int, folder: Path, *, with_peers: bool) -> None:
@@ -218,7 +218,7 @@ def paired(candles: Candles, rounds: int, folder: Path, *, with_peers: bool) -> 
         found["muted"].append(session("Muted", candles, folder)[0])
         took, made = session("Cross", candles, folder)
         found["cross"].append(took)
-        trades, pnl = trades_of(made), made.stage.account.balance / 1e8 - 1_000_000
+        trades, pnl = trades_of(made), made.exchange.account.balance / 1e8 - 1_000_000
         del made
         for name, run in others.items():
             gc.collect()

@@ -53,17 +53,17 @@ def _value(name: str, text: str) -> Cap:
     return int(number) if name in _WHOLE else number
 
 
-def checked(caps: Mapping[str, Cap]) -> None:
+def check_caps(caps: Mapping[str, Cap]) -> None:
     """ConfigError for a value that the service would refuse."""
     from bot.service.views.responses import Refused
 
     try:
-        _requests(caps)
+        cap_requests(caps)
     except Refused as no:
         raise ConfigError(f"--cap: {no.refusal.message}") from None
 
 
-def plain_of(caps: Mapping[str, Cap]) -> dict[str, Any]:
+def caps_as_json(caps: Mapping[str, Cap]) -> dict[str, Any]:
     """For a manifest: as JSON takes it. Amounts are text."""
     return {
         name: format_decimal(one) if isinstance(one, Decimal) else one if isinstance(one, int) else list(one)
@@ -71,16 +71,16 @@ def plain_of(caps: Mapping[str, Cap]) -> dict[str, Any]:
     }
 
 
-def of_plain(plain: Mapping[str, Any]) -> dict[str, Cap]:
+def caps_from_json(plain: Mapping[str, Any]) -> dict[str, Cap]:
     return {
         name: tuple(one) if isinstance(one, list) else Decimal(one) if isinstance(one, str) else int(one)
         for name, one in plain.items()
     }
 
 
-def told(caps: Mapping[str, Cap]) -> list[str]:
+def assumption_lines(caps: Mapping[str, Cap]) -> list[str]:
     """As assumptions of a report."""
-    plain = plain_of(caps)
+    plain = caps_as_json(caps)
     said = []
     for whose, names in (("the session's key", KEY_CAPS), ("the account's own limits", OWN_CAPS)):
         mine = ", ".join(
@@ -93,7 +93,7 @@ def told(caps: Mapping[str, Cap]) -> list[str]:
     return said
 
 
-def _requests(caps: Mapping[str, Cap]) -> tuple[Any, Any]:
+def cap_requests(caps: Mapping[str, Cap]) -> tuple[Any, Any]:
     """The bodies of POST /v1/keys and PATCH /v1/settings that ask for them; None where nothing is asked."""
     from bot.service.views.responses import Refused, of_validation
     from bot.wire.requests import KeyRequest, SettingsRequest

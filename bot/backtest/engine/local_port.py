@@ -11,9 +11,9 @@ import json
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, NoReturn, TypeVar, cast
 
-from bot.backtest.engine.market_cursor import Track
+from bot.backtest.engine.market_cursor import SeriesCursor
 from bot.backtest.engine.simulated_exchange import ACCOUNT, SimulatedExchange
-from bot.backtest.engine.wire_adapters import EVENTS, OrderResultTwin, PageTwin, PlanResultTwin
+from bot.backtest.engine.wire_adapters import EVENTS, EventsPageAdapter, OrderResultAdapter, PlanResultAdapter
 from bot.errors import ApiError, OrderSubmitted, Refusal
 from bot.money import parse_e8
 from bot.runtime.ports import ServiceClock
@@ -70,14 +70,20 @@ class LocalPort:
     """`arrive` is called before each request that orders something, with its key: with latency it lets the market go on until it is there."""
 
     def __init__(
-        self, stage: SimulatedExchange, tracks: Sequence[Track], *, arrive: Callable[[str | None], None] | None = None
+        self,
+        exchange: SimulatedExchange,
+        series_cursors: Sequence[SeriesCursor],
+        *,
+        arrive: Callable[[str | None], None] | None = None,
     ) -> None:
-        self.stage = stage
-        self.clock: ServiceClock = stage.clock
-        self.operations = stage.operations
-        self.principal = stage.principal
-        self.key = stage.key
-        self._tracks = {(track.lane.coin, track.interval): track for track in tracks}
+        self.exchange = exchange
+        self.clock: ServiceClock = exchange.clock
+        self.operations = exchange.operations
+        self.principal = exchange.principal
+        self.key = exchange.key
+        self._series_cursors = {
+            (series_cursor.cursor.coin, series_cursor.interval): series_cursor for series_cursor in series_cursors
+        }
         self.arrive = arrive
         self._plans = 0
         self._asked: tuple[OrderRequest, OrderSpec] | None = None  # the last order, and how the venue says it
@@ -90,22 +96,22 @@ class LocalPort:
 
     async def plan(self, request: OrderRequest, *, key: str) -> PlanResult:
         self._begin(key)
-        stage = self.stage
+        exchange = self.exchange
         try:
             spec = self._spec(request)
         except Refused as no:
             _raise(no.refusal, no.status, reads=True)
         self._plans += 1
         token = f"cft_{self._plans:028d}"
-        quoted = stage.run(StorePlan(ACCOUNT, spec, token, PLAN_TTL_REAL_MS, request.max_drift_bps, self.key))
+        quoted = exchange.run(StorePlan(ACCOUNT, spec, token, PLAN_TTL_REAL_MS, request.max_drift_bps, self.key))
         if isinstance(quoted, Refusal):
             _raise(quoted, reads=True)
         assert isinstance(quoted, Quote)
-        return cast(PlanResult, PlanResultTwin(quoted, token, stage.state.now_ms + PLAN_TTL_REAL_MS))
+        return cast(PlanResult, PlanResultAdapter(quoted, token, exchange.state.now_ms + PLAN_TTL_REAL_MS))
 
     async def confirm(self, token: str, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
         self._begin(key)
-        return self._placed(self.stage.run(ConfirmPlan(ACCOUNT, token, self.key, None, key, expires_at_ms)))
+        return self._placed(self.exchange.run(ConfirmPlan(ACCOUNT, token, self.key, None, key, expires_at_ms)))
 
     async def place(self, request: OrderRequest, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
         self._begin(key)
@@ -113,7 +119,7 @@ class LocalPort:
             spec = self._spec(request)
         except Refused as no:
             _raise(no.refusal, no.status)
-        return self._placed(self.stage.run(PlaceOrder(ACCOUNT, spec, self.key, None, key, expires_at_ms)))
+        return self._placed(self.exchange.run(PlaceOrder(ACCOUNT, spec, self.key, None, key, expires_at_ms)))
 
     async def close(
         self, market: str, request: CloseRequest, *, key: str, expires_at_ms: int | None = None
@@ -134,7 +140,7 @@ class LocalPort:
             )
         except Refused as no:
             _raise(no.refusal, no.status)
-        return self._placed(self.stage.run(command))
+        return self._placed(self.exchange.run(command))
 
     def _spec(self, request: OrderRequest) -> OrderSpec:
         """The sender gives the very same request for the same order; the venue reads what it says and changes nothing of it."""
@@ -145,20 +151,20 @@ class LocalPort:
     def _begin(self, key: str | None = None) -> None:
         if self.arrive is not None:
             self.arrive(key)
-        self.stage.catch_up()
+        self.exchange.catch_up()
 
     def _placed(self, placed: Any) -> OrderResult:
         if isinstance(placed, Refusal):
             _raise(placed)
         assert isinstance(placed, OrderPlaced)
-        stage, seq = self.stage, self.stage.seq
+        exchange, seq = self.exchange, self.exchange.seq
 
         def whole() -> OrderResult:
-            assert stage.seq == seq, "the answer to an order was read after something else had happened"
+            assert exchange.seq == seq, "the answer to an order was read after something else had happened"
             body = self.operations.order_result(self.principal, placed)
             return OrderResult.model_validate_json(json.dumps(body))
 
-        return cast(OrderResult, OrderResultTwin(stage.account, placed.trade, whole))
+        return cast(OrderResult, OrderResultAdapter(exchange.account, placed.trade, whole))
 
     async def cancel(self, oid: str) -> CancelResult:
         self._begin()
@@ -198,16 +204,16 @@ class LocalPort:
         return self._ask(AccountSnapshot, lambda: self.operations.snapshot(self.principal, context), reads=True)
 
     async def events(self, since: str | None, *, limit: int = 200, types: Sequence[str] = ()) -> EventsPage:
-        self.stage.catch_up()
+        self.exchange.catch_up()
         if since is None or types:
             given: dict[str, Any] = {"limit": limit, "since": since, "types": ",".join(types) or None}
             query = EventsQuery.from_wire({name: str(value) for name, value in given.items() if value is not None})
             return self._ask(
                 EventsPage, lambda: self.operations.events(self.principal, query, _context(is_order=False)), reads=True
             )
-        found = self.stage.told.after(int(since[4:]), limit)
+        found = self.exchange.event_buffer.after(int(since[4:]), limit)
         page = tuple([EVENTS[type(happened)](happened) for happened in found])
-        return cast(EventsPage, PageTwin(page, page[-1].id if page else since))
+        return cast(EventsPage, EventsPageAdapter(page, page[-1].id if page else since))
 
     async def trades(self, *, limit: int = 50, before: int | None = None, coin: str | None = None) -> TradesPage:
         given = {"limit": limit, "before": before, "coin": coin}
@@ -216,10 +222,10 @@ class LocalPort:
 
     async def candles(self, coin: str, interval: str, limit: int) -> CandlesResult:
         """The closed bars of a series that some strategy hears; a bar is closed in its last millisecond."""
-        track = self._tracks.get((bare_coin(coin), interval))
-        if track is None:
+        series_cursor = self._series_cursors.get((bare_coin(coin), interval))
+        if series_cursor is None:
             _raise(Refusal("not_found", f"no {interval} candles of {coin} in this session"), reads=True)
-        c = track.candles
+        c = series_cursor.candles
         rows = [
             {
                 "ts": c.at_ms[row],
@@ -230,9 +236,9 @@ class LocalPort:
                 "volume": _text(c.volume[row]),
                 "closed": True,
             }
-            for row in track.closed_by(self.stage.clock.now_ms() + 1, limit)
+            for row in series_cursor.closed_by(self.exchange.clock.now_ms() + 1, limit)
         ]
-        return CandlesResult.model_validate({"coin": track.lane.coin, "interval": interval, "candles": rows})
+        return CandlesResult.model_validate({"coin": series_cursor.cursor.coin, "interval": interval, "candles": rows})
 
     async def markets(self, *, view: str = "trending", limit: int = 150) -> MarketsResult:
         query = MarketsQuery.from_wire({"view": view, "limit": str(limit)})

@@ -18,7 +18,7 @@ from bot.strategy import Bar
 from bot.strategy.indicators import Columns
 from bot.venue.numbers import E8
 
-AHEAD: Final = 1_024  # rows that are lists at a time, at the most
+BATCH_ROWS: Final = 1_024  # rows that are lists at a time, at the most
 _MAKE_BAR: Final = partial(tuple.__new__, Bar)
 
 Point = tuple[int, str, int, int, int, int, tuple[int, int] | None, int]
@@ -96,7 +96,7 @@ class MarketCursor:
             round(self.volume[index] * E8),
         )  # fmt: skip
 
-    def ahead(self, first: int, last: int, columns: Columns) -> Ahead:
+    def batch(self, first: int, last: int, columns: Columns) -> BarBatch:
         """Rows `first` to `last`, whose columns these are, as a strategy gets them: stamped with the instant of their close."""
         ts, step_ms = self.ts[first:last], self.step_ms
         at: Iterable[int]
@@ -104,7 +104,7 @@ class MarketCursor:
             at = range(ts[0] + step_ms, ts[-1] + 2 * step_ms, step_ms)
         else:
             at = [one + step_ms for one in ts]
-        return Ahead(at, columns)
+        return BarBatch(at, columns)
 
     def index_of(self, close_ms: int) -> int:
         """The row of the bar that closes then."""
@@ -144,7 +144,7 @@ def _way(path: str, o: int, high: int, low: int, close: int) -> tuple[int, int, 
     return (o, high, low, close) if up else (o, low, high, close)
 
 
-class Ahead:
+class BarBatch:
     """Bars on their way to a strategy, some at a time."""
 
     __slots__ = ("_at", "_columns")
@@ -163,13 +163,13 @@ class Ahead:
         return map(_MAKE_BAR, zip(coins, self._at, *self._columns, strict=False))
 
 
-class Track:
+class SeriesCursor:
     """The closed bars of one series, as far as they have been heard: the lane's own candles, or coarser ones made of them."""
 
-    __slots__ = ("_ahead", "_ahead_end", "at", "candles", "end", "interval", "lane", "next_close_ms", "step_ms")
+    __slots__ = ("_ahead", "_ahead_end", "at", "candles", "cursor", "end", "interval", "next_close_ms", "step_ms")
 
-    def __init__(self, lane: MarketCursor, candles: Candles, interval: str, *, start_ms: int, end_ms: int) -> None:
-        self.lane = lane
+    def __init__(self, cursor: MarketCursor, candles: Candles, interval: str, *, start_ms: int, end_ms: int) -> None:
+        self.cursor = cursor
         self.interval = interval
         # A market that has ended lies in a hole until the end.
         self.candles = resample(candles, interval, known_ms=end_ms)
@@ -183,7 +183,7 @@ class Track:
 
     @property
     def is_base(self) -> bool:
-        return self.step_ms == self.lane.step_ms
+        return self.step_ms == self.cursor.step_ms
 
     def seek(self, row: int) -> None:
         """The bar of this row is the next."""
@@ -210,7 +210,7 @@ class Track:
             columns = Columns(*(one[first:last].tolist() for one in (c.open, c.high, c.low, c.close, c.volume)))
             if begin is not None:
                 begin(columns)
-            self._ahead = map(_MAKE_BAR, zip(repeat(self.lane.coin), at, *columns))
+            self._ahead = map(_MAKE_BAR, zip(repeat(self.cursor.coin), at, *columns))
             bar = next(self._ahead)
         row = self.at = self.at + 1
         self.next_close_ms = self.candles.at_ms[row] + self.step_ms if row < self.end else None
@@ -218,8 +218,8 @@ class Track:
 
     def _block_end(self, row: int) -> int:
         """The row that begins the next block; of all series of one interval the blocks end at the same instants."""
-        ts, span_ms = self.candles.at_ms, AHEAD * self.step_ms
-        return bisect_left(ts, ts[row] - ts[row] % span_ms + span_ms, row, min(self.end, row + AHEAD))
+        ts, span_ms = self.candles.at_ms, BATCH_ROWS * self.step_ms
+        return bisect_left(ts, ts[row] - ts[row] % span_ms + span_ms, row, min(self.end, row + BATCH_ROWS))
 
     def closed_by(self, now_ms: int, limit: int) -> list[int]:
         """The rows of the last `limit` bars that had closed by then."""

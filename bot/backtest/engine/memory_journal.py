@@ -33,7 +33,7 @@ INTENTS_SHOWN: Final = 4_000  # more than the events that are kept for whoever a
 INTENTS_MAX: Final = 50_000  # before a trim is due, where few of them came to an event
 
 
-class No(NamedTuple):
+class OrderFailure(NamedTuple):
     """One order that did not become what was wanted, and why."""
 
     at_ms: int
@@ -43,36 +43,36 @@ class No(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Noes:
+class OrderFailures:
     """Orders that did not become what was wanted, by code, and the first of each code: mostly it says why of them all. The gate refused them (`refusals`), or
     the service did (`rejections`; one that it had not taken in time counts by what it ended with), or it took them and filled none or a part (`unfilled`)."""
 
     refusals: Counter[str] = field(default_factory=Counter)
     rejections: Counter[str] = field(default_factory=Counter)
     unfilled: Counter[str] = field(default_factory=Counter)
-    first_refusals: dict[str, No] = field(default_factory=dict)
-    first_rejections: dict[str, No] = field(default_factory=dict)
-    first_unfilled: dict[str, No] = field(default_factory=dict)
+    first_refusals: dict[str, OrderFailure] = field(default_factory=dict)
+    first_rejections: dict[str, OrderFailure] = field(default_factory=dict)
+    first_unfilled: dict[str, OrderFailure] = field(default_factory=dict)
 
-    def refused(self, code: str, no: No) -> None:
+    def refused(self, code: str, failure: OrderFailure) -> None:
         self.refusals[code] += 1
-        self.first_refusals.setdefault(code, no)
+        self.first_refusals.setdefault(code, failure)
 
-    def rejected(self, code: str, no: No) -> None:
+    def rejected(self, code: str, failure: OrderFailure) -> None:
         self.rejections[code] += 1
-        self.first_rejections.setdefault(code, no)
+        self.first_rejections.setdefault(code, failure)
 
-    def not_filled(self, code: str, no: No) -> None:
+    def not_filled(self, code: str, failure: OrderFailure) -> None:
         self.unfilled[code] += 1
-        self.first_unfilled.setdefault(code, no)
+        self.first_unfilled.setdefault(code, failure)
 
 
 class MemoryIntents(IntentLog):
     """The intents of a MemoryJournal, in dictionaries."""
 
-    def __init__(self, database: JournalDatabase, noes: Noes) -> None:
+    def __init__(self, database: JournalDatabase, failures: OrderFailures) -> None:
         super().__init__(database)
-        self.noes = noes
+        self.failures = failures
         self.by_id: dict[str, Intent] = {}
         self.repairs: list[str] = []  # ids of the runtime's own intents
         self.newest_entries: dict[str, Intent] = {}  # by market, accepted
@@ -120,7 +120,7 @@ class MemoryIntents(IntentLog):
         if state != "quarantined":
             self._unsure.pop(intent.id, None)
         if state in ("rejected", "expired", "void"):
-            self.noes.rejected(code, No(now_ms, intent.strategy, intent.market, message))
+            self.failures.rejected(code, OrderFailure(now_ms, intent.strategy, intent.market, message))
         return self._go(moved(intent, state, code=code, message=message), intent.state)
 
     def _go(self, after: Intent, before: State) -> Intent:
@@ -249,8 +249,8 @@ class MemoryJournal(Journal):
         made = open_journal(None, address=address)
         super().__init__(made.db, address=address)
         self.keeps_traces = self.keeps_bodies = False
-        self.noes = Noes()
-        self.intents = MemoryIntents(self.database, self.noes)
+        self.failures = OrderFailures()
+        self.intents = MemoryIntents(self.database, self.failures)
         self.events = MemoryEvents(self.database, self.intents)
         self._finished: dict[tuple[str, str], int] = {}
         self._memory: dict[str, str] = {}
@@ -308,7 +308,7 @@ class MemoryJournal(Journal):
         """Nothing waits for a file."""
 
     def refused(self, refusal: Refusal, *, strategy: str, market: str, trigger: str, ordinal: int, at_ms: int) -> None:
-        self.noes.refused(refusal.code, No(at_ms, strategy, market, refusal.message))
+        self.failures.refused(refusal.code, OrderFailure(at_ms, strategy, market, refusal.message))
 
     def trace(self, intent_id: str, kind: TraceKind, payload: str, *, at_ms: int) -> None:
         """Nobody reads them afterwards."""

@@ -8,8 +8,7 @@ from decimal import Decimal
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from bot.backtest.engine import caps as capping
-from bot.backtest.engine.caps import Cap
+from bot.backtest.engine.caps import Cap, caps_as_json, caps_from_json, check_caps
 from bot.errors import ConfigError
 from bot.venue.numbers import E8
 from bot.venue.state import MarketSpec
@@ -166,7 +165,7 @@ class SessionOptions:
         if self.start_ms is not None and self.end_ms is not None and self.start_ms >= self.end_ms:
             raise ConfigError("the range is empty: --from must lie before --to")
         if self.caps:
-            capping.checked(self.caps)
+            check_caps(self.caps)
         last = 0
         for one in sorted(self.outages, key=lambda outage: outage.at_ms):
             if one.ms <= 0 or one.at_ms < last:
@@ -198,7 +197,7 @@ class SessionOptions:
                 for name, one in plain.get("settlements", {}).items()
             },
             seed=plain["seed"],
-            caps=capping.of_plain(plain.get("caps", {})),
+            caps=caps_from_json(plain.get("caps", {})),
         )
 
     def plain(self) -> dict[str, Any]:
@@ -219,5 +218,5 @@ class SessionOptions:
                 for name, one in sorted(self.settlements.items())
             },
             "seed": self.seed,
-            "caps": capping.plain_of(self.caps),
+            "caps": caps_as_json(self.caps),
         }

@@ -20,15 +20,14 @@ from urllib.parse import urlsplit
 
 import bot
 from bot.logs import redact_text
-from bot.runtime.strategy_host import host as desk
-from bot.runtime.strategy_host import instance, loader
+from bot.runtime.strategy_host import host, instance, loader
 
 READS_MAX: Final = 20  # kept; one is enough to spoil a proof
 NAME_MAX: Final = 200
 CALLERS: Final = frozenset(
     {
         loader.load.__code__.co_filename,
-        desk.StrategyHost.decide.__code__.co_filename,
+        host.StrategyHost.decide.__code__.co_filename,
         instance.StrategyInstance.call.__code__.co_filename,
     }
 )

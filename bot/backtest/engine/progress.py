@@ -1,4 +1,4 @@
-"""How a long run is watched while it goes: what the progress bar is told, and when the garbage collector may run."""
+"""The progress of a run: what it has done so far, when it is reported, and when the garbage collector may run."""
 
 from __future__ import annotations
 
@@ -6,60 +6,80 @@ import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Final
 
+from bot.backtest.engine.options import Outage
 from bot.clock import monotonic_ns
 
-CHUNK: Final = 4_096  # bars whose columns are lists at a time, at the most, and after which the loop reconciles
-
-
-FIRST_LOOK: Final = 1  # bars until the keyboard is looked at for the first time
-
-
-SOON_NS, LATE_NS = 50_000_000, 200_000_000  # between two looks: twice as many bars are taken, or half as many
-
-
-WATCH_S: Final = 0.1  # so often a thread sees whether the look is late
-
-
-# What a session keeps for long (events, trades) forms no cycles; a collector that walks it again and again costs a third of a run.
+CHUNK: Final = 4_096  # bars: the most of which columns are lists at a time; after as many the kernel reconciles
+FIRST_REPORT: Final = 1  # bars until the progress is reported for the first time
+SOON_NS, LATE_NS = (
+    50_000_000,
+    200_000_000,
+)  # between two reports; below it their distance in bars doubles, above it halves
+WATCH_S: Final = 0.1  # how often a thread checks whether the report is late
+# What a session keeps (events, trades) forms no cycles. A collector that walks it again and again costs a third of the time.
 GC_THRESHOLDS: Final = (20_000, 20, 1_000)
+LONG: Final = 100_000  # bars of a session that leaves much to collect
+
+Progress = Callable[[int, int], bool]  # is given bars done and bars in all; returns False to stop the run
 
 
-LONG: Final = 100_000  # bars of a session that leaves much behind
+@dataclass(slots=True)
+class OutageRecord:
+    """One outage of the daemon: positions and equity before and after it, and the numbers of the events that came meanwhile."""
+
+    outage: Outage
+    first_event: int = 0
+    last_event: int = 0
+    equity_before_usd: float = 0.0
+    equity_after_usd: float = 0.0
+    open_before: tuple[str, ...] = ()
+    open_after: tuple[str, ...] = ()
 
 
-Told = Callable[[int, int], bool]  # bars done, bars in all; False: stop here
+@dataclass(slots=True)
+class RunStats:
+    """What a session has done so far."""
+
+    bars: int = 0  # of all markets
+    bars_in_all: int = 0
+    touched: int = 0  # bars that the venue was shown
+    decisions: int = 0
+    is_partial: bool = False
+    outage_records: list[OutageRecord] = field(default_factory=list)
+    quarantined: dict[str, str] = field(default_factory=dict)
 
 
-class Looks:
-    """How many bars pass between two looks at the keyboard: few of a strategy that takes its time, a whole chunk of one that does not.
+class ProgressPolling:
+    """How many bars pass between two progress reports: few with a slow strategy, a whole chunk with a fast one.
 
-    Of one that grows slow of a sudden a thread takes away the bars that are at hand. Nothing is asked for each bar, so that none costs more.
+    When a strategy becomes slow within a chunk, a thread takes the granted bars away. So nothing is checked at each bar.
     """
 
     def __init__(self) -> None:
-        self.bars = FIRST_LOOK
+        self.bars = FIRST_REPORT
         self._last_ns = monotonic_ns()
-        self._at_hand: list[str] = []
+        self._granted: list[str] = []
 
-    def hand_out(self, coin: str, count: int) -> list[str]:
-        """A name for each bar that may be taken before the next look; the list is emptied when the look is late."""
-        self._at_hand = [coin] * count
-        return self._at_hand
+    def grant(self, coin: str, count: int) -> list[str]:
+        """A name for each bar that may be taken before the next report. The list is emptied when the report is late."""
+        self._granted = [coin] * count
+        return self._granted
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """While this lasts, no look is later than the bar at which it was due."""
+        """While this lasts, no report comes later than the bar at which it was due."""
         over = threading.Event()
 
         def watch() -> None:
             while not over.wait(WATCH_S):
                 if self.is_late:
                     self.bars = 1
-                    self._at_hand.clear()
+                    self._granted.clear()
 
-        thread = threading.Thread(target=watch, name="session-looks", daemon=True)
+        thread = threading.Thread(target=watch, name="session-progress", daemon=True)
         thread.start()
         try:
             yield
@@ -71,7 +91,7 @@ class Looks:
     def is_late(self) -> bool:
         return monotonic_ns() - self._last_ns > LATE_NS
 
-    def looked(self) -> None:
+    def polled(self) -> None:
         now_ns = monotonic_ns()
         took_ns, self._last_ns = now_ns - self._last_ns, now_ns
         if took_ns < SOON_NS:
@@ -80,10 +100,25 @@ class Looks:
             self.bars = max(self.bars // 2, 1)
 
 
+class RunMonitor:
+    """Reports the progress of a run to `progress`, which may stop it."""
+
+    def __init__(self, stats: RunStats, progress: Progress | None = None) -> None:
+        self.stats = stats
+        self.polling = ProgressPolling()
+        self.chunk = CHUNK
+        self._progress = progress
+
+    def goes_on(self) -> bool:
+        """Report, and answer whether the run goes on."""
+        self.polling.polled()
+        return self._progress is None or self._progress(self.stats.bars, self.stats.bars_in_all)
+
+
 @contextmanager
-def kept_from_collecting(bars: int) -> Iterator[None]:
-    """The collector's own settings are back when this ends. What a long session before this one has left is looked for by a long one alone: in a
-    process that holds much, a look through all of it takes a second."""
+def rare_garbage_collection(bars: int) -> Iterator[None]:
+    """Collect garbage rarely while this lasts; the collector's own settings return afterwards. Only a session of many bars first collects all that
+    earlier sessions have left, because that takes about a second in a large process."""
     before = gc.get_threshold()
     gc.collect(2 if bars > LONG else 1)
     gc.freeze()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop
 from typing import Any, Final
 
-from bot.backtest.engine.caps import Cap, _requests
+from bot.backtest.engine.caps import Cap, cap_requests
 from bot.backtest.engine.market_cursor import MarketCursor
 from bot.backtest.engine.options import SessionOptions
 from bot.runtime.ports import Calm
@@ -71,7 +71,7 @@ class _Prices(Feed):
 
 
 @dataclass(slots=True)
-class Told:
+class EventBuffer:
     """Events in their order, from number `first` on. The numbers are the account's own: 1, 2, 3 ..."""
 
     events: list[Event] = field(default_factory=list)
@@ -91,52 +91,58 @@ class SimulatedExchange(Machine):
     """One account in one venue, moved by its session. `rates` are recorded hourly funding rates by market, scaled 1e12."""
 
     def __init__(
-        self, lanes: list[MarketCursor], options: SessionOptions, *, start_ms: int, address: str = ADDRESS,
+        self, cursors: list[MarketCursor], options: SessionOptions, *, start_ms: int, address: str = ADDRESS,
         rates: Mapping[str, list[tuple[int, int]]] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
-            clock=ServiceClock.start(0.0, start_ms), command_log=CommandLog(None), feed=_Prices(lane.coin for lane in lanes),
+            clock=ServiceClock.start(0.0, start_ms), command_log=CommandLog(None), feed=_Prices(cursor.coin for cursor in cursors),
             state=State(), seq=0, chain=EMPTY_CHAIN, events=0,
         )  # fmt: skip
-        self.lanes = {lane.coin: lane for lane in lanes}
+        self.cursors = {cursor.coin: cursor for cursor in cursors}
         self.path = options.path
-        self.told = Told()
+        self.event_buffer = EventBuffer()
         self._changes: list[Change] = []
         self._bands_now: dict[str, Calm] = {}
         self._banded_seq = -1
         self._is_behind = False
         self._skipped: dict[str, int] = {}  # when the newest of the skipped bars opened, of the markets in _marks
         self.run(SetRules(Rules(fill_at="next", paths=options.path)))
-        for number, lane in enumerate(lanes):
-            listed = CATALOGUE[lane.coin]
-            before = lane.last_px(options.path)
-            px = round(lane.open[lane.at] * E8) if before is None else before
-            spec = replace(options.spec_of(listing_at(listed, px).spec, px), bar_length_ms=lane.step_ms)
-            settlement = options.settlements.get(lane.coin)
+        for number, cursor in enumerate(cursors):
+            listed = CATALOGUE[cursor.coin]
+            before = cursor.last_px(options.path)
+            px = round(cursor.open[cursor.at] * E8) if before is None else before
+            spec = replace(options.spec_of(listing_at(listed, px).spec, px), bar_length_ms=cursor.step_ms)
+            settlement = options.settlements.get(cursor.coin)
             if settlement is not None:  # As a bar, whose close comes in the millisecond before its end.
-                spec = replace(spec, expires_ms=settlement.after(lane.ts[-1] + lane.step_ms) - 1)
+                spec = replace(spec, expires_ms=settlement.after(cursor.ts[-1] + cursor.step_ms) - 1)
             self.run(ListMarket(spec, px))
-            if lane.step:  # Amid a bar, whose open the venue has not been told.
-                opened, _, _, closed, _ = lane.ints(lane.at)
-                self.state.markets[lane.coin].begin_bar(lane.ts[lane.at], opened, closed)
-            if before is None and lane.ts[lane.at] > start_ms:  # Nobody knows its price yet: no order is taken there.
-                self.run(SetMarket(lane.coin, status="closed"))
-                self._changes.append((lane.ts[lane.at], len(lanes) + number, SetMarket(lane.coin, status="open")))
+            if cursor.step:  # Amid a bar, whose open the venue has not been told.
+                opened, _, _, closed, _ = cursor.ints(cursor.at)
+                self.state.markets[cursor.coin].begin_bar(cursor.ts[cursor.at], opened, closed)
+            if (
+                before is None and cursor.ts[cursor.at] > start_ms
+            ):  # Nobody knows its price yet: no order is taken there.
+                self.run(SetMarket(cursor.coin, status="closed"))
+                self._changes.append(
+                    (cursor.ts[cursor.at], len(cursors) + number, SetMarket(cursor.coin, status="open"))
+                )
             if settlement is not None and settlement.outcome is not None:
-                self.run(SetMarket(lane.coin, outcome_px=int(settlement.outcome * E8)))
-            told = (rates or {}).get(lane.coin, [])
-            begun = [rate for at_ms, rate in told if at_ms < start_ms]
+                self.run(SetMarket(cursor.coin, outcome_px=int(settlement.outcome * E8)))
+            event_buffer = (rates or {}).get(cursor.coin, [])
+            begun = [rate for at_ms, rate in event_buffer if at_ms < start_ms]
             if begun:
-                self.run(SetMarket(lane.coin, funding_rate=begun[-1]))
+                self.run(SetMarket(cursor.coin, funding_rate=begun[-1]))
             self._changes += [
-                (at_ms, number, SetMarket(lane.coin, funding_rate=rate)) for at_ms, rate in told if at_ms >= start_ms
+                (at_ms, number, SetMarket(cursor.coin, funding_rate=rate))
+                for at_ms, rate in event_buffer
+                if at_ms >= start_ms
             ]
         heapify(self._changes)
         self.follow_sessions(start_ms)
         key = Key(KEY, ACCOUNT, "owner", "", "", OWNER_SCOPES, start_ms, "sandbox", owner=True)
         self.run(OpenAccount(ACCOUNT, address, "session", int(options.balance_usd * E8), key))
         self.account: Account = self.state.accounts[ACCOUNT]
-        self.key = impose(self, options.caps, account=ACCOUNT, owner=KEY) if options.caps else KEY
+        self.key = apply_caps(self, options.caps, account=ACCOUNT, owner=KEY) if options.caps else KEY
         self.principal = Principal(ACCOUNT, self.key, frozenset(OWNER_SCOPES), owner=self.key == KEY)
         self.operations = Operations(self, RateLimits(enabled=False), "http://session.invalid")
 
@@ -145,8 +151,8 @@ class SimulatedExchange(Machine):
     @property
     def count(self) -> int:
         """Number of the newest event."""
-        told = self.told
-        return told.first + len(told.events) - 1
+        event_buffer = self.event_buffer
+        return event_buffer.first + len(event_buffer.events) - 1
 
     def band(self, coin: str) -> Calm:
         """How far the market may move, and until when, before the venue has to look: see venue.quiet_band. What the backtest itself changes counts too.
@@ -172,33 +178,33 @@ class SimulatedExchange(Machine):
         """The band of every market, as it has been since the last command."""
         if self._banded_seq != self.seq:
             until_ms, markets = self._until_ms(), self.state.markets
-            self._bands_now = {coin: self._band(markets[coin], until_ms) for coin in self.lanes}
+            self._bands_now = {coin: self._band(markets[coin], until_ms) for coin in self.cursors}
             self._banded_seq = self.seq
         return self._bands_now
 
-    def skip(self, lane: MarketCursor, last: int) -> None:
+    def skip(self, cursor: MarketCursor, last: int) -> None:
         """Bars up to row `last` have touched nothing: all that is left of them is the close."""
-        self._leave(lane, last)
-        self.clock.move_to(lane.ts[last] + lane.step_ms - 1)
+        self._leave(cursor, last)
+        self.clock.move_to(cursor.ts[last] + cursor.step_ms - 1)
 
-    def _leave(self, lane: MarketCursor, last: int) -> None:
-        lane.seek(last + 1)
-        self._marks[lane.coin] = round(lane.close[last] * E8)
-        self._skipped[lane.coin] = lane.ts[last]
+    def _leave(self, cursor: MarketCursor, last: int) -> None:
+        cursor.seek(last + 1)
+        self._marks[cursor.coin] = round(cursor.close[last] * E8)
+        self._skipped[cursor.coin] = cursor.ts[last]
 
-    def pass_bar(self, lane: MarketCursor, row: int) -> None:
+    def pass_bar(self, cursor: MarketCursor, row: int) -> None:
         """One whole bar of a session with one market; its earlier bars were skipped. The clock stands in its last millisecond then."""
-        end_ms = lane.ts[row] + lane.step_ms - 1
+        end_ms = cursor.ts[row] + cursor.step_ms - 1
         change_ms = self._next_change_ms()
-        if row > lane.at:
-            self.skip(lane, row - 1)
+        if row > cursor.at:
+            self.skip(cursor, row - 1)
         if change_ms is not None and change_ms <= end_ms:
             self.advance(end_ms)
             return
-        assert not lane.step
-        o, high, low, close, volume = lane.ints(row)
-        lane.seek(row + 1)
-        self._apply(PassBar(lane.coin, lane.ts[row], o, high, low, close, volume, lane.step_ms), end_ms)
+        assert not cursor.step
+        o, high, low, close, volume = cursor.ints(row)
+        cursor.seek(row + 1)
+        self._apply(PassBar(cursor.coin, cursor.ts[row], o, high, low, close, volume, cursor.step_ms), end_ms)
         self.clock.move_to(end_ms)
 
     def advance(self, to_ms: int) -> None:
@@ -215,12 +221,12 @@ class SimulatedExchange(Machine):
     def is_calm(self, to_ms: int, bands: Mapping[str, Calm]) -> bool:
         """Whether nothing can happen up to `to_ms`, where a bar ends, in any market. Of a bar that is longer the whole range counts, unless it has no
         point until then."""
-        for coin, lane in self.lanes.items():
-            row = lane.at
-            if row >= lane.end or lane.ts[row] > to_ms or (lane.step and lane.next_point_ms() > to_ms):
+        for coin, cursor in self.cursors.items():
+            row = cursor.at
+            if row >= cursor.end or cursor.ts[row] > to_ms or (cursor.step and cursor.next_point_ms() > to_ms):
                 continue
             lo, hi, until_ms = bands[coin]
-            if until_ms <= to_ms + 1 or lane.low[row] <= lo or lane.high[row] >= hi:
+            if until_ms <= to_ms + 1 or cursor.low[row] <= lo or cursor.high[row] >= hi:
                 return False
         return True
 
@@ -228,32 +234,32 @@ class SimulatedExchange(Machine):
         """Up to when, and no later than `to_ms`, nothing can happen in any market: where a bar ends, of lanes whose bars are equally long."""
         step_ms = 0
         to_ms = min([to_ms, *(band.until_ms - 2 for band in bands.values())])
-        for coin, lane in self.lanes.items():
-            row, step_ms = lane.at, lane.step_ms
-            last = bisect_right(lane.ts, to_ms, row, lane.end)
+        for coin, cursor in self.cursors.items():
+            row, step_ms = cursor.at, cursor.step_ms
+            last = bisect_right(cursor.ts, to_ms, row, cursor.end)
             if row >= last:
                 continue
             lo, hi, _ = bands[coin]
-            lows, highs = lane.low[row:last], lane.high[row:last]
+            lows, highs = cursor.low[row:last], cursor.high[row:last]
             if min(lows) <= lo or max(highs) >= hi:
                 leaves = (at for at, (low, high) in enumerate(zip(lows, highs, strict=True)) if low <= lo or high >= hi)
-                to_ms = lane.ts[row + next(leaves)] - 1
+                to_ms = cursor.ts[row + next(leaves)] - 1
         return (to_ms + 1) // step_ms * step_ms - 1
 
     def skip_to(self, to_ms: int) -> None:
         """What `is_calm` or `calm_until` has found: the bars that end up to `to_ms` leave their close. One that ends later stays where it is: what has
         passed of it is told to the venue before the next command."""
-        for lane in self.lanes.values():
-            row = lane.at
-            if row < lane.end and lane.ts[row] <= to_ms:
+        for cursor in self.cursors.values():
+            row = cursor.at
+            if row < cursor.end and cursor.ts[row] <= to_ms:
                 last = row
-                if row + 1 < lane.end and lane.ts[row + 1] <= to_ms:
-                    last = bisect_right(lane.ts, to_ms, row, lane.end) - 1
-                if lane.ts[last] + lane.step_ms - 1 > to_ms:
+                if row + 1 < cursor.end and cursor.ts[row + 1] <= to_ms:
+                    last = bisect_right(cursor.ts, to_ms, row, cursor.end) - 1
+                if cursor.ts[last] + cursor.step_ms - 1 > to_ms:
                     self._is_behind = True
                     last -= 1
                 if last >= row:
-                    self._leave(lane, last)
+                    self._leave(cursor, last)
         self.clock.move_to(to_ms)
 
     def show_marks(self) -> None:
@@ -297,7 +303,7 @@ class SimulatedExchange(Machine):
         applied = apply(self.state, command, at_ms)
         self.seq += 1
         if applied.events:
-            self.told.events += applied.events
+            self.event_buffer.events += applied.events
         return applied
 
     def _say_marks(self) -> None:
@@ -321,8 +327,8 @@ class SimulatedExchange(Machine):
             self._apply(PassBars(tuple(bars)), to_ms)
             return True
         found = []
-        for order, lane in enumerate(self.lanes.values()):
-            found += [(at_ms, order, step, point) for at_ms, step, point in lane.until(to_ms, self.path)]
+        for order, cursor in enumerate(self.cursors.values()):
+            found += [(at_ms, order, step, point) for at_ms, step, point in cursor.until(to_ms, self.path)]
         if found:
             found.sort(key=_in_time)
             self._apply(PassPoints(tuple(point for *_, point in found), to_ms), to_ms)
@@ -330,15 +336,19 @@ class SimulatedExchange(Machine):
 
     def _whole_bars(self, to_ms: int) -> list[PassBar]:
         """The next bar of each market, taken, where all of them begin at one instant and end at `to_ms`; else none, and nothing is taken."""
-        lanes = [lane for lane in self.lanes.values() if lane.at < lane.end]
-        for lane in lanes:
-            if lane.step or lane.ts[lane.at] + lane.step_ms - 1 != to_ms or lane.step_ms != lanes[0].step_ms:
+        cursors = [cursor for cursor in self.cursors.values() if cursor.at < cursor.end]
+        for cursor in cursors:
+            if (
+                cursor.step
+                or cursor.ts[cursor.at] + cursor.step_ms - 1 != to_ms
+                or cursor.step_ms != cursors[0].step_ms
+            ):
                 return []
         bars = []
-        for lane in lanes:
-            row = lane.at
-            bars.append(PassBar(lane.coin, lane.ts[row], *lane.ints(row), lane.step_ms))
-            lane.seek(row + 1)
+        for cursor in cursors:
+            row = cursor.at
+            bars.append(PassBar(cursor.coin, cursor.ts[row], *cursor.ints(row), cursor.step_ms))
+            cursor.seek(row + 1)
         return bars
 
     def _walk(self, to_ms: int) -> None:
@@ -369,22 +379,22 @@ _NEVER: Final = Calm(_HIGHEST, _LOWEST, 0)
 SCOPED_KEY: Final = "key_00000002"  # the first is the account's own
 
 
-def impose(stage: SimulatedExchange, caps: Mapping[str, Cap], *, account: str, owner: str) -> str:
+def apply_caps(exchange: SimulatedExchange, caps: Mapping[str, Cap], *, account: str, owner: str) -> str:
     """Make the account's limits and the session's key, by the commands that a request would give. Answers the id of the key to trade with."""
     from bot.service.operations.keys import cap, key_of
     from bot.service.security.auth import Minted
     from bot.venue.commands import ChangeSettings, CreateKey
 
-    key_request, own_request = _requests(caps)
+    key_request, own_request = cap_requests(caps)
     if own_request is not None:
         trade, daily = (
             cap(own_request.max_trade_usd, "maxTradeUsd"),
             cap(own_request.daily_trade_cap_usd, "dailyTradeCapUsd"),
         )
-        stage.run(ChangeSettings(account, trade, daily))
+        exchange.run(ChangeSettings(account, trade, daily))
     if key_request is None:
         return owner
     # No secret is made: nobody signs in to a session.
-    key = key_of(key_request, Minted("", SCOPED_KEY, "", ""), account, stage.state.now_ms, "key")
-    stage.run(CreateKey(key))
+    key = key_of(key_request, Minted("", SCOPED_KEY, "", ""), account, exchange.state.now_ms, "key")
+    exchange.run(CreateKey(key))
     return key.id

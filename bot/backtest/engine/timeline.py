@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bot.backtest.data.candles import Candles, drivers
-from bot.backtest.engine.market_cursor import MarketCursor, Track
+from bot.backtest.engine.market_cursor import MarketCursor, SeriesCursor
 from bot.backtest.engine.options import SessionOptions, start_of
 from bot.clock import iso
 from bot.errors import ConfigError
@@ -21,14 +21,23 @@ from bot.words import many
 class Timeline:
     """The candles of a session, by lane and by series, and its range. `cold` says which series have too short a past for their strategies."""
 
-    lanes: list[MarketCursor]
-    tracks: list[Track]
+    cursors: list[MarketCursor]
+    series_cursors: list[SeriesCursor]
     start_ms: int
     end_ms: int
     cold: tuple[str, ...] = ()
 
+    @property
+    def is_over(self) -> bool:
+        """True when all candles are past."""
+        return all(cursor.is_over for cursor in self.cursors)
 
-def ground_of(
+    def passed_bars(self) -> int:
+        """How many candles are past, of all markets."""
+        return sum([cursor.at - cursor.first for cursor in self.cursors])
+
+
+def timeline_of(
     candles: Sequence[Candles], series: Sequence[Series], options: SessionOptions, warmups: Mapping[Series, int] | None = None,
     *, is_cut: bool = False,
 ) -> Timeline:  # fmt: skip
@@ -45,12 +54,12 @@ def ground_of(
     start_ms = start_of(options.start_ms, used)
     end_ms = options.end_ms if options.end_ms is not None else max(one.end_ms for one in used)
     ends = _settled(options, {one.market: one.end_ms for one in used}, start_ms=start_ms, is_cut=is_cut)
-    lanes = [MarketCursor(one, start_ms=start_ms, end_ms=min(end_ms, ends.get(one.market, end_ms))) for one in used]
-    for lane in lanes:
-        if lane.first >= lane.end:
-            there = f"the data hold it from {iso(lane.ts[0])} to {iso(lane.ts[-1] + lane.step_ms)}"
-            raise ConfigError(f"the range is empty: there is no whole candle of {lane.coin} in it; {there}")
-    lasts = [lane.ts[lane.end - 1] + lane.step_ms for lane in lanes]  # no price comes after the last candle
+    cursors = [MarketCursor(one, start_ms=start_ms, end_ms=min(end_ms, ends.get(one.market, end_ms))) for one in used]
+    for cursor in cursors:
+        if cursor.first >= cursor.end:
+            there = f"the data hold it from {iso(cursor.ts[0])} to {iso(cursor.ts[-1] + cursor.step_ms)}"
+            raise ConfigError(f"the range is empty: there is no whole candle of {cursor.coin} in it; {there}")
+    lasts = [cursor.ts[cursor.end - 1] + cursor.step_ms for cursor in cursors]  # no price comes after the last candle
     if not is_cut:  # One that is settled amid a candle ends later than its last whole one.
         lasts += [at_ms for at_ms in ends.values() if at_ms <= end_ms]
     end_ms = min(end_ms, max(lasts))
@@ -59,30 +68,30 @@ def ground_of(
             raise ConfigError(
                 f"outage {iso(outage.at_ms)}: the session is of {iso(start_ms)} to {iso(end_ms)}, and the outage begins outside of it"
             )
-    by_coin = {lane.coin: lane for lane in lanes}
-    tracks: list[Track] = []
+    by_coin = {cursor.coin: cursor for cursor in cursors}
+    series_cursors: list[SeriesCursor] = []
     cold: list[str] = []
     for one in sorted(set(series)):
         if INTERVAL_MS[one.interval] < by_coin[one.market].step_ms:
             raise ConfigError(
                 f"a strategy hears {one.interval} bars of {one.market}, and the data are {by_coin[one.market].interval}: finer data are needed"
             )
-        track = Track(
+        series_cursor = SeriesCursor(
             by_coin[one.market], driving[one.market], one.interval,
             start_ms=start_ms, end_ms=min(end_ms, ends.get(one.market, end_ms)),
         )  # fmt: skip
         needed = (warmups or {}).get(one, 0)
-        if needed > len(track.candles) and not is_cut:
+        if needed > len(series_cursor.candles) and not is_cut:
             raise ConfigError(
                 f"the warm-up is longer than the data: a strategy needs {many(needed, f'{one.interval} bar')} of {one.market} "
-                f"before its first decision, and the data hold {len(track.candles)}"
+                f"before its first decision, and the data hold {len(series_cursor.candles)}"
             )
-        if needed > max(1, track.at):
+        if needed > max(1, series_cursor.at):
             cold.append(
-                f"{one.market}: of {many(needed, f'{one.interval} bar')} of warm-up {track.at} lie before the range, the others in it"
+                f"{one.market}: of {many(needed, f'{one.interval} bar')} of warm-up {series_cursor.at} lie before the range, the others in it"
             )
-        tracks.append(track)
-    return Timeline(lanes, tracks, start_ms, end_ms, tuple(cold))
+        series_cursors.append(series_cursor)
+    return Timeline(cursors, series_cursors, start_ms, end_ms, tuple(cold))
 
 
 def _settled(options: SessionOptions, data_end_ms: Mapping[str, int], *, start_ms: int, is_cut: bool) -> dict[str, int]:

@@ -38,7 +38,7 @@ _DIGITS_28: Final = 10**28
 
 def _amount(name: str) -> property:
     read = attrgetter(f"of.{name}")
-    return property(lambda twin: exact(read(twin)))
+    return property(lambda adapter: exact(read(adapter)))
 
 
 def _plain(name: str) -> property:
@@ -54,7 +54,7 @@ class _Data:
         self.of = of
 
 
-class FillTwin:
+class FillAdapter:
     """What the mirror and the books read of it is nearly all of it: every field at once, each a plain attribute."""
 
     __slots__ = (
@@ -81,7 +81,7 @@ class FillTwin:
         self.absorbed_usd = exact(of.absorbed)
 
 
-class OrderTwin:
+class OrderAdapter:
     __slots__ = (
         "filled_size", "intent", "kind", "limit_px", "oid", "reason", "side", "size", "trade_id", "trigger_px",
     )  # fmt: skip
@@ -99,7 +99,7 @@ class OrderTwin:
         self.reason = of.reason
 
 
-class TriggerTwin(_Data):
+class TriggerAdapter(_Data):
     __slots__ = ()
     oid = _plain("oid")
     trade_id = _plain("trade")
@@ -109,23 +109,23 @@ class TriggerTwin(_Data):
     mark_px = _amount("mark")
 
 
-class FundingTwin(_Data):
+class FundingAdapter(_Data):
     __slots__ = ()
     side = _plain("side")
     size = _amount("size")
     oracle_px = _amount("oracle")
-    rate = property(lambda twin: format_e12(twin.of.rate))
+    rate = property(lambda adapter: format_e12(adapter.of.rate))
     amount_usd = _amount("amount")
     balance_usd = _amount("balance")
 
 
-class EventTwin:
+class EventAdapter:
     """One event. Types that are rare are parsed like a client's."""
 
     __slots__ = ("coin", "data", "id", "idempotency_key", "of", "request_id", "subtype", "ts", "type")
 
     def __init__(
-        self, of: Any, type_: str, subtype: str, data: FillTwin | OrderTwin | _Data, request_id: str | None = None, idempotency_key: str | None = None
+        self, of: Any, type_: str, subtype: str, data: FillAdapter | OrderAdapter | _Data, request_id: str | None = None, idempotency_key: str | None = None
     ) -> None:  # fmt: skip
         self.of = of
         self.id = event_id(of.seq)
@@ -147,23 +147,23 @@ def wire_event(happened: e.Event) -> Event:
 
 
 def _fill(happened: Any) -> Any:
-    return EventTwin(
-        happened, "fill", happened.subtype, FillTwin(happened), happened.request_id, happened.idempotency_key
+    return EventAdapter(
+        happened, "fill", happened.subtype, FillAdapter(happened), happened.request_id, happened.idempotency_key
     )
 
 
 def _order(happened: Any) -> Any:
-    return EventTwin(
-        happened, "order", happened.subtype, OrderTwin(happened), happened.request_id, happened.idempotency_key
+    return EventAdapter(
+        happened, "order", happened.subtype, OrderAdapter(happened), happened.request_id, happened.idempotency_key
     )
 
 
 def _trigger(happened: Any) -> Any:
-    return EventTwin(happened, "trigger", happened.subtype, TriggerTwin(happened))
+    return EventAdapter(happened, "trigger", happened.subtype, TriggerAdapter(happened))
 
 
 def _funding(happened: Any) -> Any:
-    return EventTwin(happened, "funding", "payment", FundingTwin(happened))
+    return EventAdapter(happened, "funding", "payment", FundingAdapter(happened))
 
 
 EVENTS: Final[dict[type, Callable[[Any], Any]]] = {
@@ -178,7 +178,7 @@ EVENTS: Final[dict[type, Callable[[Any], Any]]] = {
 }
 
 
-class PageTwin:
+class EventsPageAdapter:
     """EventsPage."""
 
     __slots__ = ("events", "last_event_id")
@@ -188,7 +188,7 @@ class PageTwin:
         self.last_event_id = last_event_id
 
 
-class PlanTwin:
+class PlanAdapter:
     """Plan, made when it is first looked into: most strategies never do."""
 
     __slots__ = ("_made", "_quoted")
@@ -203,7 +203,7 @@ class PlanTwin:
         return getattr(self._made, name)
 
 
-class PlanResultTwin:
+class PlanResultAdapter:
     """PlanResult."""
 
     __slots__ = ("confirm_token", "expires_at", "plan")
@@ -211,12 +211,12 @@ class PlanResultTwin:
     order_submitted = False
 
     def __init__(self, quoted: Quote, confirm_token: str, expires_at: int) -> None:
-        self.plan = PlanTwin(quoted)
+        self.plan = PlanAdapter(quoted)
         self.confirm_token = confirm_token
         self.expires_at = expires_at
 
 
-class TradeTwin:
+class TradeAdapter:
     """Trade, as it stands when it is read; the id is what the runtime asks for."""
 
     __slots__ = ("_account", "_trade", "id")
@@ -232,7 +232,7 @@ class TradeTwin:
         return getattr(WireTrade.model_validate_json(json.dumps(account_views.trade(self._account, self._trade))), name)
 
 
-class OrderResultTwin:
+class OrderResultAdapter:
     """OrderResult: the trade at once, the rest from the operation's own answer while nothing else has happened."""
 
     __slots__ = ("_whole", "trade")
@@ -240,7 +240,7 @@ class OrderResultTwin:
     order_submitted = True
 
     def __init__(self, account: Account, trade: Trade, whole: Callable[[], Any]) -> None:
-        self.trade = TradeTwin(account, trade)
+        self.trade = TradeAdapter(account, trade)
         self._whole = whole
 
     def __getattr__(self, name: str) -> Any:

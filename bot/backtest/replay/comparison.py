@@ -182,7 +182,7 @@ def _run(
         made.run(events=io.StringIO())
         with queries.opened(folder) as db:
             found = of_journal(db, name="replay")
-        found.start_ms = made.session.ground.start_ms  # Of the whole session, whenever its first decision is.
+        found.start_ms = made.session.timeline.start_ms  # Of the whole session, whenever its first decision is.
         return found
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -10,20 +10,20 @@ from bot.backtest.engine.market_cursor import MarketCursor
 CANDLES_MAX: Final = 1_500  # of a market on a page; more could not be told apart
 
 
-def chart_of(lanes: Sequence[MarketCursor]) -> dict[str, Any]:
+def chart_of(cursors: Sequence[MarketCursor]) -> dict[str, Any]:
     """{market: {"stepMs", "ts", "open", "high", "low", "close", "volume"}}: buckets of whole candles, oldest first."""
-    return {lane.coin: _thinned(lane) for lane in lanes}
+    return {cursor.coin: _thinned(cursor) for cursor in cursors}
 
 
-def _thinned(lane: MarketCursor) -> dict[str, Any]:
-    first, end = lane.first, lane.at
+def _thinned(cursor: MarketCursor) -> dict[str, Any]:
+    first, end = cursor.first, cursor.at
     per = max(1, -(-(end - first) // CANDLES_MAX))
     starts = range(first, end, per)
     return {
-        "stepMs": per * lane.step_ms,
-        "ts": [lane.ts[at] for at in starts],
-        "open": [lane.open[at] for at in starts],
-        "high": [max(lane.high[at : min(at + per, end)]) for at in starts],
-        "low": [min(lane.low[at : min(at + per, end)]) for at in starts],
-        "close": [lane.close[min(at + per, end) - 1] for at in starts],
+        "stepMs": per * cursor.step_ms,
+        "ts": [cursor.ts[at] for at in starts],
+        "open": [cursor.open[at] for at in starts],
+        "high": [max(cursor.high[at : min(at + per, end)]) for at in starts],
+        "low": [min(cursor.low[at : min(at + per, end)]) for at in starts],
+        "close": [cursor.close[min(at + per, end) - 1] for at in starts],
     }

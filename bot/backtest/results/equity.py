@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from bot.backtest.engine.market_cursor import MarketCursor
 from bot.backtest.results.statistics import Trade, exposure, statistics
-from bot.backtest.results.trade_ledger import Step, Trip
+from bot.backtest.results.trade_ledger import RoundTrip, Step
 from bot.runtime.model.positions import is_no
 from bot.venue.numbers import E8
 
@@ -44,40 +44,40 @@ class Curve:
         return made
 
 
-def curve_of(lanes: Sequence[MarketCursor], steps: Sequence[Step], *, start_cash: int, end_ms: int = 0) -> Curve:
+def curve_of(cursors: Sequence[MarketCursor], steps: Sequence[Step], *, start_cash: int, end_ms: int = 0) -> Curve:
     """Equity = cash + size * close - cost of each market, at every close that was reached, and at `end_ms` where that is later."""
-    grid = _grid(lanes)
+    grid = _grid(cursors)
     if grid and end_ms > grid[-1]:
         grid.append(end_ms)
     equity = array("d", bytes(8 * len(grid)))
     _fill(equity, grid, ((step.ts, step.cash / E8) for step in steps), start_cash / E8)
     exposure = array("d", bytes(8 * len(grid)))
-    rows: dict[str, array[int]] = {lane.coin: array("q") for lane in lanes}
+    rows: dict[str, array[int]] = {cursor.coin: array("q") for cursor in cursors}
     for row, step in enumerate(steps):
         rows[step.coin].append(row)
     last: dict[str, float] = {}
-    for lane in lanes:
-        if not rows[lane.coin]:
+    for cursor in cursors:
+        if not rows[cursor.coin]:
             continue
-        mine = steps if len(lanes) == 1 else map(steps.__getitem__, rows[lane.coin])
-        at = grid if len(grid) == lane.at - lane.first else _closes(lane)
-        closes = lane.close[lane.first : lane.at]
+        mine = steps if len(cursors) == 1 else map(steps.__getitem__, rows[cursor.coin])
+        at = grid if len(grid) == cursor.at - cursor.first else _closes(cursor)
+        closes = cursor.close[cursor.first : cursor.at]
         known = closes if len(at) == len(grid) else _spread(closes, at, grid)
-        px = _hold(lane.coin, known, at, grid, mine, equity, exposure)
+        px = _hold(cursor.coin, known, at, grid, mine, equity, exposure)
         if px is not None:
-            last[lane.coin] = px
+            last[cursor.coin] = px
     return Curve(grid, equity, exposure, last)
 
 
-def _grid(lanes: Sequence[MarketCursor]) -> array[int]:
-    columns = [_closes(lane) for lane in lanes]
+def _grid(cursors: Sequence[MarketCursor]) -> array[int]:
+    columns = [_closes(cursor) for cursor in cursors]
     if all(column == columns[0] for column in columns[1:]):
         return columns[0]
     return array("q", sorted(set().union(*columns)))
 
 
-def _closes(lane: MarketCursor) -> array[int]:
-    return array("q", [ts + lane.step_ms for ts in lane.ts[lane.first : lane.at]])
+def _closes(cursor: MarketCursor) -> array[int]:
+    return array("q", [ts + cursor.step_ms for ts in cursor.ts[cursor.first : cursor.at]])
 
 
 def _fill(out: array[float], grid: array[int], steps: Iterable[tuple[int, float]], value: float) -> None:
@@ -147,7 +147,7 @@ def _spread(values: Sequence[float], at: array[int], grid: array[int]) -> array[
 
 def figures_of(
     curve: Curve,
-    trips: Sequence[Trip],
+    trips: Sequence[RoundTrip],
     *,
     start_usd: float,
     start_ms: int,

@@ -1,6 +1,6 @@
 """Report: a run's folder as one page that needs nothing else: no network, no second file. Draws what was kept, and reckons no money.
 
-`page` is text from text: drawings as the JSON that plotly's script takes, beside that script, tables as HTML. Everything that came from a file
+`render_html` is text from text: drawings as the JSON that plotly's script takes, beside that script, tables as HTML. Everything that came from a file
 is escaped. The same folder gives the same bytes. Of the package plotly only its files are used: its Python would cost more than all the rest.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bot.backtest.results.layout import BY_GUARDIAN
-from bot.backtest.results.run_reader import KeptRun, KeptTrade, levels_of
+from bot.backtest.results.run_reader import StoredRun, StoredTrade, levels_of
 from bot.clock import HOUR_MS, datetime_of, iso, ms_of
 from bot.errors import BotError
 from bot.words import many
@@ -38,7 +38,7 @@ Rows = Iterable[Sequence[object]]
 Drawing = dict[str, Any]  # {"data": traces, "layout": ...} by plotly's own schema
 # Of summary.json: counts, and where the first of each code is.
 FIRST: Final = {"refusals": "firstRefusals", "rejections": "firstRejections", "unfilled": "firstUnfilled"}
-NOES: Final = {"refusals": "Refused by the gate", "rejections": "Refused by the service", "unfilled": "Not filled"}
+FAILURES: Final = {"refusals": "Refused by the gate", "rejections": "Refused by the service", "unfilled": "Not filled"}
 COSTS: Final = {  # of summary.json, in the order of a page
     "realizedUsd": "Realised, before costs",
     "feesUsd": "Fees",
@@ -56,7 +56,7 @@ _AMOUNTS: Final = {
 }
 
 
-def page(run: KeptRun, other: KeptRun | None = None) -> str:
+def render_html(run: StoredRun, other: StoredRun | None = None) -> str:
     """The whole page: of one run, or of two side by side."""
     script, template = _plotly("plotly.min.js"), _plotly("templates/plotly_white.json")
     runs = [run] if other is None else [run, other]
@@ -73,7 +73,7 @@ def page(run: KeptRun, other: KeptRun | None = None) -> str:
         parts.append(_section("R multiples", _drawn("r", _r_multiples(run))))
         parts += [
             _section("By strategy", _by_strategy(run)), _section("Booked to each strategy, of shared positions its share", _booked(run)), _section("By market", _table(SUMS, sums(by_market(run)))), _section("Guardians", _guardians(run)),
-            _section("Outages", _outages(run)), *(_section(said, _refusals(run, by)) for by, said in NOES.items()),
+            _section("Outages", _outages(run)), *(_section(said, _refusals(run, by)) for by, said in FAILURES.items()),
             _section("Trades", _trades(run)),
         ]  # fmt: skip
     for one in runs:
@@ -131,7 +131,7 @@ def _drawn(name: str, drawing: Drawing | None) -> str:
     return f'<div class="plot" id="{name}"></div><script>draw({json.dumps(name)}, {data});</script>'
 
 
-def _equity(runs: Sequence[KeptRun]) -> Drawing:
+def _equity(runs: Sequence[StoredRun]) -> Drawing:
     """Account value, the fall from its peak, and the notional held, under one time axis."""
     traces: list[dict[str, Any]] = []
     for number, run in enumerate(runs):
@@ -152,7 +152,7 @@ def _equity(runs: Sequence[KeptRun]) -> Drawing:
             held = [round(run.exposure[row], 2) for row in rows]
             line = {"color": GREY, "width": 1, "shape": "hv"}
             traces.append(_scatter(at, held, "Exposure", yaxis="y3", fill="tozeroy", line=line))
-    downs = [
+    outage_records = [
         _upright(
             iso(one["atMs"]), iso(one["atMs"] + one["forMs"]), "down", type="rect", fillcolor=AMBER, opacity=0.15, line={"width": 0}
         )
@@ -168,7 +168,7 @@ def _equity(runs: Sequence[KeptRun]) -> Drawing:
             bottom["yaxis2"]["range"], bottom["yaxis3"]["range"] = [-1, 0], [0, 1]
     time = {"type": "date", "anchor": "y3" if is_one else "y2"}  # below the lowest of them
     top = _titled("Equity [$]", domain=[0.48 if is_one else 0.4, 1], tickformat=",")
-    return {"data": traces, "layout": _layout(560, xaxis=time, yaxis=top, **bottom, **_marks(downs))}
+    return {"data": traces, "layout": _layout(560, xaxis=time, yaxis=top, **bottom, **_marks(outage_records))}
 
 
 def _marks(found: Sequence[tuple[dict[str, Any], list[dict[str, Any]]]]) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def _thinned(values: Sequence[float]) -> list[int]:
     return sorted(kept)
 
 
-def _market(run: KeptRun, market: str) -> Drawing:
+def _market(run: StoredRun, market: str) -> Drawing:
     """Candles, and each trade with its entry, exit, stop and target; where a guardian acted."""
     candles = run.chart[market]
     at = [iso(ts) for ts in candles["ts"]]
@@ -242,7 +242,7 @@ def _market(run: KeptRun, market: str) -> Drawing:
     return {"data": traces, "layout": layout | {"hovermode": "closest"}}
 
 
-def _r_multiples(run: KeptRun) -> Drawing | None:
+def _r_multiples(run: StoredRun) -> Drawing | None:
     found = [one.r_multiple for one in run.trades if one.r_multiple is not None and one.exit_ms is not None]
     if not found:
         return None
@@ -256,29 +256,31 @@ def _r_multiples(run: KeptRun) -> Drawing | None:
 # -- tables
 
 
-def _head(runs: Sequence[KeptRun]) -> str:
+def _head(runs: Sequence[StoredRun]) -> str:
     lines = []
     for run in runs:
-        course, options = run.summary["course"], run.manifest["options"]
+        stats, options = run.summary["course"], run.manifest["options"]
         partial = (
             ' <strong class="warn">ended early: what is shown is what was reached</strong>'
-            if course["isPartial"]
+            if stats["isPartial"]
             else ""
         )
         lines.append(
-            f"<h1>{_text(run.name)}</h1><p>{iso(course['fromMs'])[:16]} to {iso(course['toMs'])[:16]} UTC · "
-            f"{many(course['bars'], 'bar')} · path {_text(options['path'])} · latency {options['latency_ms']} ms · "
+            f"<h1>{_text(run.name)}</h1><p>{iso(stats['fromMs'])[:16]} to {iso(stats['toMs'])[:16]} UTC · "
+            f"{many(stats['bars'], 'bar')} · path {_text(options['path'])} · latency {options['latency_ms']} ms · "
             f"balance {float(run.summary['startUsd']):,.2f} USD{partial}</p>"
         )
     return "".join(lines)
 
 
-def ran_text(run: KeptRun) -> str:
+def ran_text(run: StoredRun) -> str:
     """Of when a run is, and what it began with; and whether it came to its end."""
-    course = run.summary["course"]
-    ended = ", PARTIAL: ended early" if course["isPartial"] else ""
+    stats = run.summary["course"]
+    ended = ", PARTIAL: ended early" if stats["isPartial"] else ""
     usd = _usd(run.summary["startUsd"])
-    return f"{iso(course['fromMs'])[:16]} to {iso(course['toMs'])[:16]} UTC, {many(course['bars'], 'bar')}, {usd} USD{ended}"
+    return (
+        f"{iso(stats['fromMs'])[:16]} to {iso(stats['toMs'])[:16]} UTC, {many(stats['bars'], 'bar')}, {usd} USD{ended}"
+    )
 
 
 def _paths_of(band: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
@@ -319,13 +321,13 @@ def band_lines(band: Mapping[str, Any]) -> list[str]:
         lines.append(
             "band: every trade that all have was filled alike; funding, and the sizes and trades that follow from it, make the difference"
         )
-    lines += [f"band: {_moved(one)}" for one in orders[:ORDERS_SHOWN]]
+    lines += [f"band: {_path_text(one)}" for one in orders[:ORDERS_SHOWN]]
     if count > ORDERS_SHOWN:
         lines.append(f"band: and {count - ORDERS_SHOWN:,} more: summary.json names {len(orders):,}")
     return lines
 
 
-def _moved(one: Mapping[str, Any]) -> str:
+def _path_text(one: Mapping[str, Any]) -> str:
     """A trade that depends on the path: under which policies it was filled how."""
     by: dict[str, list[str]] = {}
     for name, fills in one["fills"].items():
@@ -334,7 +336,7 @@ def _moved(one: Mapping[str, Any]) -> str:
     return f"trade {one['trade']}, {one['market']} {one['side']} of {iso(one['entryMs'])[:19]}: {told}"
 
 
-def _band(run: KeptRun) -> str:
+def _band(run: StoredRun) -> str:
     band = run.summary.get("band")
     return (
         ""
@@ -359,7 +361,7 @@ def outside_text(outside: Sequence[str]) -> str:
     return outside[0] + (f" and {many(more, 'other source')}" if more else "")
 
 
-def _proof(run: KeptRun) -> str:
+def _proof(run: StoredRun) -> str:
     proof = run.summary.get("proof")
     if proof is None:
         return ""
@@ -367,7 +369,7 @@ def _proof(run: KeptRun) -> str:
     return f"<p{kind}>{_text(proof_text(proof))}</p>"
 
 
-def _cards(run: KeptRun) -> str:
+def _cards(run: StoredRun) -> str:
     figures = run.summary["figures"]
     band = run.summary.get("band")
     cells = []
@@ -382,7 +384,7 @@ def _cards(run: KeptRun) -> str:
     return quarantined + _proof(run) + f'<div class="cards">{"".join(cells)}</div>'
 
 
-def _compared(run: KeptRun, other: KeptRun) -> str:
+def _compared(run: StoredRun, other: StoredRun) -> str:
     rows = [
         (name, _figure(mine), _figure(theirs), "" if gap is None else f"{gap:+,.4g}")
         for name, mine, theirs, gap in compared(run, other)
@@ -393,7 +395,7 @@ def _compared(run: KeptRun, other: KeptRun) -> str:
     )
 
 
-def compared(run: KeptRun, other: KeptRun) -> list[tuple[str, Any, Any, Any]]:
+def compared(run: StoredRun, other: StoredRun) -> list[tuple[str, Any, Any, Any]]:
     """Each figure and cost of two runs, and by how much the other's is more; None where there is none."""
     mine, theirs = (dict(one.summary["figures"]) for one in (run, other))
     here, there = costs_of(run), costs_of(other)
@@ -408,14 +410,14 @@ def compared(run: KeptRun, other: KeptRun) -> list[tuple[str, Any, Any, Any]]:
     return rows
 
 
-def differences(run: KeptRun, other: KeptRun) -> list[str]:
+def differences(run: StoredRun, other: StoredRun) -> list[str]:
     """What differs between two manifests, by its path; nothing when the runs were of the same things."""
     found: list[str] = []
     _differ("", run.manifest, other.manifest, found)
     return found
 
 
-def unexplained(run: KeptRun, other: KeptRun) -> str | None:
+def unexplained(run: StoredRun, other: StoredRun) -> str | None:
     """What is to be said where two runs of equal manifests have other events."""
     if differences(run, other) or run.summary["eventDigest"] == other.summary["eventDigest"]:
         return None
@@ -461,7 +463,7 @@ def _are_sentences(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
 
 
-def monthly(run: KeptRun) -> dict[int, list[float | None]]:
+def monthly(run: StoredRun) -> dict[int, list[float | None]]:
     """Return in percent of each month of each year, January first, from the last value of the month before, and of the year in the end.
     None where there is no value."""
     ends: dict[tuple[int, int], float] = {}
@@ -484,16 +486,16 @@ def monthly(run: KeptRun) -> dict[int, list[float | None]]:
     return found
 
 
-def _months(run: KeptRun) -> str:
+def _months(run: StoredRun) -> str:
     rows = [(year, *("" if one is None else f"{one:+.2f}" for one in months)) for year, months in monthly(run).items()]
     return _table(("", *MONTHS, "Year"), rows)
 
 
-def _costs(run: KeptRun) -> str:
+def _costs(run: StoredRun) -> str:
     return _table(("", "USD"), [(name, _usd(value)) for name, value in costs_of(run).items()])
 
 
-def costs_of(run: KeptRun) -> dict[str, float]:
+def costs_of(run: StoredRun) -> dict[str, float]:
     """What a result is made of, by its words: realised, less fees, with funding, what is unrealised at the end, and what the liquidator's backstop
     paid, where it did. Slippage is inside it all."""
     costs = {name: float(usd) for name, usd in run.summary["costs"].items()}
@@ -502,7 +504,7 @@ def costs_of(run: KeptRun) -> dict[str, float]:
     }
 
 
-def _by_strategy(run: KeptRun) -> str:
+def _by_strategy(run: StoredRun) -> str:
     return _table(SUMS, sums(run.summary["strategies"]))
 
 
@@ -515,7 +517,7 @@ def sums(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
     ]  # fmt: skip
 
 
-def _booked(run: KeptRun) -> str:
+def _booked(run: StoredRun) -> str:
     rows = [
         (name, _usd(one["pnlUsd"]), _usd(one["feesUsd"]), _usd(one["fundingUsd"]))
         for name, one in run.summary.get("booked", {}).items()
@@ -523,9 +525,9 @@ def _booked(run: KeptRun) -> str:
     return _table(("", "Result", "Fees", "Funding"), rows)
 
 
-def by_market(run: KeptRun) -> dict[str, dict[str, Any]]:
+def by_market(run: StoredRun) -> dict[str, dict[str, Any]]:
     """Finished trades, result and costs of each market, as summary.json has them of each strategy."""
-    found: dict[str, list[KeptTrade]] = {}
+    found: dict[str, list[StoredTrade]] = {}
     for trade in run.trades:
         found.setdefault(trade.market, []).append(trade)
     made = {}
@@ -539,14 +541,14 @@ def by_market(run: KeptRun) -> dict[str, dict[str, Any]]:
     return made
 
 
-def _guardian_of(run: KeptRun) -> dict[int, str]:
+def _guardian_of(run: StoredRun) -> dict[int, str]:
     """Of each trade that a guardian ended, by its number, which it was: the newest that had to do with it."""
     fired = run.summary.get("guardians", ())
     found = {number: one["type"] for one in fired for number in one.get("trades", ())}
     return {one.number: found[one.number] for one in run.trades if one.exit_kind in BY_GUARDIAN and one.number in found}
 
 
-def _did(one: Mapping[str, Any]) -> str:
+def _action_text(one: Mapping[str, Any]) -> str:
     """What a guardian did: its action; the order of a schedule; or nothing, and why."""
     if one["action"] is not None:
         return str(one["action"])
@@ -558,14 +560,14 @@ def guardian_text(one: Mapping[str, Any]) -> str:
     result = one.get("resultUsd")
     on = "" if one["market"] is None else f" on {one['market']}"
     cost = "" if result is None else f", trade {', '.join(map(str, one['trades']))}, {_signed(result)} USD"
-    return f"{one['type']} fired at {iso(one['ts'])}{on}: {_did(one)} ({one['reason']}){cost}"
+    return f"{one['type']} fired at {iso(one['ts'])}{on}: {_action_text(one)} ({one['reason']}){cost}"
 
 
-def _guardians(run: KeptRun) -> str:
+def _guardians(run: StoredRun) -> str:
     fired = run.summary.get("guardians", ())
     rows = [
         (
-            iso(one["ts"])[:19], one["type"], one["market"] or "account", _did(one), one["reason"],
+            iso(one["ts"])[:19], one["type"], one["market"] or "account", _action_text(one), one["reason"],
             ", ".join(map(str, one.get("trades", ()))), "" if one.get("resultUsd") is None else _signed(one["resultUsd"]),
         )
         for one in fired[-ROWS_MAX:]
@@ -574,7 +576,7 @@ def _guardians(run: KeptRun) -> str:
     return _table(names, rows) + _more(len(fired))
 
 
-def _outages(run: KeptRun) -> str:
+def _outages(run: StoredRun) -> str:
     rows = [
         (
             iso(one["atMs"])[:19], f"{one['forMs'] / HOUR_MS:.2f} h", ", ".join(one["openBefore"]) or "flat", ", ".join(one["openAfter"]) or "flat",
@@ -588,24 +590,28 @@ def _outages(run: KeptRun) -> str:
 def refusals_text(summary: Mapping[str, Any], by: str) -> list[str]:
     """What the gate (`refusals`) or the service (`rejections`) refused, or it took and did not fill (`unfilled`), in lines for a terminal."""
     first = summary.get(FIRST[by], {})
-    said = NOES[by]
+    said = FAILURES[by]
     return [
-        f"{said[0].lower()}{said[1:]}: {code} {count:,}" + (f", first {_no(first[code])}" if code in first else "")
+        f"{said[0].lower()}{said[1:]}: {code} {count:,}"
+        + (f", first {_failure_text(first[code])}" if code in first else "")
         for code, count in summary.get(by, {}).items()
     ]
 
 
-def _no(one: Mapping[str, Any]) -> str:
+def _failure_text(one: Mapping[str, Any]) -> str:
     return f"at {iso(one['atMs'])[:19]}, {one['strategy']} in {one['market']}: {one['message']}"
 
 
-def _refusals(run: KeptRun, by: str) -> str:
+def _refusals(run: StoredRun, by: str) -> str:
     first = run.summary.get(FIRST[by], {})
-    rows = [(code, count, _no(first[code]) if code in first else "") for code, count in run.summary.get(by, {}).items()]
+    rows = [
+        (code, count, _failure_text(first[code]) if code in first else "")
+        for code, count in run.summary.get(by, {}).items()
+    ]
     return _table(("code", "times", "the first"), rows)
 
 
-def _trades(run: KeptRun) -> str:
+def _trades(run: StoredRun) -> str:
     by = _guardian_of(run)
     rows = [
         (
@@ -637,7 +643,7 @@ def _trades(run: KeptRun) -> str:
 # -- words
 
 
-def _undrawn(run: KeptRun, market: str) -> str:
+def _undrawn(run: StoredRun, market: str) -> str:
     """What the chart of a market does not show."""
     count = sum(one.market == market for one in run.trades)
     if not count:

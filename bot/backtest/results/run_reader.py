@@ -33,14 +33,14 @@ REQUIRED: Final[dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-class NoRun(BotError):
+class RunNotFound(BotError):
     """There is no run in this folder."""
 
     exit_code = Exit.USAGE
 
 
 @dataclass(frozen=True, slots=True)
-class KeptTrade:
+class StoredTrade:
     """A row of trades.csv. Instants ms UTC, None while open; amounts are floats here, for drawing and adding up on a page."""
 
     number: int
@@ -64,13 +64,13 @@ class KeptTrade:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptRun:
+class StoredRun:
     """`at_ms`, `equity`, `exposure` are the columns of equity.npy."""
 
     folder: Path
     manifest: dict[str, Any]
     summary: dict[str, Any]
-    trades: tuple[KeptTrade, ...]
+    trades: tuple[StoredTrade, ...]
     at_ms: array[int]
     equity: array[float]
     exposure: array[float]
@@ -81,15 +81,15 @@ class KeptRun:
         return self.folder.name
 
 
-def read_run(folder: Path) -> KeptRun:
-    """The run in a folder. NoRun when there is none; BotError names the file and what is wrong with it."""
+def read_run(folder: Path) -> StoredRun:
+    """The run in a folder. RunNotFound when there is none; BotError names the file and what is wrong with it."""
     if not folder.is_dir():
-        raise NoRun(f"{folder}: is no folder; give the folder that bot backtest has written")
+        raise RunNotFound(f"{folder}: is no folder; give the folder that bot backtest has written")
     missing = [name for name in NAMES if name != CHART and not (folder / name).is_file()]
     if missing:
         newest = newest_run(folder)
         way = "the folder that bot backtest has written" if newest is None else f"one of the runs in it, like {newest}"
-        raise NoRun(
+        raise RunNotFound(
             f"{folder}: is no run: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not there; give {way}"
         )
     manifest = _json(folder / "manifest.json")
@@ -100,13 +100,13 @@ def read_run(folder: Path) -> KeptRun:
     manifest = _whole(folder / "manifest.json")
     at_ms, equity, exposure = _equity(folder / "equity.npy")
     chart = folder / CHART
-    return KeptRun(
+    return StoredRun(
         folder.resolve(), manifest, _whole(folder / "summary.json"), _trades(folder / "trades.csv"), at_ms, equity, exposure,
         _json(chart) if chart.is_file() else {},
     )  # fmt: skip
 
 
-def levels_of(run: KeptRun, market: str, since_ms: int) -> dict[str, list[tuple[int, int | None, float]]]:
+def levels_of(run: StoredRun, market: str, since_ms: int) -> dict[str, list[tuple[int, int | None, float]]]:
     """Where stops (`stop_loss`) and targets (`take_profit`) of a market stood that were placed from then on: from, until (None: the end), at."""
     stood: dict[str, tuple[str, int, int | None, float]] = {}
     with (run.folder / "events.jsonl").open(encoding="utf-8") as lines:
@@ -179,7 +179,7 @@ def _equity(path: Path) -> tuple[array[int], array[float], array[float]]:
     return at_ms, equity, exposure
 
 
-def _trades(path: Path) -> tuple[KeptTrade, ...]:
+def _trades(path: Path) -> tuple[StoredTrade, ...]:
     found = []
     with path.open(newline="", encoding="utf-8") as file:
         rows = csv.DictReader(file)
@@ -193,8 +193,8 @@ def _trades(path: Path) -> tuple[KeptTrade, ...]:
     return tuple(found)
 
 
-def _trade(row: dict[str, str]) -> KeptTrade:
-    return KeptTrade(
+def _trade(row: dict[str, str]) -> StoredTrade:
+    return StoredTrade(
         number=int(row["trade"]), strategy=row["strategy"], market=row["market"], side=row["side"], size=float(row["size"]),
         entry_ms=int(row["entry_ms"]), entry_px=float(row["entry_px"]), entry_kind=row["entry_kind"],
         exit_ms=int(row["exit_ms"]) if row["exit_ms"] else None, exit_px=_float(row["exit_px"]), exit_kind=row["exit_kind"],

@@ -37,17 +37,17 @@ from typing import Any, Final
 
 from bot import __version__
 from bot.backtest.data.candles import Candles
-from bot.backtest.engine import caps as capping
-from bot.backtest.engine.driver import Course
+from bot.backtest.engine.caps import assumption_lines
 from bot.backtest.engine.market_cursor import MarketCursor
-from bot.backtest.engine.memory_journal import No, Noes
+from bot.backtest.engine.memory_journal import OrderFailure, OrderFailures
 from bot.backtest.engine.options import SessionOptions
+from bot.backtest.engine.progress import RunStats
 from bot.backtest.engine.simulated_exchange import SimulatedExchange
 from bot.backtest.engine.timeline import Timeline
 from bot.backtest.results.chart_data import chart_of
 from bot.backtest.results.equity import Curve, curve_of, figures_of
 from bot.backtest.results.layout import COLUMNS, FORMAT
-from bot.backtest.results.trade_ledger import BOTH, Fired, TradeLedger, Trip, usd_of
+from bot.backtest.results.trade_ledger import BOTH, GuardianAction, RoundTrip, TradeLedger, usd_of
 from bot.clock import DAY_MS, iso
 from bot.errors import BotError
 from bot.money import format_decimal, format_e8
@@ -69,8 +69,8 @@ INSTANTS: Final = 200  # of a timer, by which it is seen whether it is due where
 class Result:
     """What a session came to. `figures` have the field's own names."""
 
-    course: Course
-    book: TradeLedger
+    stats: RunStats
+    trade_ledger: TradeLedger
     curve: Curve
     figures: Mapping[str, Any]
     start_ms: int
@@ -79,63 +79,63 @@ class Result:
     end_usd: float
     liquidations: int
     chart: Mapping[str, Any] = field(default_factory=dict)
-    noes: Noes = field(default_factory=Noes)
+    failures: OrderFailures = field(default_factory=OrderFailures)
     left: Sequence[str] = ()
     unrealized: int = 0  # of what is open at the end, at the last close
     booked: Sequence[TotalsRow] = ()  # of each strategy, where some have shared a trip
 
     @property
     def digest(self) -> str:
-        return self.book.digest
+        return self.trade_ledger.digest
 
     @property
     def refusals(self) -> Mapping[str, int]:
-        return self.noes.refusals
+        return self.failures.refusals
 
     @property
     def rejections(self) -> Mapping[str, int]:
-        return self.noes.rejections
+        return self.failures.rejections
 
     def summary(self, band: Mapping[str, Any] | None = None, proof: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """summary.json."""
-        book, course = self.book, self.course
+        trade_ledger, stats = self.trade_ledger, self.stats
         return {
             "figures": dict(self.figures),
             "costs": {
-                "feesUsd": format_e8(book.fees),
-                "fundingUsd": format_e8(book.funding),
-                "realizedUsd": format_e8(book.realized),
-                "slippageUsd": format_e8(book.slippage),
+                "feesUsd": format_e8(trade_ledger.fees),
+                "fundingUsd": format_e8(trade_ledger.funding),
+                "realizedUsd": format_e8(trade_ledger.realized),
+                "slippageUsd": format_e8(trade_ledger.slippage),
                 "unrealizedUsd": format_e8(self.unrealized),
-                "backstopUsd": format_e8(book.backstop),
+                "backstopUsd": format_e8(trade_ledger.backstop),
             },
-            "exits": dict(sorted(book.kinds.items())),
-            "strategies": by_strategy(book.trips),
-            "booked": {row.strategy: _booked(row) for row in self.booked},
-            "guardians": [fired_row(one) for one in book.guardians],
-            "outages": [_down(one) for one in course.downs],
-            **noes_told(self.noes),
-            "quarantined": dict(course.quarantined),
+            "exits": dict(sorted(trade_ledger.kinds.items())),
+            "strategies": by_strategy(trade_ledger.trips),
+            "booked": {row.strategy: _totals_as_json(row) for row in self.booked},
+            "guardians": [fired_row(one) for one in trade_ledger.guardians],
+            "outages": [_outage_as_json(one) for one in stats.outage_records],
+            **failures_as_json(self.failures),
+            "quarantined": dict(stats.quarantined),
             "left": list(self.left),
             "course": {
-                "bars": course.bars,
-                "barsInAll": course.bars_in_all,
-                "touched": course.touched,
-                "decisions": course.decisions,
-                "isPartial": course.is_partial,
+                "bars": stats.bars,
+                "barsInAll": stats.bars_in_all,
+                "touched": stats.touched,
+                "decisions": stats.decisions,
+                "isPartial": stats.is_partial,
                 "fromMs": self.start_ms,
                 "toMs": self.end_ms,
             },
             "startUsd": self.start_usd,
             "endUsd": self.end_usd,
             "eventDigest": self.digest,
-            "events": book.count,
+            "events": trade_ledger.count,
             "band": None if band is None else dict(band),
             "proof": None if proof is None else dict(proof),
         }
 
 
-def fired_row(one: Fired) -> dict[str, Any]:
+def fired_row(one: GuardianAction) -> dict[str, Any]:
     """A guardian that acted. `resultUsd` is what its own fills realised, less their fees; None where it had none."""
     e = one.event
     return {
@@ -144,22 +144,22 @@ def fired_row(one: Fired) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def noes_told(noes: Noes) -> dict[str, Any]:
+def failures_as_json(failures: OrderFailures) -> dict[str, Any]:
     return {
-        "refusals": dict(sorted(noes.refusals.items())),
-        "rejections": dict(sorted(noes.rejections.items())),
-        "unfilled": dict(sorted(noes.unfilled.items())),
-        "firstRefusals": {code: _no(one) for code, one in sorted(noes.first_refusals.items())},
-        "firstRejections": {code: _no(one) for code, one in sorted(noes.first_rejections.items())},
-        "firstUnfilled": {code: _no(one) for code, one in sorted(noes.first_unfilled.items())},
+        "refusals": dict(sorted(failures.refusals.items())),
+        "rejections": dict(sorted(failures.rejections.items())),
+        "unfilled": dict(sorted(failures.unfilled.items())),
+        "firstRefusals": {code: _failure_as_json(one) for code, one in sorted(failures.first_refusals.items())},
+        "firstRejections": {code: _failure_as_json(one) for code, one in sorted(failures.first_rejections.items())},
+        "firstUnfilled": {code: _failure_as_json(one) for code, one in sorted(failures.first_unfilled.items())},
     }
 
 
-def _no(one: No) -> dict[str, Any]:
+def _failure_as_json(one: OrderFailure) -> dict[str, Any]:
     return {"atMs": one.at_ms, "strategy": one.strategy, "market": one.market, "message": one.message}
 
 
-def _down(one: Any) -> dict[str, Any]:
+def _outage_as_json(one: Any) -> dict[str, Any]:
     return {
         "atMs": one.outage.at_ms,
         "forMs": one.outage.ms,
@@ -171,20 +171,20 @@ def _down(one: Any) -> dict[str, Any]:
     }
 
 
-def _booked(row: TotalsRow) -> dict[str, str]:
+def _totals_as_json(row: TotalsRow) -> dict[str, str]:
     return {
         "pnlUsd": format_decimal(row.net_usd), "feesUsd": format_decimal(row.fees_usd), "fundingUsd": format_decimal(row.funding_usd),
     }  # fmt: skip
 
 
-def by_strategy(trips: Iterable[Trip]) -> dict[str, dict[str, Any]]:
+def by_strategy(trips: Iterable[RoundTrip]) -> dict[str, dict[str, Any]]:
     """Finished trades, their profit and costs of each strategy; positions that no strategy opened under ""."""
     found: dict[str, list[int]] = {}
     for trip in trips:
         sums = found.setdefault(trip.strategy, [0] * 6)
         is_done = trip.exit_ms > 0
-        told = (is_done, is_done and trip.pnl > 0, trip.pnl, trip.fees, trip.funding, trip.slipped)
-        found[trip.strategy] = list(map(add, sums, told))
+        event_buffer = (is_done, is_done and trip.pnl > 0, trip.pnl, trip.fees, trip.funding, trip.slipped)
+        found[trip.strategy] = list(map(add, sums, event_buffer))
     return {
         name: {
             "# Trades": done,
@@ -199,46 +199,48 @@ def by_strategy(trips: Iterable[Trip]) -> dict[str, dict[str, Any]]:
 
 
 def result_of(
-    stage: SimulatedExchange, book: TradeLedger, course: Course, ground: Timeline, options: SessionOptions, noes: Noes,
+    exchange: SimulatedExchange, trade_ledger: TradeLedger, stats: RunStats, timeline: Timeline, options: SessionOptions, failures: OrderFailures,
     books: Mapping[str, TotalsRow],
 ) -> Result:  # fmt: skip
     """Fold what is left of the events, and make the figures."""
-    book.take(stage.told.events[book.count + 1 - stage.told.first :])
+    trade_ledger.take(exchange.event_buffer.events[trade_ledger.count + 1 - exchange.event_buffer.first :])
     start_usd = float(options.balance_usd)
-    over_ms = ground.end_ms if stage.clock.now_ms() >= ground.end_ms - 1 else 0
-    curve = curve_of(ground.lanes, book.steps, start_cash=int(options.balance_usd * E8), end_ms=over_ms)
-    stage.show_marks()
-    for lane in ground.lanes:
-        if lane.step and lane.coin in curve.last:  # It was stopped inside of this bar, whose close nobody knows.
-            stage.state.markets[lane.coin].see(round(curve.last[lane.coin] * E8))
-    account = stage.account
+    over_ms = timeline.end_ms if exchange.clock.now_ms() >= timeline.end_ms - 1 else 0
+    curve = curve_of(timeline.cursors, trade_ledger.steps, start_cash=int(options.balance_usd * E8), end_ms=over_ms)
+    exchange.show_marks()
+    for cursor in timeline.cursors:
+        if cursor.step and cursor.coin in curve.last:  # It was stopped inside of this bar, whose close nobody knows.
+            exchange.state.markets[cursor.coin].see(round(curve.last[cursor.coin] * E8))
+    account = exchange.account
     for order in (account.orders[number] for number in account.resting):
-        book.not_filled(order_as_event(stage.state, account, order, "open"), "session_ended")
-    end_usd = ledger.account_value(stage.state, account) / E8
+        trade_ledger.not_filled(order_as_event(exchange.state, account, order, "open"), "session_ended")
+    end_usd = ledger.account_value(exchange.state, account) / E8
     if curve.equity and abs(curve.equity[-1] - end_usd) > 1e-6 * max(1.0, abs(end_usd)):
         raise AssertionError(f"the curve ends at {curve.equity[-1]}, the venue's ledger at {end_usd}")
-    end_ms = curve.at_ms[-1] if curve.at_ms else ground.start_ms
+    end_ms = curve.at_ms[-1] if curve.at_ms else timeline.start_ms
     left = [
         f"{held.coin} {'long' if held.side > 0 else 'short'} {format_e8(held.size)} @ {format_e8(held.entry_px())}, "
-        f"{held.pnl(stage.state.markets[held.coin].mark) / E8:+,.2f} USD unrealised"
+        f"{held.pnl(exchange.state.markets[held.coin].mark) / E8:+,.2f} USD unrealised"
         for held in account.positions.values()
     ]
     prices = {
-        lane.coin: (lane.open[lane.first], _last_px(lane, stage)) for lane in ground.lanes if lane.at > lane.first
+        cursor.coin: (cursor.open[cursor.first], _last_px(cursor, exchange))
+        for cursor in timeline.cursors
+        if cursor.at > cursor.first
     }
-    is_shared = any(BOTH in trip.strategy for trip in book.trips)
-    figures = figures_of(curve, book.trips, start_usd=start_usd, start_ms=ground.start_ms, prices=prices)
+    is_shared = any(BOTH in trip.strategy for trip in trade_ledger.trips)
+    figures = figures_of(curve, trade_ledger.trips, start_usd=start_usd, start_ms=timeline.start_ms, prices=prices)
     return Result(
-        course, book, curve, figures, ground.start_ms, end_ms, start_usd, end_usd,
-        book.liquidations, chart_of(ground.lanes), noes, left, ledger.unrealized(stage.state, account),
+        stats, trade_ledger, curve, figures, timeline.start_ms, end_ms, start_usd, end_usd,
+        trade_ledger.liquidations, chart_of(timeline.cursors), failures, left, ledger.unrealized(exchange.state, account),
         [row for _, row in sorted(books.items())] if is_shared else (),
     )  # fmt: skip
 
 
-def _last_px(lane: MarketCursor, stage: SimulatedExchange) -> float:
+def _last_px(cursor: MarketCursor, exchange: SimulatedExchange) -> float:
     """What a unit that was held through the session is worth at its end."""
-    outcome = stage.state.markets[lane.coin].outcome_px
-    return lane.close[lane.at - 1] if outcome is None else outcome / E8
+    outcome = exchange.state.markets[cursor.coin].outcome_px
+    return cursor.close[cursor.at - 1] if outcome is None else outcome / E8
 
 
 # ── Manifest ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -284,7 +286,7 @@ def code_sha256() -> str:
 
 
 def assumptions_of(
-    ground: Timeline, options: SessionOptions, stage: SimulatedExchange, *, funded: Sequence[str], timers: Sequence[tuple[str, str, Spec]] = (),
+    timeline: Timeline, options: SessionOptions, exchange: SimulatedExchange, *, funded: Sequence[str], timers: Sequence[tuple[str, str, Spec]] = (),
 ) -> list[str]:  # fmt: skip
     """What the figures rest on, said one by one."""
     paths = {
@@ -312,69 +314,69 @@ def assumptions_of(
         "positions that are open at the end are valued at the last close; nothing is closed for the report",
         "a year has 365 days: what is annual is of returns from 00:00 to 00:00 UTC, 0 on a day without prices; the riskless rate is 0",
     ]
-    if options.start_ms is not None and options.start_ms < ground.start_ms:
+    if options.start_ms is not None and options.start_ms < timeline.start_ms:
         said.append(
-            f"the session begins at {iso(ground.start_ms)[:16]}, with the first candle there is, and not at {iso(options.start_ms)[:16]}"
+            f"the session begins at {iso(timeline.start_ms)[:16]}, with the first candle there is, and not at {iso(options.start_ms)[:16]}"
         )
-    for lane in ground.lanes:
-        if lane.ts[lane.first] < ground.start_ms:
+    for cursor in timeline.cursors:
+        if cursor.ts[cursor.first] < timeline.start_ms:
             said.append(
-                f"{lane.coin}: the session begins amid a candle: until that is over an order meets the next point of its path, a low or a high as a rule, and no open"
+                f"{cursor.coin}: the session begins amid a candle: until that is over an order meets the next point of its path, a low or a high as a rule, and no open"
             )
-        market = stage.state.markets[lane.coin]
+        market = exchange.state.markets[cursor.coin]
         spec = market.spec
-        depth = "unlimited depth" if not spec.level_size else f"first level {format_e8(spec.level_size)} {lane.coin}"
+        depth = "unlimited depth" if not spec.level_size else f"first level {format_e8(spec.level_size)} {cursor.coin}"
         of_what, of = (" of price x (1 - price)", " of the payout") if spec.margin_mode == "full" else ("", "")
         said.append(
-            f"{lane.coin}: {lane.interval} candles drive; taker {spec.taker_rate / E8 * 100:.4g} %{of_what}, "
+            f"{cursor.coin}: {cursor.interval} candles drive; taker {spec.taker_rate / E8 * 100:.4g} %{of_what}, "
             f"maker {spec.maker_rate / E8 * 100:.4g} %{of_what}, spread {2 * spec.half_spread / E8 * 10_000:.4g} bps{of}, {depth}, tick by "
             + (f"{spec.sig_figs} figures" if spec.sig_figs else f"{spec.px_decimals} decimals")
         )
-        lowest = round(min(lane.low[lane.first : lane.end]) * E8)
+        lowest = round(min(cursor.low[cursor.first : cursor.end]) * E8)
         tick = market.ticks[digits_of(lowest)]
         if spec.margin_mode != "full" and tick > lowest * COARSE:
             said.append(
-                f"{lane.coin}: the listing's tick is {format_e8(tick)} where the price is {format_e8(lowest)}: orders and fills are rounded to it"
+                f"{cursor.coin}: the listing's tick is {format_e8(tick)} where the price is {format_e8(lowest)}: orders and fills are rounded to it"
             )
         if spec.margin_mode != "full":
             said.append(
-                f"{lane.coin}: funding "
+                f"{cursor.coin}: funding "
                 + (
                     "as recorded"
-                    if lane.coin in funded
+                    if cursor.coin in funded
                     else f"at the baseline of {spec.funding_rate / 10**12 * 100:.6g} % an hour"
                 )
                 + ", on the open of the hour"
             )
         if spec.hours is not None:
             said.append(
-                f"{lane.coin}: outside of its exchange's hours the oracle stands still, and funding is paid on that"
+                f"{cursor.coin}: outside of its exchange's hours the oracle stands still, and funding is paid on that"
                 + (
                     ""
-                    if lane.coin in funded
+                    if cursor.coin in funded
                     else "; what the price is above or below it moves the rate off the baseline"
                 )
                 + "; from the instant the exchange opens the oracle is the price again"
             )
         if spec.margin_mode == "full":
-            said.append(f"{lane.coin}: {_settled(options, lane, ground.end_ms)}")
-        said += [f"{lane.coin}: {line}" for line in _multipliers(market, is_funded=lane.coin in funded)]
-        begins_ms, ends_ms = lane.ts[lane.first], lane.ts[lane.end - 1] + lane.step_ms
-        if not lane.first and begins_ms > ground.start_ms:
+            said.append(f"{cursor.coin}: {_settled(options, cursor, timeline.end_ms)}")
+        said += [f"{cursor.coin}: {line}" for line in _multipliers(market, is_funded=cursor.coin in funded)]
+        begins_ms, ends_ms = cursor.ts[cursor.first], cursor.ts[cursor.end - 1] + cursor.step_ms
+        if not cursor.first and begins_ms > timeline.start_ms:
             said.append(
-                f"{lane.coin}: closed until its first candle, of {iso(begins_ms)[:16]}: what is ordered before is refused"
+                f"{cursor.coin}: closed until its first candle, of {iso(begins_ms)[:16]}: what is ordered before is refused"
             )
-        if begins_ms - ground.start_ms >= DAY_MS or ground.end_ms - ends_ms >= DAY_MS:
+        if begins_ms - timeline.start_ms >= DAY_MS or timeline.end_ms - ends_ms >= DAY_MS:
             said.append(
-                f"{lane.coin}: the candles are from {iso(begins_ms)[:16]} to {iso(ends_ms)[:16]} alone; outside of that its price stands still"
+                f"{cursor.coin}: the candles are from {iso(begins_ms)[:16]} to {iso(ends_ms)[:16]} alone; outside of that its price stands still"
             )
-        holes = _holes(lane.ts, lane.step_ms, lane.first, lane.end)
+        holes = _holes(cursor.ts, cursor.step_ms, cursor.first, cursor.end)
         if holes:
             said.append(
-                f"{lane.coin}: {holes} {'candle is' if holes == 1 else 'candles are'} missing inside the range"
+                f"{cursor.coin}: {holes} {'candle is' if holes == 1 else 'candles are'} missing inside the range"
                 f"{', nights and holidays among them' if spec.hours is not None else ''}: no price moves there, the next open is a jump"
             )
-    said += [*ground.cold, *_between_closes(timers, ground), *capping.told(options.caps)]
+    said += [*timeline.cold, *_between_closes(timers, timeline), *assumption_lines(options.caps)]
     if options.outages:
         times = "once" if len(options.outages) == 1 else f"{len(options.outages)} times"
         said.append(
@@ -420,21 +422,21 @@ def _multipliers(market: Market, *, is_funded: bool) -> Iterator[str]:
     )
 
 
-def _settled(options: SessionOptions, lane: MarketCursor, end_ms: int) -> str:
+def _settled(options: SessionOptions, cursor: MarketCursor, end_ms: int) -> str:
     """How an event market ends."""
-    one = options.settlements.get(lane.coin)
-    at_ms = None if one is None else one.after(lane.ts[-1] + lane.step_ms)
+    one = options.settlements.get(cursor.coin)
+    at_ms = None if one is None else one.after(cursor.ts[-1] + cursor.step_ms)
     if one is None or at_ms is None or at_ms > end_ms:
         return "is not settled within the session: what is held at the end is valued at the last close"
     pays = "what its last price is nearer to, 0 or 1" if one.outcome is None else f"{one.outcome:f}"
     return f"settled at {iso(at_ms)[:19]}: a share of Yes pays {pays}; what rests is canceled, and nothing is traded any more"
 
 
-def _between_closes(timers: Sequence[tuple[str, str, Spec]], ground: Timeline) -> Iterator[str]:
+def _between_closes(timers: Sequence[tuple[str, str, Spec]], timeline: Timeline) -> Iterator[str]:
     """Timers that are due where no candle closes, by the first of their instants."""
-    finest = min(ground.lanes, key=attrgetter("step_ms"))
+    finest = min(timeline.cursors, key=attrgetter("step_ms"))
     for strategy, name, spec in timers:
-        first = islice(instants(spec, ground.start_ms, ground.end_ms), INSTANTS)
+        first = islice(instants(spec, timeline.start_ms, timeline.end_ms), INSTANTS)
         if any(at_ms % finest.step_ms for at_ms in first):
             yield f"{strategy}: timer {name}: of its instants between two closes of {finest.interval} candles only the newest is told, at the later close"
 
@@ -469,7 +471,7 @@ def write(folder: Path, result: Result, manifest: Mapping[str, Any]) -> None:
     with (folder / "trades.csv").open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(COLUMNS)
-        rows.writerows(trip.row(number) for number, trip in enumerate(result.book.trips, start=1))
+        rows.writerows(trip.row(number) for number, trip in enumerate(result.trade_ledger.trips, start=1))
     (folder / "equity.npy").write_bytes(result.curve.npy())
     write_summary(folder, result.summary())
     (folder / "chart.json").write_bytes(json.dumps(result.chart, separators=(",", ":")).encode())

@@ -27,36 +27,36 @@ INSIDE: Final = -1  # for a price: that of its instant inside the bar
 class Prices:
     """The price of the newest point of a market at an instant, as the venue took it from the candles."""
 
-    __slots__ = ("_lanes", "_path")
+    __slots__ = ("_cursors", "_path")
 
-    def __init__(self, lanes: Iterable[MarketCursor], path: str) -> None:
-        self._lanes = {lane.coin: lane for lane in lanes}
+    def __init__(self, cursors: Iterable[MarketCursor], path: str) -> None:
+        self._cursors = {cursor.coin: cursor for cursor in cursors}
         self._path = path
 
     def at(self, coin: str, ts: int) -> int | None:
         """Scaled 1e8; None before the first candle."""
-        lane = self._lanes[coin]
-        row = bisect_right(lane.ts, ts) - 1
+        cursor = self._cursors[coin]
+        row = bisect_right(cursor.ts, ts) - 1
         if row < 0:
             return None
-        since = ts - lane.ts[row]
-        if since < lane.third_ms:
-            return round(lane.open[row] * E8)
-        if since >= lane.step_ms - 1:
-            return round(lane.close[row] * E8)
-        o, high, low, _, _ = lane.ints(row)
+        since = ts - cursor.ts[row]
+        if since < cursor.third_ms:
+            return round(cursor.open[row] * E8)
+        if since >= cursor.step_ms - 1:
+            return round(cursor.close[row] * E8)
+        o, high, low, _, _ = cursor.ints(row)
         high_first = self._path == "ohlc" or (self._path != "olhc" and abs(high - o) < abs(o - low))
-        return high if high_first == (since < 2 * lane.third_ms) else low
+        return high if high_first == (since < 2 * cursor.third_ms) else low
 
     def inside(self, coin: str, ts: int) -> int:
         """At an instant inside a bar that no point names."""
-        lane = self._lanes[coin]
-        row = bisect_right(lane.ts, ts) - 1
-        o, _, _, close, _ = lane.ints(row)
-        return px_inside(o, close, ts - lane.ts[row], lane.step_ms)
+        cursor = self._cursors[coin]
+        row = bisect_right(cursor.ts, ts) - 1
+        o, _, _, close, _ = cursor.ints(row)
+        return px_inside(o, close, ts - cursor.ts[row], cursor.step_ms)
 
 
-class Slips:
+class SlippageMeter:
     """Fed every event once, in order; `of` is what a fill slipped, in USD scaled 1e16: a product of two amounts, not rounded."""
 
     __slots__ = ("_levels", "_prices")

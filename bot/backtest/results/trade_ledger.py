@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from bot.backtest.engine.memory_journal import No, Noes
+from bot.backtest.engine.memory_journal import OrderFailure, OrderFailures
 from bot.backtest.results.column_store import ColumnStore
 from bot.backtest.results.event_lines import line_of, line_of_body
-from bot.backtest.results.slippage import Slips
+from bot.backtest.results.slippage import SlippageMeter
 from bot.money import format_e8
 from bot.runtime.model.shares import FOREIGN
 from bot.venue.events import Event, Fill, FundingPaid, GuardianMoved, Liquidated, OrderChanged, Settled, Triggered
@@ -46,7 +46,7 @@ class Step(NamedTuple):
 
 
 @dataclass(slots=True)
-class Trip:
+class RoundTrip:
     """A round trip, from flat to flat in one market. Amounts scaled 1e8; `exit_ms` 0: still open at the end."""
 
     coin: str
@@ -114,11 +114,11 @@ class Trip:
         )  # fmt: skip
 
 
-_TRIP: Final = {one.name: int if "int" in str(one.type) else str for one in fields(Trip)}
+_TRIP: Final = {one.name: int if "int" in str(one.type) else str for one in fields(RoundTrip)}
 
 
 @dataclass(slots=True)
-class Fired:
+class GuardianAction:
     """A guardian that acted, and what came of it: the numbers of the trips that it ended or began, and what its own fills realised, less their fees."""
 
     event: GuardianMoved
@@ -126,8 +126,8 @@ class Fired:
     gained: int = 0
 
 
-def _trips() -> ColumnStore[Trip]:
-    return ColumnStore(list(_TRIP.values()), read=attrgetter(*_TRIP), make=Trip)
+def _trips() -> ColumnStore[RoundTrip]:
+    return ColumnStore(list(_TRIP.values()), read=attrgetter(*_TRIP), make=RoundTrip)
 
 
 def _steps() -> ColumnStore[Step]:
@@ -139,7 +139,7 @@ def usd_of(product: int) -> int:
     return product // E8 if product >= 0 else -(-product // E8)
 
 
-def _loss(trip: Trip, cost: int, size: int) -> int:
+def _loss(trip: RoundTrip, cost: int, size: int) -> int:
     """What the first stop loses of this size, entered at this notional; below zero where it gains."""
     assert trip.stop_px is not None
     lost = cost - size * trip.stop_px // E8
@@ -152,15 +152,15 @@ def _px(notional: int, size: int) -> str:
 
 @dataclass(slots=True)
 class TradeLedger:
-    """Feed it every event once. `owner_of` names the strategy of an idempotency key; `write` takes the lines of events.jsonl, some at a time; `slips` knows the prices
+    """Feed it every event once. `owner_of` names the strategy of an idempotency key; `write` takes the lines of events.jsonl, some at a time; `slippage_meter` knows the prices
     that orders met."""
 
     cash: int
     owner_of: Callable[[str], str | None]
     write: Callable[[str], object] | None = None
-    slips: Slips | None = None
-    trips: ColumnStore[Trip] = field(default_factory=_trips)  # in the order of their entries
-    open: dict[str, Trip] = field(default_factory=dict)
+    slippage_meter: SlippageMeter | None = None
+    trips: ColumnStore[RoundTrip] = field(default_factory=_trips)  # in the order of their entries
+    open: dict[str, RoundTrip] = field(default_factory=dict)
     steps: ColumnStore[Step] = field(default_factory=_steps)
     fees: int = 0
     funding: int = 0
@@ -173,13 +173,15 @@ class TradeLedger:
         0  # what the service paid so that nothing went below zero; of a trip it is part of what was realised
     )
     kinds: Counter[str] = field(default_factory=Counter)  # exits by what caused them
-    guardians: list[Fired] = field(default_factory=list)
-    noes: Noes = field(default_factory=Noes)
+    guardians: list[GuardianAction] = field(default_factory=list)
+    failures: OrderFailures = field(default_factory=OrderFailures)
     _last: dict[str, Step] = field(default_factory=dict)  # of each market
     _row: dict[str, int] = field(default_factory=dict)  # of the trip that is open in a market
     _exits: dict[str, str] = field(default_factory=dict)  # the trade of the newest exit of each market
     _staked: dict[str, str] = field(default_factory=dict)  # the trade whose entry brought the first stop of each market
-    _caused: dict[str, Fired] = field(default_factory=dict)  # trades that are not over, of the guardians that made them
+    _caused: dict[str, GuardianAction] = field(
+        default_factory=dict
+    )  # trades that are not over, of the guardians that made them
     _hash: Any = field(default_factory=hashlib.sha256)
 
     def take(self, events: Iterable[Event]) -> None:
@@ -197,13 +199,13 @@ class TradeLedger:
                 self._paid(one)
             elif isinstance(one, GuardianMoved):
                 if one.subtype == "fired":
-                    self.guardians.append(fired := Fired(one))
+                    self.guardians.append(fired := GuardianAction(one))
                     self._caused.update(dict.fromkeys(one.trades, fired))
-                    if self.slips is not None:
-                        self.slips.fired(one)
+                    if self.slippage_meter is not None:
+                        self.slippage_meter.fired(one)
             elif isinstance(one, Triggered):
-                if self.slips is not None:
-                    self.slips.triggered(one)
+                if self.slippage_meter is not None:
+                    self.slippage_meter.triggered(one)
             elif isinstance(one, Liquidated):
                 self.liquidations += 1
                 if one.subtype == "backstop":
@@ -232,7 +234,7 @@ class TradeLedger:
         if e.idempotency_key is not None:
             told = f"{e.kind} order to {e.intent} {e.side} {format_e8(e.size)}, {format_e8(e.filled)} of it filled"
             owner = self.owner_of(e.idempotency_key) or ""
-            self.noes.not_filled(code, No(e.ts, owner, e.coin, f"{told}: {UNFILLED.get(code, code)}"))
+            self.failures.not_filled(code, OrderFailure(e.ts, owner, e.coin, f"{told}: {UNFILLED.get(code, code)}"))
 
     # -- folds
 
@@ -245,7 +247,7 @@ class TradeLedger:
         if e.subtype == "entry":
             owner = (None if e.idempotency_key is None else self.owner_of(e.idempotency_key)) or ""
             if trip is None:
-                trip = self.open[e.coin] = Trip(e.coin, e.side, owner, e.ts, e.kind)
+                trip = self.open[e.coin] = RoundTrip(e.coin, e.side, owner, e.ts, e.kind)
                 self._row[e.coin] = self.trips.append(trip, is_moving=True)
             elif owner != trip.strategy:
                 trip.share_with(owner)
@@ -266,7 +268,7 @@ class TradeLedger:
             if self._exits.get(e.coin) != e.trade:  # Several fills of one order are one exit.
                 self._exits[e.coin] = e.trade
                 self.kinds[e.kind] += 1
-        slipped = 0 if self.slips is None else self.slips.of(e)
+        slipped = 0 if self.slippage_meter is None else self.slippage_meter.of(e)
         self.slipped += slipped
         if self._caused and (fired := self._caused.get(e.trade)) is not None:
             self._effect(fired, e)
@@ -279,7 +281,7 @@ class TradeLedger:
                 self._end(trip, e.ts, e.kind)
         self._step(e.ts, e.coin, e.side, e.position_size, trip.cost if trip is not None and e.position_size else 0)
 
-    def _effect(self, fired: Fired, e: Fill) -> None:
+    def _effect(self, fired: GuardianAction, e: Fill) -> None:
         """A fill that a guardian has caused."""
         fired.gained += (e.realized or 0) - e.fee
         number = self._row.get(e.coin)
@@ -288,7 +290,7 @@ class TradeLedger:
         if not e.remaining:
             del self._caused[e.trade]
 
-    def _end(self, trip: Trip, ts: int, kind: str) -> None:
+    def _end(self, trip: RoundTrip, ts: int, kind: str) -> None:
         trip.exit_ms, trip.exit_kind, trip.held = ts, kind, 0
         del self.open[trip.coin]
         self.trips.settle(self._row.pop(trip.coin))

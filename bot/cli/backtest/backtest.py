@@ -194,7 +194,7 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
         if (folder / SAID).is_file():
             click.echo(f"What the strategies said: {folder / SAID}")
     assert found is not None, "without a result there is no folder, and why has been raised"
-    wrong = [f"{why}: quarantined, and asked nothing from then on" for why in found.course.quarantined.values()]
+    wrong = [f"{why}: quarantined, and asked nothing from then on" for why in found.stats.quarantined.values()]
     lacking = []
     if given["band"] and band is None:
         lacking.append("how far the path policies are apart was not found: it was stopped")
@@ -213,7 +213,7 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
         click.echo(f"error: {one}", err=True)
     if wrong:
         return int(Exit.ERROR)
-    return int(Exit.STOPPED if lacking or found.course.is_partial else Exit.DONE)
+    return int(Exit.STOPPED if lacking or found.stats.is_partial else Exit.DONE)
 
 
 class _Lines:
@@ -320,13 +320,13 @@ class _Asked:
 
         made = self._make(self.options)
         self.assumptions = results.assumptions_of(
-            made.session.ground, self.options, made.stage, funded=list(self.rates), timers=made.session.timers
+            made.session.timeline, self.options, made.exchange, funded=list(self.rates), timers=made.session.timers
         )
         self.assumptions += self.mended
-        ground = made.session.ground
-        self.begun_ms = max(lane.ts[lane.first] for lane in ground.lanes)
+        timeline = made.session.timeline
+        self.begun_ms = max(cursor.ts[cursor.first] for cursor in timeline.cursors)
         for market, one in self.recorded.items():
-            lacking = one.judged(ground.start_ms, ground.end_ms, self.accepted)
+            lacking = one.judged(timeline.start_ms, timeline.end_ms, self.accepted)
             self.assumptions += [f"{market}: funding: {said}" for said in (lacking, one.parts) if said is not None]
         return made
 
@@ -369,16 +369,16 @@ class _Asked:
             return not is_stopped()
 
         band = proof = None
-        if self.given["band"] and not found.course.is_partial:
+        if self.given["band"] and not found.stats.is_partial:
             by_path: dict[str, Result] = {self.options.path: found}
             for path in PATHS:
                 if path != self.options.path and not is_stopped():
                     by_path[path] = self._make(replace(self.options, path=path)).run(progress=going)
-            if len(by_path) == len(PATHS) and not any(one.course.is_partial for one in by_path.values()):
+            if len(by_path) == len(PATHS) and not any(one.stats.is_partial for one in by_path.values()):
                 band = backtest.band_of(self.options.path, by_path, self.candles)
         if self.given["prove_causal"]:
             whole, cuts = [], []
-            if not found.course.is_partial:
+            if not found.stats.is_partial:
                 whole = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
                 step_ms = max(one.step_ms for one in self.candles)
                 start_ms = max(found.start_ms, self.begun_ms)

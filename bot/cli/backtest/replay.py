@@ -142,7 +142,7 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
     from bot.errors import BotError, ConfigError
 
     run = read_run(what)
-    manifest, course = run.manifest, run.summary["course"]
+    manifest, stats = run.manifest, run.summary["course"]
     if config is not None:
         settings = judged_without_secrets(config)[0]
     else:
@@ -178,7 +178,7 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
     options = within(options, candles)
     changed = _changed(manifest, settings, candles, funding)
     return of_run_again(
-        what, manifest, settings, candles, options, rates=rates, changed=changed, ended_ms=course["toMs"], is_stopped=course["isPartial"]
+        what, manifest, settings, candles, options, rates=rates, changed=changed, ended_ms=stats["toMs"], is_stopped=stats["isPartial"]
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import click
 from bot.words import many
 
 if TYPE_CHECKING:
-    from bot.backtest.results.run_reader import KeptRun
+    from bot.backtest.results.run_reader import StoredRun
 
 GUARDIANS_SHOWN: Final = 20  # the newest; --json has them all
 BOOKED: Final = {"Result": "pnlUsd", "Fees": "feesUsd", "Funding": "fundingUsd"}
@@ -100,7 +100,7 @@ def _side_by_side(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, l
     return {name: [one.get(name), two.get(name)] for name in dict.fromkeys([*one, *two])}
 
 
-def report_lines(run: KeptRun) -> list[str]:
+def report_lines(run: StoredRun) -> list[str]:
     """A run for a terminal: the figures of its page."""
     from bot.backtest.results.html_report import (
         FIRST,
@@ -167,11 +167,11 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _write(path: Path, run: KeptRun, other: KeptRun | None, *, shown: bool) -> None:
-    from bot.backtest.results.html_report import page
+def _write(path: Path, run: StoredRun, other: StoredRun | None, *, shown: bool) -> None:
+    from bot.backtest.results.html_report import render_html
     from bot.cli.common.files import write_atomic
 
-    write_atomic(path, page(run, other))
+    write_atomic(path, render_html(run, other))
     click.echo(f"Page: {path}")
     if shown:
         click.launch(str(path))

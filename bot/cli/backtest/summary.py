@@ -55,40 +55,42 @@ def summary_lines(
 ) -> list[str]:
     """The summary for a terminal."""
     from bot.backtest.results.html_report import FIRST, band_lines, guardian_text, outside_text, range_of, refusals_text
-    from bot.backtest.results.run_writer import fired_row, noes_told
+    from bot.backtest.results.run_writer import failures_as_json, fired_row
     from bot.clock import iso
     from bot.money import format_e8
 
-    course, book = found.course, found.book
+    stats, trade_ledger = found.stats, found.trade_ledger
     lines = [
-        f"{iso(found.start_ms)[:16]} to {iso(found.end_ms)[:16]}   {many(course.bars, 'bar')}, {course.touched:,} of them met something"
+        f"{iso(found.start_ms)[:16]} to {iso(found.end_ms)[:16]}   {many(stats.bars, 'bar')}, {stats.touched:,} of them met something"
     ]
-    if course.is_partial:
-        lines.append(f"PARTIAL: stopped after {course.bars:,} of {many(course.bars_in_all, 'bar')}")
+    if stats.is_partial:
+        lines.append(f"PARTIAL: stopped after {stats.bars:,} of {many(stats.bars_in_all, 'bar')}")
     for name, value in found.figures.items():
         among = range_of(band, name, value)
         beside = "" if among is None else f"   by path: {_shown(among[0])} to {_shown(among[1])}"
         lines.append(f"  {name:<28}{_shown(value):>16}{beside}")
-    lines.append(f"  {'Fees [$]':<28}{format_e8(book.fees):>16}")
-    lines.append(f"  {'Funding [$]':<28}{format_e8(book.funding):>16}")
-    lines.append(f"  {'Slippage [$]':<28}{format_e8(book.slippage):>16}   inside the prices")
-    if book.kinds:
-        lines.append("  exits: " + ", ".join(f"{kind} {count:,}" for kind, count in sorted(book.kinds.items())))
-    noes = noes_told(found.noes)
-    lines += [f"  {one}" for by in FIRST for one in refusals_text(noes, by)]
+    lines.append(f"  {'Fees [$]':<28}{format_e8(trade_ledger.fees):>16}")
+    lines.append(f"  {'Funding [$]':<28}{format_e8(trade_ledger.funding):>16}")
+    lines.append(f"  {'Slippage [$]':<28}{format_e8(trade_ledger.slippage):>16}   inside the prices")
+    if trade_ledger.kinds:
+        lines.append("  exits: " + ", ".join(f"{kind} {count:,}" for kind, count in sorted(trade_ledger.kinds.items())))
+    failures = failures_as_json(found.failures)
+    lines += [f"  {one}" for by in FIRST for one in refusals_text(failures, by)]
     if found.liquidations:
         lines.append(f"  LIQUIDATIONS: {found.liquidations}")
-    if book.backstop:
-        lines.append(f"  the liquidator's backstop: {format_e8(book.backstop)} USD, paid for what went below zero")
-    lines += [f"  guardian {guardian_text(fired_row(one))}" for one in book.guardians[:GUARDIANS_SHOWN]]
-    if len(book.guardians) > GUARDIANS_SHOWN:
-        lines.append(f"  and {len(book.guardians) - GUARDIANS_SHOWN:,} more: summary.json has all of them")
-    for down in course.downs:
+    if trade_ledger.backstop:
+        lines.append(
+            f"  the liquidator's backstop: {format_e8(trade_ledger.backstop)} USD, paid for what went below zero"
+        )
+    lines += [f"  guardian {guardian_text(fired_row(one))}" for one in trade_ledger.guardians[:GUARDIANS_SHOWN]]
+    if len(trade_ledger.guardians) > GUARDIANS_SHOWN:
+        lines.append(f"  and {len(trade_ledger.guardians) - GUARDIANS_SHOWN:,} more: summary.json has all of them")
+    for down in stats.outage_records:
         lines.append(
             f"  down {iso(down.outage.at_ms)[:19]} for {down.outage.ms // 1000} s: {many(max(0, down.last_event - down.first_event + 1), 'event')}, "
             f"equity {down.equity_before_usd:,.2f} -> {down.equity_after_usd:,.2f}"
         )
-    lines += [f"  QUARANTINED {name}: {why}" for name, why in course.quarantined.items()]
+    lines += [f"  QUARANTINED {name}: {why}" for name, why in stats.quarantined.items()]
     lines += [f"  open at the end: {one}" for one in found.left]
     lines += [f"  {one}" for one in (() if band is None else band_lines(band))]
     if proof is not None:

@@ -187,4 +187,4 @@ def test_shares_pay_the_baseline_after_a_weekend_on_daily_candles_as_on_hourly_o
     start_ms, end_ms = (ms_of(datetime(2021, 1, day, tzinfo=UTC)) for day in (20, 30))
     made = settings(["AAPL"], interval=interval)
     one = ran(data, made=made, script=script, rules=FREE, start_ms=start_ms, end_ms=end_ms)
-    assert one.result.book.funding / E8 == pytest.approx(funding_usd, abs=0.005)
+    assert one.result.trade_ledger.funding / E8 == pytest.approx(funding_usd, abs=0.005)

@@ -61,10 +61,10 @@ def test_every_all_in_entry_is_filled_wherever_the_next_open_is(market: str, px:
     summary = one.result.summary()
     assert (summary["refusals"], summary["rejections"]) == ({}, {})
     assert [json.loads(line)["data"]["reason"] for line in one.lines if '"reason":"insufficient_funds"' in line] == []
-    assert len(one.result.book.trips) == 94 < len(wanted) == 95, (
+    assert len(one.result.trade_ledger.trips) == 94 < len(wanted) == 95, (
         "the last is wanted on the last close: there is no open for it"
     )
-    for trip, usd in zip(one.result.book.trips, wanted, strict=False):
+    for trip, usd in zip(one.result.trade_ledger.trips, wanted, strict=False):
         worth = trip.bought - trip.entry_notional if (trip.side, market) == ("short", EVENT) else trip.entry_notional
         assert usd * 0.99 < worth / 10**8 <= usd
 

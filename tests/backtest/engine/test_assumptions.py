@@ -16,8 +16,7 @@ import pytest
 from bot.backtest.backtest import Backtest, band_of
 from bot.backtest.data.candles import Candles
 from bot.backtest.data.funding_rates import read_funding
-from bot.backtest.engine import driver as sessions
-from bot.backtest.engine import timeline
+from bot.backtest.engine import progress, timeline
 from bot.backtest.engine.options import PATHS, MarketRules, Outage, SessionOptions
 from bot.backtest.results.run_writer import assumptions_of
 from bot.clock import HOUR_MS
@@ -81,7 +80,7 @@ def test_a_strategy_that_turns_by_a_close_and_an_entry_holds_what_it_wanted(late
 
     one = ran([candles(*[FLAT] * 6)], script=script, rules=FREE, latency_ms=latency_ms)
     assert fills(one.lines)[1:] == 2 * [(3 * MINUTE_MS + filled_ms, "BTC")]
-    assert (one.result.book.fills, one.test.stage.account.positions["BTC"].side) == (3, -1)
+    assert (one.result.trade_ledger.fills, one.test.exchange.account.positions["BTC"].side) == (3, -1)
 
 
 @pytest.mark.parametrize("others", [[], ["ETH"]])
@@ -96,7 +95,7 @@ def test_a_coarser_bar_that_closes_in_a_hole_is_decided_there_whoever_else_trade
     holed = whole.pick([row for row in range(40) if row not in (13, 14)])
     made = settings(("BTC", *others), interval="15m")
     one = ran([holed, *(minutes(40, market=name) for name in others)], made=made, script=script, rules=FREE)
-    (trip,) = one.result.book.trips
+    (trip,) = one.result.trade_ledger.trips
     assert (trip.entry_ms - START_MS) / MINUTE_MS == 15
     assert trip.entry_notional * 100 == round(whole.open[15] * E8)
 
@@ -104,23 +103,23 @@ def test_a_coarser_bar_that_closes_in_a_hole_is_decided_there_whoever_else_trade
 def test_a_warm_up_is_that_of_its_own_series_and_what_of_it_lies_in_the_range_is_said():
     fine, coarse = Series("BTC", "1m"), Series("BTC", "1h")
     options = SessionOptions(start_ms=START_MS + 30 * MINUTE_MS)
-    found = timeline.ground_of([minutes(600)], [fine, coarse], options, {fine: 40, coarse: 2})
+    found = timeline.timeline_of([minutes(600)], [fine, coarse], options, {fine: 40, coarse: 2})
     assert found.cold == (
         "BTC: of 2 1h bars of warm-up 0 lie before the range, the others in it",
         "BTC: of 40 1m bars of warm-up 30 lie before the range, the others in it",
     )
-    assert timeline.ground_of([minutes(600)], [fine, coarse], options, {fine: 30, coarse: 1}).cold == ()
+    assert timeline.timeline_of([minutes(600)], [fine, coarse], options, {fine: 30, coarse: 1}).cold == ()
     with pytest.raises(
         ConfigError, match="a strategy needs 11 1h bars of BTC before its first decision, and the data hold 10"
     ):
-        timeline.ground_of([minutes(600)], [fine, coarse], options, {fine: 40, coarse: 11})
+        timeline.timeline_of([minutes(600)], [fine, coarse], options, {fine: 40, coarse: 11})
 
 
 def test_what_latency_and_an_exchange_that_closes_mean_is_said():
     data = [minutes(60, market=market, px=100.0) for market in ("BTC", "NVDA")]
     for latency_ms, funded in ((0, []), (500, ["NVDA"])):
         one = Backtest(settings(["BTC", "NVDA"]), data, SessionOptions(latency_ms=latency_ms), place=placing())
-        said = assumptions_of(one.session.ground, one.options, one.stage, funded=funded)
+        said = assumptions_of(one.session.timeline, one.options, one.exchange, funded=funded)
         one.journal.close()
         assert any("meets the next point of the path" in line for line in said) == bool(latency_ms)
         (closed,) = (line for line in said if "exchange's hours" in line)
@@ -139,7 +138,7 @@ def test_every_multiplier_of_the_venue_is_said():
 
     def said(**options: Any) -> dict[str, list[str]]:
         one = Backtest(settings(names), data, SessionOptions(**options), place=placing())
-        found = assumptions_of(one.session.ground, one.options, one.stage, funded=[])
+        found = assumptions_of(one.session.timeline, one.options, one.exchange, funded=[])
         one.journal.close()
         return {
             name: [line.removeprefix(f"{name}: ") for line in found if line.startswith(f"{name}: ")] for name in names
@@ -173,7 +172,7 @@ def test_every_multiplier_of_the_venue_is_said():
 
 
 def test_a_latency_as_long_as_a_bar_is_refused_since_the_next_one_would_know_the_fill():
-    with pytest.raises(ConfigError, match=r"a latency of 60 s is as long as a 1m bar of BTC, or longer"):
+    with pytest.raises(ConfigError, match=r"a latency of 60 s is not shorter than a 1m bar of BTC"):
         entry(latency_ms=60_000)
 
 
@@ -316,8 +315,8 @@ def test_a_market_is_closed_and_shows_no_price_before_its_first_candle(skip: boo
     result = test.run()
     assert result.rejections == {"market_closed": 2}
     assert Early.shown == [eth.close[30]]
-    assert [trip.entry_ms for trip in result.book.trips] == [START_MS + 31 * MINUTE_MS]
-    said = assumptions_of(test.session.ground, test.options, test.stage, funded=["ETH"])
+    assert [trip.entry_ms for trip in result.trade_ledger.trips] == [START_MS + 31 * MINUTE_MS]
+    said = assumptions_of(test.session.timeline, test.options, test.exchange, funded=["ETH"])
     assert "ETH: closed until its first candle, of 2025-06-01T00:30: what is ordered before is refused" in said
 
 
@@ -402,7 +401,7 @@ def test_recorded_funding_is_paid_on_the_hour_and_an_eight_hourly_rate_in_eighth
     assert [(event["ts"] - START_MS, event["data"]["amountUsd"]) for event in paid] == [
         (HOUR_MS, "-0.2"), (2 * HOUR_MS, "-0.2"),
     ]  # fmt: skip
-    assert one.result.book.funding == -40_000_000
+    assert one.result.trade_ledger.funding == -40_000_000
     assert one.result.end_usd == pytest.approx(10_000 - 0.4)
 
 
@@ -417,7 +416,7 @@ def test_a_trade_that_differs_only_inside_of_its_bars_is_the_same_to_a_band():
         FLAT, (100_000.0, 100_050.0, 99_800.0, 100_000.0), FLAT, (100_000.0, 100_050.0, 99_400.0, 99_900.0), FLAT
     )
     high, low = (ran([rows], script=resting, rules=FREE, path=path).result for path in ("ohlc", "olhc"))
-    (late,), (early,) = high.book.trips, low.book.trips
+    (late,), (early,) = high.trade_ledger.trips, low.trade_ledger.trips
     assert late.entry_ms > early.entry_ms
     assert late.exit_ms > early.exit_ms
     band = band_of("ohlc", {"ohlc": high, "olhc": low}, [rows])
@@ -455,7 +454,7 @@ def test_a_band_names_the_trailing_stop_that_fills_elsewhere_by_another_path():
 def test_a_position_that_no_close_sees_is_exposed_as_long_as_it_was_held():
     rows = candles(FLAT, (100_000.0, 100_050.0, 90_000.0, 90_100.0), FLAT, FLAT)
     result = ran([rows], script=at_once, rules=FREE, path="olhc").result
-    (trip,) = result.book.trips
+    (trip,) = result.trade_ledger.trips
     assert list(result.curve.exposure) == [0.0] * 4
     held = (trip.exit_ms - trip.entry_ms) / (4 * MINUTE_MS)
     assert 0 < held < 0.25
@@ -467,8 +466,8 @@ def test_a_position_that_no_close_sees_is_exposed_as_long_as_it_was_held():
 def test_the_last_value_of_the_curve_is_the_ledgers_own():
     one = ran([minutes(1_200, seed=4)], made=settings())
     assert one.result.curve.equity[-1] == pytest.approx(one.result.end_usd, abs=1e-6)
-    pnl = sum(trip.pnl for trip in one.result.book.trips if trip.exit_ms) / E8
-    open_pnl = sum(trip.pnl for trip in one.result.book.trips if not trip.exit_ms) / E8
+    pnl = sum(trip.pnl for trip in one.result.trade_ledger.trips if trip.exit_ms) / E8
+    open_pnl = sum(trip.pnl for trip in one.result.trade_ledger.trips if not trip.exit_ms) / E8
     assert one.result.end_usd - 10_000 == pytest.approx(pnl + open_pnl + _unrealized(one), abs=1e-6)
 
 
@@ -501,8 +500,8 @@ def test_a_position_that_ends_between_two_closes_of_its_market_is_counted_once()
 @pytest.mark.parametrize("stopped_at", [13, 14])
 def test_a_session_that_is_stopped_inside_a_coarse_bar_is_kept(stopped_at: int, monkeypatch: pytest.MonkeyPatch):
     """Of a market whose bar is not over the newest close counts, or what was paid since."""
-    monkeypatch.setattr(sessions, "CHUNK", 1)
-    monkeypatch.setattr(sessions, "monotonic_ns", lambda: 0)
+    monkeypatch.setattr(progress, "CHUNK", 1)
+    monkeypatch.setattr(progress, "monotonic_ns", lambda: 0)
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:
         if bar.market == "BTC" and view.position("BTC") is None:
@@ -515,9 +514,9 @@ def test_a_session_that_is_stopped_inside_a_coarse_bar_is_kept(stopped_at: int, 
         [minutes(20, seed=3, interval="5m"), minutes(100, seed=3, market="ETH", px=2_500.0)],
         made=type(settings()).model_validate(body), script=script, progress=lambda _done, _of: next(looks) < stopped_at - 1,
     )  # fmt: skip
-    lane = one.test.stage.lanes["BTC"]
-    assert one.result.course.is_partial
-    assert lane.step or lane.at == 2, "the stop is inside of a bar"
+    cursor = one.test.exchange.cursors["BTC"]
+    assert one.result.stats.is_partial
+    assert cursor.step or cursor.at == 2, "the stop is inside of a bar"
     assert one.result.curve.equity[-1] == pytest.approx(one.result.end_usd, abs=1e-6)
     assert one.result.left
 
@@ -534,7 +533,7 @@ def test_the_curve_of_a_large_size_at_a_small_price_ends_where_the_ledger_does()
     prices = minutes(60, seed=4, market="DOGE", px=0.0001, decimals=8)
     rules = {"": MarketRules(tick=Decimal("0.00000001"))}
     one = ran([prices], made=settings(["DOGE"]), script=more_and_more, rules=rules)
-    assert one.test.stage.account.positions["DOGE"].size > 10_000_000 * E8
+    assert one.test.exchange.account.positions["DOGE"].size > 10_000_000 * E8
     assert one.result.curve.equity[-1] == pytest.approx(one.result.end_usd, abs=1e-6)
 
 
@@ -594,8 +593,8 @@ def test_the_margin_that_a_liquidator_keeps_is_lost_to_the_trade():
 
 
 def _unrealized(one: object) -> float:
-    account = one.test.stage.account  # type: ignore[attr-defined]
-    return sum(held.pnl(one.test.stage.state.markets[held.coin].mark) for held in account.positions.values()) / E8  # type: ignore[attr-defined]
+    account = one.test.exchange.account  # type: ignore[attr-defined]
+    return sum(held.pnl(one.test.exchange.state.markets[held.coin].mark) for held in account.positions.values()) / E8  # type: ignore[attr-defined]
 
 
 def test_outages_that_touch_are_refused():
@@ -640,7 +639,7 @@ def test_a_session_that_begins_inside_of_a_bar_has_what_is_left_of_it_and_hears_
     data = candles(FLAT, RISING, FLAT, FLAT)
     one = ran([data], script=script, start_ms=START_MS + MINUTE_MS + 30_000, rules=FREE, path=path)
     assert heard == [n * MINUTE_MS for n in (1, 2, 3, 4)]
-    (trip,) = one.result.book.trips
+    (trip,) = one.result.trade_ledger.trips
     assert (trip.entry_ms - START_MS, trip.exit_ms - START_MS) == (MINUTE_MS + 40_000, 2 * MINUTE_MS)
     assert trip.entry_notional == px * 10**6
-    assert (one.result.course.bars, one.result.curve.at_ms[0] - START_MS) == (3, 2 * MINUTE_MS)
+    assert (one.result.stats.bars, one.result.curve.at_ms[0] - START_MS) == (3, 2 * MINUTE_MS)

@@ -73,7 +73,7 @@ def test_where_candles_are_missing_a_guardian_closes_at_the_open_that_follows(
     assert fired["data"]["tradeIds"] == [leave["data"]["tradeId"]]
     stops = [event for event in found(one, "order") if event["data"].get("kind") == "stop_loss"]
     assert stops[-1]["ts"] == OPENS_MS, "the stop stands until the position is gone"
-    assert one.result.book.slippage == 0
+    assert one.result.trade_ledger.slippage == 0
 
 
 @pytest.mark.parametrize("hours", [5, 24])
@@ -97,7 +97,7 @@ def test_a_close_of_the_strategys_own_and_a_guardians_exit_in_one_hole_close_onc
 
     one = ran([holed()], script=script, rules=FREE)
     assert [event["ts"] for event in found(one, "fill")] == [START_MS + MINUTE_MS, OPENS_MS]
-    assert not one.test.stage.account.positions
+    assert not one.test.exchange.account.positions
 
 
 def test_the_days_greatest_loss_closes_a_market_that_has_no_price_at_its_next_open():
@@ -129,7 +129,7 @@ def test_inside_an_hour_max_hold_closes_half_as_far_from_the_minutes_as_the_path
     far = [abs(float(e["data"]["px"]) / px_at[e["ts"]] - 1) * 10_000 for e in found(one, "fill", "exit")]
     assert len(far) > 200
     assert sum(far) / len(far) < 12
-    assert one.result.book.slippage < len(far) * 2 * 10**6, "of 1,000 USD each, a rounding to the grid"
+    assert one.result.trade_ledger.slippage < len(far) * 2 * 10**6, "of 1,000 USD each, a rounding to the grid"
 
 
 @pytest.mark.parametrize("guardian", ["schedule", "dead_man_switch"])
@@ -152,7 +152,7 @@ def test_what_the_clock_closes_inside_a_candle_slips_by_the_spread_alone(guardia
     assert float(leave["data"]["px"]) == pytest.approx(
         100_000 + 4_000 * (fired["ts"] - START_MS - 2 * HOUR_MS) / HOUR_MS, abs=1
     )
-    assert abs(one.result.book.slippage) < 2 * 10**6  # a rounding to the grid
+    assert abs(one.result.trade_ledger.slippage) < 2 * 10**6  # a rounding to the grid
 
 
 def holding(view: View, bar: Bar) -> Iterable[Intent]:
@@ -192,7 +192,7 @@ def test_clock_guardians_over_bars_skipped_and_bars_fed_give_the_same_events(wor
 
 def test_the_assumptions_say_where_the_clock_finds_its_price():
     one = ran([holed()], script=opens_once())
-    said = assumptions_of(one.test.session.ground, one.test.options, one.test.stage, funded=[])
+    said = assumptions_of(one.test.session.timeline, one.test.options, one.test.exchange, funded=[])
     assert any(
         line.startswith("MaxHold,") and line.endswith("straight line from its open to its close") for line in said
     )

@@ -15,9 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 from bot.backtest.backtest import Backtest
-from bot.backtest.engine import driver as sessions
-from bot.backtest.engine import market_cursor, progress
-from bot.backtest.engine import progress as progress_module
+from bot.backtest.engine import fast_path, market_cursor, progress
 from bot.backtest.engine.driver import local
 from bot.backtest.engine.memory_journal import MemoryJournal
 from bot.backtest.engine.options import PATHS, Outage, SessionOptions
@@ -34,7 +32,7 @@ DRAWDOWN = [{"type": "account_drawdown", "max_loss_pct_from_day_start": 2, "acti
 
 
 def kinds(one: Ran) -> Counter[str]:
-    return one.result.book.kinds
+    return one.result.trade_ledger.kinds
 
 
 def rates_of(hours: int) -> dict[str, list[tuple[int, int]]]:
@@ -56,7 +54,7 @@ def _one_market(world: int) -> None:
     skipped, fed = (ran(candles, made=made, rates=rates, path=path, skip=skip) for skip in (True, False))
     assert skipped.lines == fed.lines
     assert skipped.digest == fed.digest
-    assert skipped.result.course.touched < fed.result.course.touched == len(candles[0])
+    assert skipped.result.stats.touched < fed.result.stats.touched == len(candles[0])
     assert sum(kinds(skipped).values()) > 10
 
 
@@ -72,11 +70,11 @@ def test_what_grows_slow_of_a_sudden_is_stopped_within_moments_and_not_after_a_w
         return ()
 
     alone = ran([minutes(10_000)], script=script, progress=lambda _done, _of: not slow)
-    assert (alone.result.course.is_partial, slow < 600) == (True, True), slow
+    assert (alone.result.stats.is_partial, slow < 600) == (True, True), slow
     slow = 0
     both = [minutes(10_000), minutes(10_000, market="ETH", px=2_500.0)]
     together = ran(both, script=script, progress=lambda _done, _of: not slow)
-    assert (together.result.course.is_partial, slow < 600) == (True, True), slow
+    assert (together.result.stats.is_partial, slow < 600) == (True, True), slow
 
 
 PAST_MS = START_MS + 2_000 * MINUTE_MS  # what lies before is history
@@ -99,8 +97,8 @@ def test_a_long_past_is_stopped_within_moments(newest_ms: int, outages: tuple[Ou
         return ()
 
     one = ran([minutes(3_000)], script=script, start_ms=PAST_MS, outages=outages, progress=lambda _done, _of: not slow)
-    course = one.result.course
-    assert (course.is_partial, course.bars, slow < 300) == (True, bars, True), slow
+    stats = one.result.stats
+    assert (stats.is_partial, stats.bars, slow < 300) == (True, bars, True), slow
     write(tmp_path, one.result, {})
     assert summary_lines(one.result, [])
 
@@ -131,12 +129,12 @@ def test_a_session_whose_bars_are_taken_away_again_and_again_goes_on_where_it_wa
 
     whole, handed = lived(), 0
 
-    def hand_out(self: progress.Looks, coin: str, count: int) -> list[str]:
+    def grant(self: progress.ProgressPolling, coin: str, count: int) -> list[str]:
         nonlocal handed
         handed += 1
         return [coin] * min(count, 1 + handed % 7)
 
-    monkeypatch.setattr(progress.Looks, "hand_out", hand_out)
+    monkeypatch.setattr(progress.ProgressPolling, "grant", grant)
     assert lived() == whole
     assert len(whole) > 300
     assert handed > 500
@@ -160,7 +158,7 @@ def _several_markets(world: int) -> None:
     made = type(made).model_validate(made.model_dump() | {"strategies": [*made.model_dump()["strategies"], five]})
     skipped, fed = (ran(candles, made=made, skip=skip) for skip in (True, False))
     assert skipped.lines == fed.lines
-    assert {trip.coin for trip in skipped.result.book.trips} == {"BTC", "ETH", "SOL"}
+    assert {trip.coin for trip in skipped.result.trade_ledger.trips} == {"BTC", "ETH", "SOL"}
 
 
 class Between(Scripted):
@@ -214,7 +212,7 @@ def _different_lengths(world: int) -> None:
         lines = io.StringIO()
         options = SessionOptions(path=PATHS[world % len(PATHS)], skip=skip, balance_usd=Decimal(100_000))
         result = Backtest(made, candles, options, rates=rates, place=place).run(events=lines)
-        found.append((lines.getvalue(), list(result.curve.equity), result.course))
+        found.append((lines.getvalue(), list(result.curve.equity), result.stats))
     (lines_of_skipped, curve, skipped), (lines_of_fed, other_curve, fed) = found
     assert lines_of_skipped == lines_of_fed
     assert curve == other_curve
@@ -255,8 +253,8 @@ def played(test: Backtest) -> tuple[str, list[Any]]:
     placed = test.settings.strategies
     states = [test.journal.state_of(one.name) for one in placed]
     done = [test.journal.done_until(market, one.interval) for one in placed for market in one.markets]
-    course = result.course
-    return lines.getvalue(), [list(result.curve.equity), course.bars, course.decisions, result.refusals, states, done]
+    stats = result.stats
+    return lines.getvalue(), [list(result.curve.equity), stats.bars, stats.decisions, result.refusals, states, done]
 
 
 @pytest.mark.soak(worlds=6, full=300)
@@ -264,8 +262,8 @@ def test_markets_gone_through_abreast_and_slot_by_slot_do_the_same(
     worlds: int, base_seed: int, monkeypatch: pytest.MonkeyPatch
 ):
     """Blocks where all markets have the same bars, and blocks in which one has a hole; with limits on losses, timers, guardians, funding and outages."""
-    monkeypatch.setattr(market_cursor, "AHEAD", 64)
-    monkeypatch.setattr(sessions, "AHEAD", 64)
+    monkeypatch.setattr(market_cursor, "BATCH_ROWS", 64)
+    monkeypatch.setattr(fast_path, "BATCH_ROWS", 64)
     for world in range(base_seed, base_seed + worlds):
         _abreast(world)
 
@@ -289,7 +287,7 @@ def _abreast(world: int) -> None:
             path=PATHS[world % len(PATHS)], skip=skip, outages=outages, latency_ms=(0, 0, 300, 20_000)[world % 7 % 4]
         )
         test = Backtest(made, candles, options, rates=rates, place=place)
-        test.session._may_go_abreast = abreast
+        test.session.paths.aligned = abreast
         found.append(played(test))
     assert all(one == found[0] for one in found[1:])
     assert found[0][0].count('"type":"fill"') > 20
@@ -300,9 +298,9 @@ def test_one_market_driven_by_chunks_abreast_and_slot_by_slot_does_the_same(
     worlds: int, base_seed: int, monkeypatch: pytest.MonkeyPatch
 ):
     """With orders that take their time, too: they arrive in the midst of a bar."""
-    for module in (market_cursor, sessions):
-        monkeypatch.setattr(module, "AHEAD", 64)
-    monkeypatch.setattr(sessions, "CHUNK", 96)
+    for module in (market_cursor, fast_path):
+        monkeypatch.setattr(module, "BATCH_ROWS", 64)
+    monkeypatch.setattr(progress, "CHUNK", 96)
     for world in range(base_seed, base_seed + worlds):
         _driven(world)
 
@@ -324,7 +322,7 @@ def _driven(world: int) -> None:
             path=PATHS[world % len(PATHS)], skip=skip, outages=outages, latency_ms=latency_ms, start_ms=start_ms
         )
         test = Backtest(made, candles, options, rates=rates, place=place)
-        test.session._is_alone, test.session._may_go_abreast = alone, abreast
+        test.session.paths.single_market, test.session.paths.aligned = alone, abreast
         found.append(played(test))
     assert all(one == found[0] for one in found[1:])
     assert found[0][0].count('"type":"fill"') > 2
@@ -391,7 +389,7 @@ def _leaping(world: int) -> None:
     for leaps, skip in ((True, True), (False, True), (False, False)):
         options = SessionOptions(path=PATHS[world % len(PATHS)], skip=skip, outages=outages, latency_ms=latency_ms)
         test = Backtest(made, candles, options, rates=rates, place=place)
-        test.session._may_leap = test.session._may_leap and leaps
+        test.session.paths.leap = test.session.paths.leap and leaps
         found.append(played(test))
     assert all(one == found[0] for one in found[1:])
     assert found[0][0].count('"type":"fill"') > 1
@@ -419,7 +417,7 @@ def test_one_market_driven_bar_by_bar_and_point_by_point_gives_the_same_events()
                    made=type(settings()).model_validate(body | {"strategies": [*body["strategies"], idle]}),
                    script=only_btc)  # fmt: skip
     assert alone.lines == together.lines
-    assert alone.result.course.touched
+    assert alone.result.stats.touched
 
 
 def only_btc(view: View, bar: Bar) -> Iterable[Intent]:
@@ -435,14 +433,12 @@ def test_a_strategy_that_takes_its_time_is_looked_at_often_and_does_the_same(
     markets: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ):
     """Between two looks passes no time at all, or a second: more and more bars, or fewer and fewer."""
-    monkeypatch.setattr(
-        progress_module, "WATCH_S", 600.0
-    )  # The thread would take of the instants that the looks are given.
+    monkeypatch.setattr(progress, "WATCH_S", 600.0)  # The thread would take of the instants that the looks are given.
     candles = [minutes(600, market=market) for market in markets]
 
     def looks(steps_ns: Iterable[int]) -> tuple[list[int], Ran]:
         at: list[int] = []
-        monkeypatch.setattr(progress_module, "monotonic_ns", accumulate(steps_ns).__next__)
+        monkeypatch.setattr(progress, "monotonic_ns", accumulate(steps_ns).__next__)
         one = ran(candles, progress=lambda done, _of: at.append(done // len(markets)) or True)
         return at, one
 
@@ -458,10 +454,10 @@ def test_a_strategy_that_takes_its_time_is_looked_at_often_and_does_the_same(
 def test_a_session_that_is_told_to_stop_at_its_last_bar_is_whole(
     markets: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(sessions, "CHUNK", 1)
+    monkeypatch.setattr(progress, "CHUNK", 1)
     one = ran([minutes(50, market=market) for market in markets], progress=lambda done, of: done < of)
-    course = one.result.course
-    assert (course.bars, course.is_partial) == (50 * len(markets), False)
+    stats = one.result.stats
+    assert (stats.bars, stats.is_partial) == (50 * len(markets), False)
 
 
 def test_the_collectors_settings_are_its_own_again_after_a_session():
@@ -474,13 +470,13 @@ def test_the_collectors_settings_are_its_own_again_after_a_session():
 def test_a_session_with_one_idle_market_gives_the_venue_nothing_to_do():
     candles = [minutes(300)]
     made = settings()
-    session, stage = local(
+    session, exchange = local(
         made, candles, SessionOptions(), journal=MemoryJournal(address=ADDRESS), place=placing(nothing)
     )
-    before = stage.seq
-    course = session.run()
-    assert (course.bars, course.touched) == (300, 0)
-    assert stage.seq == before
+    before = exchange.seq
+    stats = session.run()
+    assert (stats.bars, stats.touched) == (300, 0)
+    assert exchange.seq == before
 
 
 def held(view: View, bar: Bar) -> Iterable[Intent]:
@@ -496,7 +492,7 @@ def test_an_hours_funding_gives_the_venue_one_bar_and_not_the_one_that_closes_at
     )
     assert skipped.lines == fed.lines
     assert sum('"type":"funding"' in line for line in skipped.lines) == 9
-    assert skipped.result.course.touched == 1 + 9, "the bar of the fill, and the first one of each hour"
+    assert skipped.result.stats.touched == 1 + 9, "the bar of the fill, and the first one of each hour"
 
 
 def test_an_order_of_the_last_close_takes_no_time_that_the_session_has_not():

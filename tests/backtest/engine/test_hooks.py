@@ -132,14 +132,14 @@ def test_timers_that_are_due_between_the_closes_of_the_data_are_among_the_assump
 
     candles = minutes(10, seed=11, interval=interval)
     test = Backtest(settings(interval=interval), [candles], SessionOptions(), place=place)
-    said = assumptions_of(test.session.ground, test.options, test.stage, funded=[], timers=test.session.timers)
+    said = assumptions_of(test.session.timeline, test.options, test.exchange, funded=[], timers=test.session.timers)
     assert [one for one in said if "timer" in one] == [
         f"s0: timer {name}: of its instants between two closes of {interval} candles only the newest is told, at the later close"
         for name in between
     ]
     test.run()
-    looked = [at_ms for kind, at_ms in strategy.heard if kind == "timer look"]
-    assert looked == [
+    polled = [at_ms for kind, at_ms in strategy.heard if kind == "timer look"]
+    assert polled == [
         close + before
         for close in range(START_MS + candles.step_ms, candles.end_ms + 1, candles.step_ms)
         for before in (-30_000, 0)
@@ -189,7 +189,7 @@ def test_in_a_hole_timers_fire_as_if_the_price_had_stood_still_there(skip: bool)
             return [one._replace(strategy=made[-1])]
 
         result = Backtest(settings(), [candles], SessionOptions(skip=skip), place=place).run()
-        (trip,) = result.book.trips
+        (trip,) = result.trade_ledger.trips
         found.append((strategies[-1].rung, trip.entry_ms, trip.entry_notional))
     assert found[0] == found[1]
     assert found[1][1] == START_MS + 21 * MINUTE_MS
@@ -245,7 +245,7 @@ def test_a_strategy_that_has_lost_its_daily_limit_opens_nothing_more_that_day():
     assert result.refusals["daily_loss"] > 0
     day = START_MS + 1_440 * MINUTE_MS
     first, second = (
-        [t for t in result.book.trips if lo <= t.entry_ms < lo + 1_440 * MINUTE_MS] for lo in (START_MS, day)
+        [t for t in result.trade_ledger.trips if lo <= t.entry_ms < lo + 1_440 * MINUTE_MS] for lo in (START_MS, day)
     )
     assert -16 * 10**8 < sum(trip.pnl for trip in first) <= -9 * 10**8
     assert second, "the next day it may again"
@@ -295,7 +295,7 @@ def test_an_entry_that_was_never_taken_leaves_its_budget_when_its_time_is_over()
     made = settings(strategies=[{"name": "s0", "use": "once", "markets": ["BTC"], "budget_usd": 500}])
     wide = SessionOptions(rules={"": MarketRules(spread_bps=Decimal(100))})
     result = Backtest(made, [minutes(20)], wide, place=placing(script)).run()
-    assert (result.rejections, result.refusals, result.book.fills) == ({"stale_bar": 1}, {}, 1)
+    assert (result.rejections, result.refusals, result.trade_ledger.fills) == ({"stale_bar": 1}, {}, 1)
 
 
 @pytest.mark.parametrize("markets", [["BTC"], ["BTC", "ETH"]])
@@ -341,7 +341,7 @@ def test_a_day_that_begins_amid_the_bars_of_midnight_begins_at_the_prices_of_all
     one = {"name": "s0", "use": "late", "markets": ["BTC", "ETH"], "budget_usd": 5_000, "daily_loss_usd": 15}
     test = Backtest(settings(strategies=[one]), data, SessionOptions(rules=FREE, skip=skip), place=placing(script))
     result = test.run()
-    assert (result.refusals, result.book.fills) == ({}, 3)
+    assert (result.refusals, result.trade_ledger.fills) == ({}, 3)
 
 
 class Turns(Strategy):
@@ -497,9 +497,9 @@ def test_prices_that_were_reckoned_in_floats_are_orders():
     for coin, px in prices.items():
         candles = minutes(200, market=coin, px=px, seed=7, decimals=8)
         result = Backtest(settings([coin]), [candles], SessionOptions(), place=placing(reckons)).run()
-        assert result.rejections == {}, (coin, result.noes.first_rejections)
-        assert {trip.entry_kind for trip in result.book.trips} <= {"market", "limit"}
-        assert result.book.fills > 3, coin
+        assert result.rejections == {}, (coin, result.failures.first_rejections)
+        assert {trip.entry_kind for trip in result.trade_ledger.trips} <= {"market", "limit"}
+        assert result.trade_ledger.fills > 3, coin
 
 
 def test_a_price_on_the_tick_that_a_session_was_given_is_sent_as_it_is():
@@ -512,8 +512,8 @@ def test_a_price_on_the_tick_that_a_session_was_given_is_sent_as_it_is():
         options = SessionOptions(rules={"": rules}, balance_usd=Decimal(1_000_000))
         candles = minutes(5)
         result = Backtest(made, [candles], options, place=placing(exact)).run()
-        assert result.rejections == {}, result.noes.first_rejections
-        (trip,) = result.book.trips
+        assert result.rejections == {}, result.failures.first_rejections
+        (trip,) = result.trade_ledger.trips
         stop = (
             -(-round(candles.close[0] * 1_000 - 1_234_567) // 10) / 100
             if rules.tick
@@ -590,7 +590,7 @@ def test_an_entry_that_waits_for_the_next_open_takes_of_the_budget():
     candles = [minutes(20), minutes(20, market="ETH", px=2_500.0)]
     result = Backtest(made, candles, SessionOptions(), place=placing(both)).run()
     assert result.summary()["refusals"] == {"over_budget": 1}
-    assert [trip.coin for trip in result.book.trips] == ["BTC"]
+    assert [trip.coin for trip in result.trade_ledger.trips] == ["BTC"]
 
 
 def test_a_position_is_held_no_longer_than_its_max_hold():
@@ -602,9 +602,9 @@ def test_a_position_is_held_no_longer_than_its_max_hold():
 
     options = SessionOptions(outages=(Outage(START_MS + 10 * MINUTE_MS, 60 * MINUTE_MS),))
     result = Backtest(settings(), [minutes(120)], options, place=placing(holds)).run()
-    (trip,) = result.book.trips
+    (trip,) = result.trade_ledger.trips
     assert (trip.exit_ms - trip.entry_ms, trip.exit_kind) == (30 * MINUTE_MS, "guardian")
-    (fired,) = result.book.guardians
+    (fired,) = result.trade_ledger.guardians
     assert fired.event.guardian_type == "max_hold"
 
 
@@ -645,9 +645,9 @@ def played(
 
     options = SessionOptions(balance_usd=Decimal(balance))
     test = Backtest(settings(), [minutes(8, market=market, vol=0) for market in markets], options, place=place)
-    test.stage.run(SetRules(Rules(fill_at=fill_at, paths="sl_first")))
+    test.exchange.run(SetRules(Rules(fill_at=fill_at, paths="sl_first")))
     test.run()
-    return test, {coin: one.side * one.size / E8 for coin, one in test.stage.account.positions.items()}
+    return test, {coin: one.side * one.size / E8 for coin, one in test.exchange.account.positions.items()}
 
 
 BOUGHT = {(1, "BTC"): [Open("BTC", "long", size=0.016, bracket=STOP)]}
@@ -719,7 +719,7 @@ def test_an_entry_at_market_is_none_of_the_entries_that_rest_in_a_market(fill_at
     }
     test, held = played(fill_at, script)
     assert held == {"BTC": 0.016}
-    assert [order.kind for order in test.stage.account.orders.values()] == ["stop_loss"]
+    assert [order.kind for order in test.exchange.account.orders.values()] == ["stop_loss"]
 
 
 @pytest.mark.parametrize("fill_at", ["now", "next"])

@@ -50,7 +50,7 @@ def test_a_session_on_a_journal_file_and_one_in_memory_are_the_same(tmp_path: Pa
     for seed in range(base_seed, base_seed + worlds):
         (memory, here), (_, there) = (ended(tmp_path, on_disk=on_disk, seed=seed) for on_disk in (False, True))
         assert here.digest == there.digest
-        assert here.noes == there.noes
+        assert here.failures == there.failures
         mine = memory.journal
         assert isinstance(mine, MemoryJournal)
         file = open_journal(tmp_path / f"journal-{seed}.db", address=ADDRESS)
@@ -105,7 +105,7 @@ def test_entries_that_find_no_depth_keep_no_other_from_leaving():
     wide = SessionOptions(rules={"": MarketRules(spread_bps=Decimal(100))})
     made = settings(strategies=[{"name": "s0", "use": "six", "markets": coins, "budget_usd": 5_000}])
     result = Backtest(made, [minutes(20, market=coin, px=2_500) for coin in coins], wide, place=placing(script)).run()
-    assert (result.book.fills, result.rejections) == (1, {"stale_bar": 5})
+    assert (result.trade_ledger.fills, result.rejections) == (1, {"stale_bar": 5})
 
 
 @pytest.mark.parametrize(("px", "fills", "said"), [(100_000.0, 1, {}), (100_000.5, 0, {"stale_bar": 1})])
@@ -123,7 +123,7 @@ def test_an_entry_that_finds_no_depth_is_tried_at_each_close_until_its_bar_is_ol
     at = array("q", [START_MS + n * MINUTE_MS for n in range(10)])
     flat = Candles("BTC", "1m", at, column, column, column, column, array("d", [9.0] * 10))
     done = ran([flat], script=script, rules={"": replace(FREE[""], tick=Decimal(1))})
-    assert (done.result.book.fills, done.result.summary()["rejections"]) == (fills, said)
+    assert (done.result.trade_ledger.fills, done.result.summary()["rejections"]) == (fills, said)
 
 
 def test_the_sessions_journal_writes_nothing_of_an_order_to_its_database():
@@ -138,7 +138,7 @@ def test_the_sessions_journal_writes_nothing_of_an_order_to_its_database():
         close()
 
     test.journal.close = counted  # type: ignore[method-assign]
-    assert test.run().book.fills > 5
+    assert test.run().trade_ledger.fills > 5
     assert rows == dict.fromkeys(rows, 0)
 
 
@@ -294,7 +294,7 @@ def test_a_position_that_is_held_for_long_is_known_again_after_an_outage(
     test, result, events = in_both(tmp_path, place, make)
     assert len(events) > 1_000
     assert result.left == []
-    assert result.noes.refusals == {}
+    assert result.failures.refusals == {}
     entries = [one["idempotencyKey"] for one in events if (one["type"], one["subtype"]) == ("fill", "entry")]
     assert [test.journal.intents.find(key) is None for key in (entries[0], entries[-1])] == [
         True,

@@ -38,7 +38,7 @@ def test_the_dead_man_fires_while_the_daemon_is_down_and_stands_again_after_it()
     (shot,) = fired(one.lines, "dead_man_switch")
     # It beats every 50 s until it goes: the last beat lies at most so long before, and the switch waits its whole time from there.
     assert outage.at_ms + 300_000 - 50_000 <= shot["ts"] <= outage.at_ms + 300_000
-    (down,) = one.result.course.downs
+    (down,) = one.result.stats.outage_records
     assert len(down.open_before) == 1
     assert down.open_after == ()
     events = [json.loads(line) for line in one.lines]
@@ -64,7 +64,7 @@ def test_a_stop_at_the_service_acts_while_nobody_is_there():
 
     outage = Outage(START_MS + 32 * MINUTE_MS, 10 * HOUR_MS)
     one = ran([minutes(12 * 60, seed=5)], script=once, outages=(outage,))
-    (trip,) = one.result.book.trips
+    (trip,) = one.result.trade_ledger.trips
     assert trip.exit_kind in ("stop_loss", "take_profit")
     assert outage.at_ms < trip.exit_ms < outage.end_ms
     assert trip.strategy == "s0"
@@ -75,7 +75,7 @@ def test_what_being_down_cost_is_reckoned_at_the_prices_of_its_first_and_last_in
     outage = Outage(START_MS + 2 * HOUR_MS + 7 * MINUTE_MS, HOUR_MS)
     made = settings(interval="15m")
     one = ran([minutes(4 * 60, vol=0.002)], made=made, script=always_long, outages=(outage,))
-    (down,) = one.result.course.downs
+    (down,) = one.result.stats.outage_records
     worth = dict(zip(one.result.curve.at_ms, one.result.curve.equity, strict=True))
     assert down.equity_before_usd == pytest.approx(worth[outage.at_ms], abs=1e-6)
     assert down.equity_after_usd == pytest.approx(worth[outage.end_ms], abs=1e-6)
@@ -98,8 +98,8 @@ def test_what_a_strategy_remembers_and_owns_is_there_after_an_outage():
     assert after[0] == 62, (
         "60 bars before, the newest one at its start, then the next: nothing forgotten, and what is history counts for nothing"
     )
-    assert one.test.session.loop is not None
-    (position,) = one.test.session.loop.mirror.positions.values()
+    assert one.test.session.kernel is not None
+    (position,) = one.test.session.kernel.mirror.positions.values()
     assert position.owner == "s0"
 
 
@@ -152,7 +152,7 @@ def test_outages_skip_and_feed_alike():
     made = settings(dead_man={"heartbeat_seconds": 120, "on_miss": "flatten"})
     skipped, fed = (ran([minutes(700, seed=8)], made=made, outages=outages, skip=skip) for skip in (True, False))
     assert skipped.lines == fed.lines
-    assert len(skipped.result.course.downs) == 2
+    assert len(skipped.result.stats.outage_records) == 2
 
 
 @pytest.mark.parametrize("at_ms", [START_MS - 1, START_MS + HOUR_MS, START_MS + 10 * HOUR_MS])

@@ -22,7 +22,7 @@ from bot.backtest.engine.driver import Session
 from bot.backtest.engine.market_cursor import MarketCursor
 from bot.backtest.engine.memory_journal import MemoryJournal
 from bot.backtest.engine.options import SessionOptions
-from bot.backtest.engine.timeline import ground_of, series_of
+from bot.backtest.engine.timeline import series_of, timeline_of
 from bot.backtest.results.trade_ledger import digest_of
 from bot.client import Client
 from bot.runtime.ports import Calm
@@ -43,7 +43,7 @@ GUARDIANS = [{"type": "account_drawdown", "max_loss_pct_from_day_start": 0.5, "a
 
 
 class Remote:
-    """A scene behind a wire: a sandbox with a manual clock, moved by its control."""
+    """An exchange behind a wire: a sandbox with a manual clock, moved by its control."""
 
     def __init__(
         self,
@@ -51,13 +51,13 @@ class Remote:
         control: httpx.AsyncClient,
         wait: Any,
         account: Mapping[str, Any],
-        lanes: list[MarketCursor],
+        cursors: list[MarketCursor],
     ) -> None:
         self.client = client
         self.control = control
         self.wait = wait
         self.account = account
-        self.lanes = lanes
+        self.cursors = cursors
         self.count = 0
         self._beaten_ms = 0
 
@@ -65,20 +65,20 @@ class Remote:
         return NEVER
 
     def bands(self) -> Mapping[str, Calm]:
-        return {lane.coin: NEVER for lane in self.lanes}
+        return {cursor.coin: NEVER for cursor in self.cursors}
 
-    def skip(self, lane: MarketCursor, last: int) -> None:
-        self.advance(lane.ts[last] + lane.step_ms - 1)
+    def skip(self, cursor: MarketCursor, last: int) -> None:
+        self.advance(cursor.ts[last] + cursor.step_ms - 1)
 
-    def pass_bar(self, lane: MarketCursor, row: int) -> None:
-        self.advance(lane.ts[row] + lane.step_ms - 1)
+    def pass_bar(self, cursor: MarketCursor, row: int) -> None:
+        self.advance(cursor.ts[row] + cursor.step_ms - 1)
 
     def advance(self, to_ms: int) -> None:
         answer = self.wait(self.control.post("/sandbox/v1/clock/advance", json={"toMs": to_ms}, headers=CONTROL))
         assert answer.status_code == 200, answer.text
-        for lane in self.lanes:
-            while lane.at < lane.end and lane.ts[lane.at] + lane.step_ms - 1 <= to_ms:
-                lane.at += 1
+        for cursor in self.cursors:
+            while cursor.at < cursor.end and cursor.ts[cursor.at] + cursor.step_ms - 1 <= to_ms:
+                cursor.at += 1
         self.count += 1  # Nobody knows before asking.
         if to_ms - self._beaten_ms >= BEAT_MS:
             self._beaten_ms = to_ms
@@ -159,14 +159,14 @@ def over_a_wire(
 
     account = wait(opened())
     client = Client(base_url, account["apiKey"], transport=transport)
-    ground = ground_of([candles], series_of(place(config)), options)
-    scene = Remote(client, control, wait, account, ground.lanes)
+    timeline = timeline_of([candles], series_of(place(config)), options)
+    exchange = Remote(client, control, wait, account, timeline.cursors)
     wait(client.account())
     session = Session(
         config,
-        ground,
+        timeline,
         options,
-        scene=scene,
+        exchange=exchange,
         port=client,
         journal=MemoryJournal(address=account["address"]),
         place=place,
@@ -223,12 +223,12 @@ def locally(candles: Candles, address: str, **options: Any) -> tuple[str, int, l
     asked = SessionOptions(start_ms=candles.at_ms[HISTORY], path="adaptive", **options)
     killer = Killer(candles)
     test = Backtest(made(), [candles], asked, place=placing(killer.script, counts=False), address=address)
-    killer.kill = lambda: test.stage.operations.kill(
-        test.stage.principal, KillRequest(flatten=True), Context("req_000000000000", idempotency_key="k")
+    killer.kill = lambda: test.exchange.operations.kill(
+        test.exchange.principal, KillRequest(flatten=True), Context("req_000000000000", idempotency_key="k")
     )
     lines = io.StringIO(newline="")
     result = test.run(events=lines)
-    return result.digest, result.book.fills, [json.loads(line) for line in lines.getvalue().splitlines()]
+    return result.digest, result.trade_ledger.fills, [json.loads(line) for line in lines.getvalue().splitlines()]
 
 
 def shown(event: dict[str, Any]) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def test_what_is_held_is_paid_its_outcome_and_what_rests_is_canceled():
         (CPI, "limit"), (CPI, "stop_loss"), (CUT, "limit"), (CUT, "stop_loss"),
     ]  # fmt: skip
     result, summary = one.result, one.result.summary()
-    assert {(trip.coin, trip.exit_kind, trip.pnl) for trip in result.book.trips} == {
+    assert {(trip.coin, trip.exit_kind, trip.pnl) for trip in result.trade_ledger.trips} == {
         (CUT, "settlement", 60 * 10**8), (CPI, "settlement", -30 * 10**8),
     }  # fmt: skip
     assert (result.end_usd, result.curve.equity[-1], result.left) == (10_030.0, 10_030.0, [])

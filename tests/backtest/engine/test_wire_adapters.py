@@ -15,7 +15,7 @@ import pytest
 from bot.backtest.engine.local_port import LocalPort, drive
 from bot.backtest.engine.options import SessionOptions
 from bot.backtest.engine.simulated_exchange import SimulatedExchange
-from bot.backtest.engine.timeline import ground_of, series_of
+from bot.backtest.engine.timeline import series_of, timeline_of
 from bot.backtest.engine.wire_adapters import EVENTS, wire_event
 from bot.backtest.results.event_lines import line_of, line_of_body
 from bot.errors import ApiError
@@ -25,10 +25,10 @@ from bot.wire import BracketRequest, CloseRequest, Event, LegRequest, OrderReque
 from tests.backtest.builders import MINUTE_MS, START_MS, minutes, placing, ran, settings
 
 
-def same(twin: Any, model: Any, *, where: str) -> None:
+def same(adapter: Any, model: Any, *, where: str) -> None:
     """Every field of the wire's model, read from the twin by the same name, has the same value."""
     for name in type(model).model_fields:
-        wire, mine = getattr(model, name), getattr(twin, name)
+        wire, mine = getattr(model, name), getattr(adapter, name)
         if name in ("data", "trade") or (name == "plan" and wire is not None):
             same(mine, wire, where=f"{where}.{name}")
         else:
@@ -40,9 +40,9 @@ def same(twin: Any, model: Any, *, where: str) -> None:
 @pytest.fixture
 def port() -> LocalPort:
     candles = [minutes(30)]
-    ground = ground_of(candles, series_of(placing()(settings())), SessionOptions())
-    stage = SimulatedExchange(ground.lanes, SessionOptions(), start_ms=START_MS)
-    return LocalPort(stage, ground.tracks)
+    timeline = timeline_of(candles, series_of(placing()(settings())), SessionOptions())
+    exchange = SimulatedExchange(timeline.cursors, SessionOptions(), start_ms=START_MS)
+    return LocalPort(exchange, timeline.series_cursors)
 
 
 def test_a_line_of_any_event_is_the_wires_own_view_as_json():
@@ -72,11 +72,11 @@ def test_every_event_of_a_busy_session_reads_like_the_parsed_one():
     drawdown = {"type": "account_drawdown", "max_loss_pct_from_day_start": 1, "action": "flatten"}
     one = ran([minutes(1_500, seed=2)], made=settings(guardians=[drawdown]))
     kinds = set()
-    for happened in one.test.stage.told.events:
-        twin, event = EVENTS[type(happened)](happened), wire_event(happened)
+    for happened in one.test.exchange.event_buffer.events:
+        adapter, event = EVENTS[type(happened)](happened), wire_event(happened)
         assert isinstance(event, Event)
-        same(twin, event, where=event.id)
-        assert Event.model_validate_json(twin.model_dump_json()) == event
+        same(adapter, event, where=event.id)
+        assert Event.model_validate_json(adapter.model_dump_json()) == event
         kinds.add((event.type, event.subtype))
     assert {
         ("fill", "entry"),
@@ -96,9 +96,9 @@ def order(**more: Any) -> OrderRequest:
 
 
 def test_a_plan_and_its_order_read_like_the_operations_own_answers(port: LocalPort):
-    stage = port.stage
+    exchange = port.exchange
     result = drive(port.plan(order(), key="a"))
-    plan = stage.operations.place(stage.principal, order(dry_run=True), _context("plan"))
+    plan = exchange.operations.place(exchange.principal, order(dry_run=True), _context("plan"))
     wire = PlanResult.model_validate_json(plan.body)
     same(result.plan, wire.plan, where="plan")
     assert (result.dry_run, result.order_submitted, result.expires_at) == (True, False, wire.expires_at)
@@ -106,12 +106,12 @@ def test_a_plan_and_its_order_read_like_the_operations_own_answers(port: LocalPo
     whole = placed._whole()  # type: ignore[attr-defined]
     assert isinstance(whole, OrderResult)
     same(placed, whole, where="order")
-    assert placed.trade.id == stage.account.trades[-1].id
+    assert placed.trade.id == exchange.account.trades[-1].id
 
 
 def test_an_answer_is_not_read_after_something_else_has_happened(port: LocalPort):
     placed = drive(port.place(order(), key="a"))
-    port.stage.beat()
+    port.exchange.beat()
     with pytest.raises(AssertionError, match="after something else"):
         _ = placed.orders
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from bot.backtest.backtest import Backtest
-from bot.backtest.engine import driver as sessions
+from bot.backtest.engine import progress
 from bot.backtest.engine.driver import drive
 from bot.backtest.engine.options import Outage, SessionOptions
 from bot.backtest.results import run_writer as results
-from bot.backtest.results.html_report import by_market, page
+from bot.backtest.results.html_report import by_market, render_html
 from bot.backtest.results.run_reader import read_run
 from bot.cli.app import call
 from bot.strategy import Bar, Bracket, Intent, MaxHold, Open, TrailingStop, View
@@ -58,15 +58,15 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
     waiting = [KILLED]
 
     def by_hand(_done: int, _of: int) -> bool:
-        while waiting and test.stage.clock.now_ms() >= START_MS + waiting[0][1] * MINUTE_MS:
+        while waiting and test.exchange.clock.now_ms() >= START_MS + waiting[0][1] * MINUTE_MS:
             name, _, request = waiting.pop(0)
             drive(test.session.port.arm(request, key=name))
         return True
 
     with pytest.MonkeyPatch.context() as patch, (folder / "events.jsonl").open("w") as events:
-        patch.setattr(sessions, "CHUNK", 1)
+        patch.setattr(progress, "CHUNK", 1)
         found = test.run(progress=by_hand, events=events)
-    assumptions = results.assumptions_of(test.session.ground, options, test.stage, funded=[])
+    assumptions = results.assumptions_of(test.session.timeline, options, test.exchange, funded=[])
     strategies = [{"name": one.name, "use": one.use, "sha256": "0"} for one in made.strategies]
     manifest = results.manifest_of(
         name="six", config_text="", strategies=strategies, candles=candles, funding={}, options=options, accepted=(), assumptions=assumptions,
@@ -148,7 +148,7 @@ def test_what_guards_the_account_is_drawn_however_many_others_acted_before(told:
     stop = next(row for row in run.summary["guardians"] if row["type"] == "trailing_stop")
     many = [stop] * 150 + [row for row in run.summary["guardians"] if row["market"] is None]
     object.__setattr__(run, "summary", run.summary | {"guardians": many})
-    drawn = page(run).split('draw("market-')[1]
+    drawn = render_html(run).split('draw("market-')[1]
     assert '"text":"kill_switch"' in drawn
 
 

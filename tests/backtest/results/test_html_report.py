@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from bot.backtest.results import html_report
-from bot.backtest.results.html_report import _differ, differences, page
+from bot.backtest.results.html_report import _differ, differences, render_html
 from bot.backtest.results.run_reader import levels_of, read_run
 from bot.cli.app import call
 from bot.cli.backtest.report import report_lines
@@ -77,8 +77,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> list[Pat
 def test_the_page_is_the_same_to_the_byte_and_holds_what_was_kept(runs: list[Path]) -> None:
     pytest.importorskip("plotly")
     run = read_run(runs[0])
-    made = page(run)
-    assert made == page(read_run(runs[0]))
+    made = render_html(run)
+    assert made == render_html(read_run(runs[0]))
     assert run.trades
     assert len(run.at_ms) == len(run.equity) > 2_000
     for what in (
@@ -99,7 +99,7 @@ def test_the_page_is_the_same_to_the_byte_and_holds_what_was_kept(runs: list[Pat
 
 def test_plotlys_own_schema_takes_every_drawing(runs: list[Path]) -> None:
     graph = pytest.importorskip("plotly.graph_objects")
-    made = page(read_run(runs[0])) + page(*map(read_run, runs))
+    made = render_html(read_run(runs[0])) + render_html(*map(read_run, runs))
     drawings = [json.loads(found) for found in re.findall(r'<script>draw\("[^"]+", (.*?)\);</script>', made)]
     assert [len(one["data"]) for one in drawings] == [3, 6, 1, 4]
     for one in drawings:
@@ -135,7 +135,7 @@ def test_what_was_proven_stands_in_the_terminal_and_on_the_page(
     proven = replace(run, summary=run.summary | {"proof": proof | {"cutsMs": [1, 2], "eventsCompared": 1_234}})
     assert any(line.strip().startswith(said) for line in report_lines(proven))
     warns = "" if proof["differs"] is None and proof["isWhole"] else ' class="warn"'
-    assert f"<p{warns}>{html.escape(said)}" in page(proven)
+    assert f"<p{warns}>{html.escape(said)}" in render_html(proven)
 
 
 ADDS = """\
@@ -189,7 +189,7 @@ def test_the_figures_of_the_other_path_stand_beside_those_that_differ(runs: list
         "Equity Final [$]": f"{ends[0]:,.2f} to {ends[1]:,.2f}",
         "# Trades": f"{figures['# Trades']:,} to {other['# Trades']:,}",
     }
-    assert re.findall("<small>by path: ([^<]+)</small>", page(both)) == list(beside.values())
+    assert re.findall("<small>by path: ([^<]+)</small>", render_html(both)) == list(beside.values())
     told = [
         "the path olhc ends at 9,876.50; 1 trade here and 1,001 there differ",
         "the same trades by ohlc",
@@ -197,7 +197,7 @@ def test_the_figures_of_the_other_path_stand_beside_those_that_differ(runs: list
         "trade 7, BTC long of 2025-06-01T00:00:00: sl_first, olhc: market 9 -> stop_loss 8; ohlc: market 9 -> <b>",
     ]
     assert [line for line in lines if line.startswith("  band: ")] == [f"  band: {line}" for line in told]
-    assert all(f"<li>{escape(line)}</li>" in page(both) for line in told)
+    assert all(f"<li>{escape(line)}</li>" in render_html(both) for line in told)
     by_funding = replace(run, summary=run.summary | {"band": band | {"orders": [], "orderCount": 0}})
     assert any("every trade that all have was filled alike; funding" in line for line in report_lines(by_funding))
     of_before = replace(
@@ -214,8 +214,8 @@ def test_what_was_not_filled_stands_on_the_page_and_in_the_terminal(runs: list[P
     both = replace(run, summary=run.summary | lost)
     told = "at 2025-06-01T00:00:00, one in BTC: market order: too dear"
     assert f"  not filled: insufficient_funds 10, first {told}" in report_lines(both)
-    assert "<h2>Not filled</h2>" in page(both)
-    assert f"<td>insufficient_funds</td><td>10</td><td>{told}</td>" in page(both)
+    assert "<h2>Not filled</h2>" in render_html(both)
+    assert f"<td>insufficient_funds</td><td>10</td><td>{told}</td>" in render_html(both)
 
 
 def test_a_run_without_trades_says_so_and_one_with_too_many_says_how_many_are_drawn(
@@ -223,9 +223,9 @@ def test_a_run_without_trades_says_so_and_one_with_too_many_says_how_many_are_dr
 ) -> None:
     pytest.importorskip("plotly")
     run = read_run(runs[0])
-    assert "<p>No trade was made here.</p>" in page(replace(run, trades=()))
+    assert "<p>No trade was made here.</p>" in render_html(replace(run, trades=()))
     monkeypatch.setattr(html_report, "TRADES_MAX", 2)
-    assert f"<p>The last 2 of {len(run.trades)} trades are drawn.</p>" in page(run)
+    assert f"<p>The last 2 of {len(run.trades)} trades are drawn.</p>" in render_html(run)
 
 
 def test_of_many_guardians_the_last_are_shown_as_the_page_says(
@@ -238,7 +238,7 @@ def test_of_many_guardians_the_last_are_shown_as_the_page_says(
         for n in range(3)
     ]
     monkeypatch.setattr(html_report, "ROWS_MAX", 2)
-    shown = page(replace(run, summary=run.summary | {"guardians": fired}))
+    shown = render_html(replace(run, summary=run.summary | {"guardians": fired}))
     assert "The last 2 of 3;" in shown
     assert [f"<td>guardian-{n}</td>" in shown for n in range(3)] == [False, True, True]
 
@@ -247,13 +247,13 @@ def test_what_is_booked_to_each_of_those_who_share_stands_beside_what_is_theirs_
     pytest.importorskip("plotly")
     run = read_run(runs[0])
     booked = {"one": {"pnlUsd": "12.34", "feesUsd": "1", "fundingUsd": "-0.5"}}
-    shown = page(replace(run, summary=run.summary | {"booked": booked}))
+    shown = render_html(replace(run, summary=run.summary | {"booked": booked}))
     lines = report_lines(replace(run, summary=run.summary | {"booked": booked}))
     assert [line.split() for line in lines if "booked to" in line or " one " in line] == [
         ["booked", "to", "Result", "Fees", "Funding"], ["one", "12.34", "1.00", "-0.50"],
     ]  # fmt: skip
     assert "<td>one</td><td>12.34</td><td>1.00</td><td>-0.50</td>" in shown
-    assert "Booked to each" not in page(run)
+    assert "Booked to each" not in render_html(run)
 
 
 def test_the_terminal_the_json_and_the_page_show_one_set_of_figures(
@@ -288,7 +288,7 @@ def test_texts_of_others_are_no_markup(runs: list[Path], tmp_path: Path) -> None
     for name in ("trades.csv", "summary.json", "manifest.json", "chart.json"):
         text = (copy / name).read_text().replace('"BTC"', json.dumps(evil)).replace(",BTC,", f",{evil},")
         (copy / name).write_text(text.replace('"trend"', json.dumps(evil)).replace(",trend,", f",{evil},"))
-    made = page(read_run(copy))
+    made = render_html(read_run(copy))
     assert evil not in made
     assert "<script>alert" not in made
 
@@ -397,7 +397,7 @@ def test_runs_that_have_recorded_the_same_and_differ_are_told_what_is_not_record
         "nothing that the runs have recorded, and yet the events differ: a run that was stopped early, what a package"
     )
     assert f"  differs: {said}" in capsys.readouterr().out
-    assert said in html.unescape(page(read_run(runs[0]), read_run(other)))
+    assert said in html.unescape(render_html(read_run(runs[0]), read_run(other)))
     assert call(["compare", str(runs[0]), str(other), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["differences"] == []
 
@@ -530,7 +530,7 @@ def test_a_curve_that_is_cut_off_is_told_so(runs: list[Path], tmp_path: Path) ->
 def tab(runs: list[Path], tmp_path: Path, browser: Any) -> Any:
     """An empty page in a browser, and beside it in `page.html` a report with its drawings."""
     pytest.importorskip("plotly")
-    (tmp_path / "page.html").write_text(page(read_run(runs[0])))
+    (tmp_path / "page.html").write_text(render_html(read_run(runs[0])))
     return browser.new_page()
 
 

@@ -38,7 +38,7 @@ def costs(bars: Candles, wishes: dict[int, list[Intent]], **options: Any) -> tup
     result = ran([bars], script=script, rules=RULES, **options).result
     summary = result.summary()
     assert summary["strategies"]["s0"]["slippageUsd"] == summary["costs"]["slippageUsd"]
-    return summary["costs"]["slippageUsd"], [trip.row(1)[-1] for trip in result.book.trips]
+    return summary["costs"]["slippageUsd"], [trip.row(1)[-1] for trip in result.trade_ledger.trips]
 
 
 def test_each_side_of_a_market_order_slips_half_the_spread_from_the_open_that_it_met():
@@ -111,7 +111,7 @@ def test_a_limit_that_would_cross_is_no_better_off_than_a_market_order():
     wishes = {START_MS + MINUTE_MS: crossing}
     assert not ran(
         [candles(FLAT, up, up)], script=lambda view, bar: wishes.get(bar.at_ms, ()), rules=RULES
-    ).result.book.trips
+    ).result.trade_ledger.trips
     far: list[Intent] = [Open("BTC", "long", size=1, limit_px=103, bracket=Bracket(stop_pct=50))]
     market: list[Intent] = [Open("BTC", "long", size=1, bracket=Bracket(stop_pct=50))]
     assert costs(candles(FLAT, up, up), {1: far}) == costs(candles(FLAT, up, up), {1: market}) == ("0.102", ["0.102"])
@@ -127,9 +127,9 @@ def test_a_late_order_is_held_against_the_point_that_it_met_and_not_against_the_
 def test_the_price_of_an_instant_is_that_of_the_newest_point():
     from bot.backtest.engine.market_cursor import MarketCursor
 
-    lane = MarketCursor(candles((100.0, 103.0, 98.0, 101.0)), start_ms=START_MS, end_ms=START_MS + MINUTE_MS)
+    cursor = MarketCursor(candles((100.0, 103.0, 98.0, 101.0)), start_ms=START_MS, end_ms=START_MS + MINUTE_MS)
     times = (-1, 0, 19_999, 20_000, 39_999, 40_000, 59_998, 59_999, 500_000)
-    low_first = [Prices([lane], "adaptive").at("BTC", START_MS + ms) for ms in times]
+    low_first = [Prices([cursor], "adaptive").at("BTC", START_MS + ms) for ms in times]
     assert low_first == [None, *(px * 10**8 for px in (100, 100, 98, 98, 103, 103, 101, 101))]
-    high_first = [Prices([lane], "ohlc").at("BTC", START_MS + ms) for ms in times]
+    high_first = [Prices([cursor], "ohlc").at("BTC", START_MS + ms) for ms in times]
     assert high_first == [None, *(px * 10**8 for px in (100, 100, 103, 103, 98, 98, 101, 101))]

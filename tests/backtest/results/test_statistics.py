@@ -93,7 +93,7 @@ def multiples(*bars: tuple[float, float, float, float], **wishes: Intent) -> lis
     columns = (array("d", column) for column in (*zip(*bars, strict=True), [80.0] * len(bars)))
     ticks = {"": replace(FREE[""], tick=Decimal("0.01"), lot=Decimal("0.01"))}
     result = ran([Candles("BTC", "1m", at, *columns)], script=script, rules=ticks).result
-    found = [(trip.r_multiple, format_e8(trip.pnl)) for trip in result.book.trips if trip.exit_ms]
+    found = [(trip.r_multiple, format_e8(trip.pnl)) for trip in result.trade_ledger.trips if trip.exit_ms]
     assert result.figures["Avg. R"] == stats.mean([r for r, _ in found if r is not None])
     return found
 

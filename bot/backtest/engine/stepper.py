@@ -1,0 +1,213 @@
+"""One step of a backtest: hand a bar, a timer or new events to the daemon's kernel, and run the kernel's pass to its end.
+
+The stepper says when a pass runs. What a pass does is the kernel's own code, as in a live run.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from bot.backtest.engine.market_cursor import MarketCursor
+from bot.backtest.engine.progress import RunStats
+from bot.errors import RETRY_AFTER_MS
+from bot.runtime.bar_feed import Closed, Series
+from bot.runtime.kernel import Kernel, repairs_when_up
+from bot.runtime.ports import Calm, ServiceClock
+from bot.runtime.reconciliation.protection import nothing_to_do
+from bot.runtime.strategy_host.host import Decision
+from bot.strategy import Bar
+from bot.strategy.indicators import Columns
+from bot.venue.quiet_band import FOREVER_MS
+
+ANY_BAR: Final = Calm(float("-inf"), float("inf"), FOREVER_MS + 1)  # no bar leaves this range
+
+
+class ExchangeControl(Protocol):
+    """What moves the venue's time: the simulated exchange in this process, or the control API of a sandbox."""
+
+    @property
+    def count(self) -> int: ...
+    def band(self, coin: str) -> Calm: ...
+    def bands(self) -> Mapping[str, Calm]: ...
+    def skip(self, cursor: MarketCursor, last: int) -> None: ...
+    def pass_bar(self, cursor: MarketCursor, row: int) -> None: ...
+    def advance(self, to_ms: int) -> None: ...
+    def is_calm(self, to_ms: int, bands: Mapping[str, Calm]) -> bool: ...
+    def calm_until(self, to_ms: int, bands: Mapping[str, Calm]) -> int: ...
+    def skip_to(self, to_ms: int) -> None: ...
+    def beat(self, ahead_ms: int = 0) -> None: ...
+
+
+class SessionPacer:
+    """The real time that the kernel sees in a backtest. It stands still during a pass, so that a pass has all the time it needs and retries do not
+    wait. When the service's clock has moved between two passes, the retry delay has passed too."""
+
+    def __init__(self) -> None:
+        self._waited_ms = 0
+        self._now_ms = 0
+
+    def moved(self, now_ms: int) -> None:
+        if now_ms != self._now_ms:
+            self._now_ms = now_ms
+            self._waited_ms += RETRY_AFTER_MS
+
+    def mono_ms(self) -> int:
+        return self._waited_ms
+
+    def delay_ms(self, attempt: int) -> int:
+        return 0
+
+    async def sleep(self, ms: int) -> None:
+        pass
+
+
+class Stepper:
+    """Drives the kernel of the running daemon. `start` hands it the kernel of each new daemon; `wait` runs a coroutine to its end."""
+
+    def __init__(
+        self, exchange: ExchangeControl, clock: ServiceClock, stats: RunStats, *, latency_ms: int, wait: Callable[..., Any], started_ms: int,
+    ) -> None:  # fmt: skip
+        self.kernel: Kernel | None = None
+        self.pacer = SessionPacer()
+        self.wait = wait
+        self.latency_ms = latency_ms
+        self.started_ms = started_ms  # when the running daemon started
+        self.cause_ms: int | None = None  # when the cause of the next order was known; None: with the newest event
+        self._exchange = exchange
+        self._clock = clock
+        self._stats = stats
+        self._drained = 0  # number of the newest event that the kernel has taken
+        self._compared = -1  # number of the newest event at the last comparison at the end of a chunk
+
+    def start(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.started_ms = self.now_ms()
+
+    def running(self) -> Kernel:
+        assert self.kernel is not None
+        return self.kernel
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    # -- bars and timers
+
+    def decide_at(self, at_ms: int, due: Sequence[tuple[Series, Bar]]) -> None:
+        """Decide on bars that all close at one instant, then fire the timers that are due by then, as live."""
+        kernel = self.running()
+        is_bound = self._decide_all(due)
+        if at_ms <= kernel.books.day_ms:  # The day began before the bars of all markets came.
+            kernel.position_owners.mend_day()
+        timer_ms = kernel.timers.next_ms
+        if is_bound or (timer_ms is not None and timer_ms <= at_ms):
+            self.fire_timers(at_ms)
+
+    def _decide_all(self, due: Sequence[tuple[Series, Bar]]) -> bool:
+        """Decide on each bar. With latency, decide on all of them before an order of any is sent: no strategy may know yet what happens meanwhile.
+
+        True: a timer or a daily loss limit falls on this instant, so `fire_timers` must follow."""
+        if not self.latency_ms:
+            is_bound = False
+            for series, bar in due:
+                decision, is_bound_here = self._decision_on(series, bar)
+                if decision is not None:
+                    self.act(decision, Closed(bar.at_ms, series.market, series.interval, bar))
+                is_bound |= is_bound_here
+            return is_bound
+        decided = [(self._decision_on(series, bar), series, bar) for series, bar in due]
+        for (decision, _), series, bar in decided:
+            if decision is not None:
+                self.cause_ms = bar.at_ms - 1
+                self.act(decision, Closed(bar.at_ms, series.market, series.interval, bar))
+        return any(is_bound for (_, is_bound), _, _ in decided)
+
+    def _decision_on(self, series: Series, bar: Bar) -> tuple[Decision | None, bool]:
+        """The strategies' decision on a bar, and whether a timer or a daily loss limit falls on its close."""
+        kernel = self.running()
+        self.cause_ms = bar.at_ms - 1
+        if not kernel.has_bounds(series):
+            return kernel.desk.decide_one(series, bar), False
+        left, decision = kernel.decide_run(series, iter((bar,)), ANY_BAR)
+        if decision is not None or left is None:
+            return decision, False
+        self.begin_pass()
+        self.wait(kernel.fire_timers(bar.at_ms - 1))
+        closed = Closed(bar.at_ms, series.market, series.interval, bar)
+        return self.wait(kernel.desk.decide(closed, now_ms=bar.at_ms)), True
+
+    def fire_timers(self, at_ms: int) -> None:
+        """One pass for the timers that are due by `at_ms`."""
+        kernel = self.running()
+        self.cause_ms = at_ms - 1
+        self.begin_pass()
+        self.wait(kernel.fire_timers(at_ms))
+        self.settle()
+
+    def precompute(self, series: Series, columns: Columns) -> None:
+        """Compute the declared indicators of a chunk of bars at once. Strategies get their values bar by bar."""
+        for instance in self.running().desk.seats:
+            if series in instance.series:
+                instance.indicators.foresee(series.market, columns)
+
+    # -- passes
+
+    def act(self, decision: Decision, closed: Closed) -> None:
+        """One pass that carries out a decision."""
+        kernel = self.running()
+        self._stats.decisions += 1
+        self.begin_pass()
+        self.wait(kernel.act(decision, closed))
+        self.settle()
+
+    def take_events(self) -> None:
+        """One pass that takes the venue's new events."""
+        kernel = self.running()
+        self.cause_ms = None
+        self.begin_pass()
+        self.wait(kernel.drain())
+        self.settle()
+
+    def catch_up(self) -> None:
+        """Take new events, or retry what an earlier pass has left."""
+        if self._exchange.count != self._drained:
+            self.take_events()
+        elif self.running().live:
+            self.cause_ms = self.now_ms()  # With latency a retried order is sent at this instant.
+            self.begin_pass()
+            self.settle()
+
+    def begin_pass(self) -> None:
+        kernel = self.running()
+        if kernel.live:
+            self.pacer.moved(self.now_ms())
+        kernel.budget.begin()
+
+    def settle(self) -> None:
+        """End a pass: settle open intents, repair missing stops and guardians, and compare with the account where the kernel asks for it."""
+        kernel = self.running()
+        if kernel.live:
+            self.wait(kernel.execution.settle())
+            self.wait(kernel.drain())  # Live, the next pass begins with it, and nothing is decided before.
+        if not nothing_to_do(kernel):
+            self.wait(repairs_when_up(kernel))
+        if kernel.wants_comparison:
+            self.wait(kernel.reconcile())
+        kernel.losses.watch(self.now_ms())  # A fill may have cost more than the close of its bar shows.
+        self.events_taken()
+
+    def events_taken(self) -> None:
+        """The kernel has taken every event so far."""
+        self._drained = self._exchange.count
+
+    def end_of_chunk(self) -> None:
+        """Compare with the account, unless nothing has happened since the last comparison here."""
+        kernel = self.running()
+        if self._exchange.count != self._compared or kernel.live:
+            self.begin_pass()
+            self.wait(kernel.reconcile())
+            self.events_taken()
+            self._compared = self._exchange.count
+        kernel.feed.trim()
+        gc.freeze()
