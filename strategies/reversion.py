@@ -1,6 +1,6 @@
-"""MeanReversion: a market that fell fast tends to come back a little. Enters against the move, leaves by a trailing stop.
+"""MeanReversion: a market that moved fast tends to come back a little. It opens against the move and closes with a trailing stop.
 
-Shows three things that Trend does not: an oscillator, an inline guardian, and `view.state`, which survives a restart.
+It shows three things that Trend does not: an oscillator, an inline guardian, and `view.state`, which survives a restart.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from bot import Bar, Bracket, Close, Field, Fill, Intent, Open, Params, Strategy
 
 
 class MeanReversion(Strategy):
-    """Buy when RSI says oversold, sell short when it says overbought; the way out is the middle, the stop, or a trail."""
+    """Buy when the RSI is oversold, sell short when it is overbought; close at the average, at the stop or at the trailing stop."""
 
     class Params(Params):
         rsi_bars: int = Field(5, ge=2, le=200, description="bars of the RSI")
@@ -39,7 +39,7 @@ class MeanReversion(Strategy):
                 yield Close(bar.market)
             return
 
-        # The state is a small dict of plain values, saved together with what happened. A rest outlives a crash.
+        # The daemon saves view.state, a small dict of plain values, in the same transaction as the bar, so it survives a crash.
         resting = view.state.get(f"rest.{bar.market}", 0)
         if resting > 0:
             view.state[f"rest.{bar.market}"] = resting - 1
@@ -49,7 +49,7 @@ class MeanReversion(Strategy):
         oversold = strength <= self.params.low and bar.close < middle
         overbought = strength >= self.params.high and bar.close > middle
         if oversold or overbought:
-            # A guardian works at the service: the trail follows the price also while this program is down.
+            # A guardian runs at the service: the trailing stop follows the price also while the daemon is down.
             trail = TrailingStop(trail_r=self.params.trail_r, activate_at_r=self.params.activate_at_r)
             bracket = Bracket(stop_pct=self.params.stop_pct)
             yield Open(

@@ -1,7 +1,7 @@
-"""Trend: two moving averages say which way a market goes; the stop says what it costs to be wrong.
+"""Trend: two moving averages give the direction of a market; the stop limits the loss.
 
-A strategy reads a View and yields what it wants: Open, Close or Cancel. It has no client, no clock and no await; the
-runtime judges each wish, writes it down, sends it, and keeps the protection in place when this file is not running.
+A strategy reads a View and yields signals: Open, Close or Cancel. It has no client, no clock and no await. The daemon checks
+each signal against the risk limits, records it and sends it. The stop stays at the service when the daemon does not run.
 """
 
 from collections.abc import Iterable
@@ -10,10 +10,10 @@ from bot import Bar, Bracket, Close, Field, Intent, Open, Params, Strategy, View
 
 
 class Trend(Strategy):
-    """Go with the fast average when it has left the slow one behind; out at the stop, the target, or the turn."""
+    """Open in the direction of the fast average when it is far enough from the slow one; close at the stop, the target, or when they cross."""
 
     class Params(Params):
-        # Every number that you might want to change later is a param: the config sets it, and a bad value names its bound.
+        # Make a param of every number that you may want to change: the config sets it, and an error names its bounds.
         fast_bars: int = Field(4, ge=2, le=200, description="bars of the fast average")
         slow_bars: int = Field(16, ge=3, le=500, description="bars of the slow average")
         band_atr: float = Field(
@@ -24,7 +24,7 @@ class Trend(Strategy):
         target_r: float = Field(1.5, gt=0, le=20, description="target, in multiples of what the stop risks")
         shorts: bool = Field(default=True, description="also trade downward moves")
 
-    # Declared indicators are kept up to date for each market before on_bar is called. A period may name a param.
+    # The daemon updates declared indicators for each market before it calls on_bar. A period may name a param.
     fast = ema("fast_bars")
     slow = ema("slow_bars")
     range = atr("slow_bars")
@@ -32,12 +32,12 @@ class Trend(Strategy):
     def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
         fast, slow, range_ = self.fast[bar.market], self.slow[bar.market], self.range[bar.market]
         if fast is None or slow is None or not range_:
-            return  # Not enough bars yet, or a market that does not move at all.
+            return  # There are not enough bars yet, or the market does not move.
         lead = (fast - slow) / range_
 
         position = view.position(bar.market)
         if position:
-            # Stop and target wait at the service. Only the turn is ours to see.
+            # Stop and target wait at the service. The strategy only watches for the crossing.
             turned = lead < 0 if position.side == "long" else lead > 0
             if turned:
                 view.log("trend.turned", market=bar.market, lead=round(lead, 2))
@@ -46,7 +46,7 @@ class Trend(Strategy):
 
         if abs(lead) < self.params.band_atr or (lead < 0 and not self.params.shorts) or view.orders(bar.market):
             return
-        # One request carries entry, stop and target: there is no moment at which the position stands without its stop.
+        # One request carries entry, stop and target, so the position is never without its stop.
         stop_pct = max(0.1, min(45.0, 100 * self.params.stop_atr * range_ / bar.close))
         bracket = Bracket(stop_pct=round(stop_pct, 3), target_r=self.params.target_r)
         yield Open(bar.market, "long" if lead > 0 else "short", usd=self.params.usd, bracket=bracket)

@@ -1,7 +1,7 @@
 """Config: a YAML file becomes frozen, checked `Settings`, or every problem at once with its line and column.
 
-`document` reads text and knows where each value stands, `references` fetches secrets, `settings` is the schema, `source`
-joins them. Nothing here starts anything, and no value of a secret leaves here in a message.
+`document` reads YAML and knows where each value stands, `references` fetches secrets, `settings` is the schema, `source` joins them, `diff` compares
+two configs. Start with `settings.py`. Nothing here starts anything, and no message shows a secret. It may import `strategy` and `wire`.
 """
 
 from bot.config.settings import (

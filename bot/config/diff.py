@@ -1,6 +1,6 @@
-"""What differs between two configs, as a person would say it: path, before, after. Defaults are filled in, so only what matters differs.
+"""The differences between two configs: path, before, after. Defaults are filled in on both sides.
 
-A secret is compared and never shown: both sides of its change read as hidden. Pure; loads nothing.
+Secrets are compared but never shown: both sides read as hidden. Pure; loads nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ABSENT: Final = None
 
 
 class Change(NamedTuple):
-    """`old` None: it was not there; `new` None: it is not there any more. Both are text to show."""
+    """One difference. `old` None: the key is new; `new` None: the key was removed. Both are text to show."""
 
     path: str
     old: str | None
@@ -37,7 +37,7 @@ class Change(NamedTuple):
 
 
 def diff(old: Settings, new: Settings) -> tuple[Change, ...]:
-    """Every difference, in the order of the schema; strategies go by their names."""
+    """Every difference, in the order of the schema. Strategies are matched by name."""
     return tuple(_walk("", "", old, new))
 
 
@@ -49,7 +49,7 @@ def _walk(path: str, key: str, old: Any, new: Any) -> Iterator[Change]:
         return
     for name in dict.fromkeys([*one, *other]):
         there = f"{path}[{name}]" if isinstance(name, int) else f"{path}.{name}" if path else str(name)
-        # What stands under a secret's name is one, however deep.
+        # Every value below a secret's name is a secret.
         inner = key if is_secret_name(key) or isinstance(name, int) else str(name)
         if name not in one:
             yield Change(there, ABSENT, _shown(inner, other[name]) or "null")
@@ -60,7 +60,7 @@ def _walk(path: str, key: str, old: Any, new: Any) -> Iterator[Change]:
 
 
 def _keyed(value: Any) -> Mapping[Any, Any] | None:
-    """The parts of a value by what they are called; None for what is compared whole."""
+    """The parts of a value by name; None for a value that is compared whole."""
     if isinstance(value, BaseModel):
         return {name: getattr(value, name) for name in type(value).model_fields}
     if isinstance(value, Mapping):
@@ -87,7 +87,7 @@ def _shown(key: str, value: Any) -> str:
 
 
 def _plain(key: str, value: Any) -> Any:
-    """As text or JSON, without secrets: by type, by where it came from, by its name, by its look."""
+    """The value as text or JSON. It hides secrets, found by type, by origin, by name and by form."""
     if isinstance(value, SecretStr | Referred) or (value is not None and is_secret_name(key)):
         return HIDDEN
     if isinstance(value, BaseModel):

@@ -1,4 +1,4 @@
-"""The text of a config: YAML 1.2 nodes, plain data from them, and where each value stands. Knows no key of ours."""
+"""The text of a config: YAML 1.2 nodes, plain data from them, and where each value stands. It knows no key of the schema."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from bot.logs import SECRET_TEXT, is_secret_name, redact_text
 
 Loc = tuple[str | int, ...]
 
-DEPTH_MAX: Final = 32  # deeper than any config; stops an alias that holds itself
-NODES_MAX: Final = 20_000  # far beyond any config; stops aliases that multiply
+DEPTH_MAX: Final = 32  # levels: more than any config has; stops an alias that contains itself
+NODES_MAX: Final = 20_000  # nodes: far more than any config has; stops aliases that multiply
 
 _TAG: Final = "tag:yaml.org,2002:"
-# In a text that could not be parsed, and of keys that swallowed their value: a word, and what parts it from its value.
+# A word and the separator before its value, for a text that could not be parsed and for keys that swallowed their value.
 _NAMED: Final = re.compile(r"""([\w-]+)["']?[ \t]*[:=]""")
 _GLUED: Final = re.compile(r"([\w-]+)[:=](?=\S)")
 _REFERENCE: Final = re.compile(r"\$\{(?:credential|file|env):[^{}\n]*\}")
 _OTHER_VERSION: Final = re.compile(r"^%YAML[ \t]+(?!1\.2\b).*", re.MULTILINE)
-_SYNTAX_HINTS: Final = {  # by what the parser says, or was about
+_SYNTAX_HINTS: Final = {  # by the parser's problem or context
     "alias": '; a text that begins with * needs quotes: cron: "* * * * *"',
     "'\\t' that cannot start": "; indent with blanks, not with tabs",
 }
@@ -39,16 +39,16 @@ _RESOLVER: Final = VersionedResolver(version=(1, 2))
 
 
 class Rejected(ValueError):
-    """A scalar that cannot stand where it stands; the message says why and what to write."""
+    """A scalar that is not allowed at its place. The message says why and what to write."""
 
 
-# What a scalar's text stands for, given the last key on the way to it: the same text, another, or Rejected.
+# From a scalar's text and the nearest key above it to its replacement; raises Rejected.
 Lookup = Callable[[str, str], str]
 
 
 @dataclass(slots=True)
 class Document:
-    """A config's text read once: data without places, places by path, and the problems so far."""
+    """A config's text read once: plain data, the place of each path, and the problems so far."""
 
     file: str
     text: str
@@ -61,11 +61,11 @@ class Document:
     _ends: dict[Loc, int] = field(default_factory=dict)
     _hidden: list[tuple[int, int]] = field(
         default_factory=list
-    )  # from, to in the text: values that no message may show
+    )  # start and end in the text: values that no message may show
     _nodes: int = 0
 
     def problem(self, loc: Loc, message: str, *, at_key: bool = False) -> Problem:
-        """A problem at the value of a path, or at the nearest place above it that the file has; `at_key` points at its key."""
+        """Add a problem at the value of a path, or at the nearest parent in the file. `at_key` points at the key instead."""
         here = loc
         while here not in self._values and here:
             here = here[:-1]
@@ -76,11 +76,11 @@ class Document:
         return self._problem_at(line, column, path(loc), message)
 
     def is_empty(self, loc: Loc) -> bool:
-        """Whether a key stands there with nothing after it; null that is written is something."""
+        """True if the key has nothing after it. A written null is a value."""
         return loc in self._keys and self._values[loc] is self._keys[loc]
 
     def hide(self, loc: Loc) -> None:
-        """Show nothing of the value at a path from now on, such as that of a key that is misspelt."""
+        """Hide the value at a path in all messages, for example below a misspelt key."""
         if loc in self._ends:
             self._hidden.append((self._values[loc].index, self._ends[loc]))
 
@@ -100,7 +100,7 @@ class Document:
         return Problem(self.file, line + 1, column + 1, redact_text(key), redact_text(message))
 
     def read(self, lookup: Lookup) -> None:
-        """Fill `data`, or note why not."""
+        """Fill `data`, or add the problem that prevents it."""
         if not self.text.strip():
             self.problems.append(self._problem_at(0, 0, "", "the file is empty; start from configs/paper.yaml"))
             return
@@ -153,7 +153,7 @@ class Document:
         line, column, index = (mark.line, mark.column, mark.index) if mark is not None else (0, 0, 0)
         message = f"not YAML: {error.problem or error.context}"
         if any(start <= index < end for start, end in self._hidden):
-            message = re.sub(r" '[^'<]{2,}'", "", message)  # It quotes what stands there.
+            message = re.sub(r" '[^'<]{2,}'", "", message)  # The parser's message quotes the text.
         said = f"{error.context} {error.problem}"
         message += next((hint for words, hint in _SYNTAX_HINTS.items() if words in said), "")
         lines = self.text.splitlines()
@@ -162,7 +162,7 @@ class Document:
         self.problems.append(self._problem_at(line, column, "", message))
 
     def _hide_unparsed(self) -> None:
-        """Hide what may be the value of a secret name: the rest of its line, and what stands below it. A reference is none."""
+        """Hide the possible value of a secret's name: the rest of its line and the lines below it. A reference is not hidden."""
         for match in _NAMED.finditer(self.text):
             if not is_secret_name(match[1]):
                 continue
@@ -178,7 +178,7 @@ class Document:
             self._hidden.append((at, value.end()))
 
     def _hide(self, node: Node, key: str, depth: int) -> None:
-        """Note where values of secret names stand, before anything is shown."""
+        """Find the values of secrets' names before any message is made."""
         self._nodes += 1
         if depth > DEPTH_MAX or self._nodes > NODES_MAX:
             return
@@ -192,7 +192,7 @@ class Document:
             self._hidden.append((node.start_mark.index, node.end_mark.index))
 
     def _value(self, node: Node, loc: Loc, key: str, lookup: Lookup) -> Any:
-        # A value that is not there has no place of its own but its key's.
+        # A missing value has the place of its key.
         self._values.setdefault(loc, self._keys.get(loc, node.start_mark) if _is_unwritten(node) else node.start_mark)
         self._ends.setdefault(loc, int(node.end_mark.index))
         self._nodes += 1
@@ -225,7 +225,7 @@ class Document:
             here = (*loc, key)
             if key == "<<":
                 self._values[here] = name.start_mark
-                self.problems.append(self.problem(here, "merge keys are not read here; write the keys out"))
+                self.problems.append(self.problem(here, "merge keys are not supported; write the keys out"))
                 continue
             glued = _GLUED.match(key) if name.style is None else None
             if glued is not None and (is_secret_name(glued[1]) or _is_unwritten(value)):
@@ -262,7 +262,7 @@ class Document:
         if replaced is not text:
             if is_secret_name(key):
                 return replaced
-            # What a reference stands for is read as if it stood in the file: "8700" is a number again.
+            # The replacement of a reference is read as YAML: "8700" becomes a number.
             tag = str(_RESOLVER.resolve(ScalarNode, replaced, (True, False)))
         kind = tag.removeprefix(_TAG)
         if kind == "null":
@@ -284,7 +284,7 @@ def _is_unwritten(node: Node) -> bool:
 
 
 class _Missing:
-    """Stands in `data` where a value was rejected, so that the schema does not complain of the same place again."""
+    """Takes the place of a rejected value in `data`, so that the schema does not report the same place again."""
 
     def __repr__(self) -> str:
         return "[rejected]"
@@ -302,7 +302,7 @@ def path(loc: Loc) -> str:
 
 
 def _blank(letter: str) -> str:
-    """As much room as the letter takes on a screen."""
+    """The width of the character on a screen."""
     if letter == "\t":
         return letter
     if unicodedata.combining(letter):
@@ -314,11 +314,11 @@ def _integer(text: str) -> int:
     try:
         return int(text, 0) if text[:2].lower() in ("0x", "0o") else int(text.replace("_", ""))
     except ValueError:
-        raise Rejected("not a number that can be read here") from None
+        raise Rejected("this number cannot be read") from None
 
 
 def _number(text: str, *, exact: bool) -> Decimal | float:
-    """A YAML float: exactly what is written, or a float for a strategy's own parameters, which are for indicators."""
+    """A YAML float as an exact Decimal, or as a float in a strategy's own params."""
     if _DECIMAL.fullmatch(text):
         return Decimal(text) if exact else float(text)
     raise Rejected("must be a finite number in digits")

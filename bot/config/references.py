@@ -1,4 +1,4 @@
-"""What `${credential:NAME}`, `${file:PATH}` and `${env:NAME}` stand for. Reads secrets; shows none."""
+"""The references `${credential:NAME}`, `${file:PATH}` and `${env:NAME}`. Reads secrets and never shows one."""
 
 from __future__ import annotations
 
@@ -12,50 +12,50 @@ from typing import Final
 from bot.config.document import Rejected
 from bot.logs import is_secret_name
 
-SECRET_BYTES_MAX: Final = 65_536  # a key or a certificate; not a disk that someone named by mistake
+SECRET_BYTES_MAX: Final = 65_536  # enough for a key or a certificate; refuses a device that was named by mistake
 
 FORMS: Final = "${credential:NAME} (systemd), ${file:PATH} (readable by you alone) or ${env:NAME}"
 NO_HOME: Final = "the folder that ~ means is not known here; write the whole path"
 
 _REFERENCE: Final = re.compile(r"\$\{([^{}]*)\}")
-_API_KEY: Final = re.compile(r"[!-~]+", re.ASCII)  # what fits into the header that carries it
+_API_KEY: Final = re.compile(r"[!-~]+", re.ASCII)  # what fits into an HTTP header
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*", re.ASCII)
 
 _NO_NAME: Final = "a credential's name is letters, digits and _ . @ -"
 
 
 class Referred(str):
-    """Text that came by reference, not by hand: the only text that a secret field takes."""
+    """Text that came from a reference. A secret field takes no other text."""
 
     __slots__ = ()
 
 
 class References:
-    """Looks references up: files relative to the config's folder, names in the environment."""
+    """Resolves references: files relative to the config's folder, names in the environment."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
         self._folder = folder
         self._environ = environ
 
     def __call__(self, text: str, key: str) -> str:
-        """The text with each reference replaced. `key` is the name it stands under: a secret stands under a secret's name."""
+        """The text with each reference replaced. `key` is its key in the config: a secret must stand under a secret's name."""
         secret = is_secret_name(key)
         if secret and not _REFERENCE.fullmatch(text):
-            raise Rejected(f"a secret is one reference and nothing else: {FORMS}")
+            raise Rejected(f"a secret must be one reference and nothing else: {FORMS}")
         replaced = _REFERENCE.sub(lambda match: self._one(match.group(1), secret=secret), text)
         if key == "api_key" and not _API_KEY.fullmatch(replaced):
             raise Rejected(
-                f"{text} holds no API key: that is one word of ASCII, without blanks, line breaks or a byte order mark"
+                f"{text} does not hold an API key: a key is one ASCII word without blanks, line breaks or a byte order mark"
             )
         return Referred(replaced)
 
     def _one(self, reference: str, *, secret: bool) -> str:
         kind, colon, name = reference.partition(":")
         if kind not in ("credential", "file", "env") or not colon or not name:
-            raise Rejected(f"${{{reference}}} is no reference; write {FORMS}")
+            raise Rejected(f"${{{reference}}} is not a reference; write {FORMS}")
         if kind != "env" and not secret:
             raise Rejected(
-                f"${{{kind}:...}} holds a secret, and this key is shown; here use ${{env:NAME}} or the value itself"
+                f"${{{kind}:...}} holds a secret, but the value of this key is shown; use ${{env:NAME}} or the value itself"
             )
         if kind == "env":
             value = self._environ.get(name, "")
@@ -82,7 +82,7 @@ class References:
             raise Rejected(_NO_NAME)
         if not folder:
             raise Rejected(
-                f"the credential {name} is handed over by systemd (LoadCredential=), and this process was not started so"
+                f"the credential {name} comes from systemd (LoadCredential=), and systemd did not start this process with credentials"
             )
         return _read(Path(folder) / name, f"the credential {name}", private=False)
 
@@ -90,17 +90,17 @@ class References:
 def _read(file: Path, what: str, *, private: bool) -> str:
     """The text of a small file without its last line break."""
     if "\0" in str(file):
-        raise Rejected(f"{what!r} is no file's name")
+        raise Rejected(f"{what!r} is not a file name")
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise Rejected(f"{what} cannot be read: {error.strerror}") from None
     try:
-        status = os.fstat(descriptor)  # of the file that was opened, not of one put there since
+        status = os.fstat(descriptor)  # of the opened file, also if the path was replaced since
         if not stat.S_ISREG(status.st_mode):
             raise Rejected(f"{what} is not a file")
         if private and status.st_mode & 0o077:
-            raise Rejected(f"{what} can be read by others (mode {stat.S_IMODE(status.st_mode):04o}): chmod 600 it")
+            raise Rejected(f"{what} is readable by other users (mode {stat.S_IMODE(status.st_mode):04o}): chmod 600 it")
         raw = os.read(descriptor, SECRET_BYTES_MAX + 1)
     finally:
         os.close(descriptor)
@@ -113,25 +113,25 @@ def _read(file: Path, what: str, *, private: bool) -> str:
 
 
 class Outside:
-    """Looks references up as `References` does; a credential that a unit alone is handed is noted, with what stands in for it here."""
+    """Resolves references as `References` does. A credential that only the systemd unit gets is recorded, with a stand-in for its value."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
         self._look = References(folder, environ)
         self._is_unit = bool(environ.get("CREDENTIALS_DIRECTORY"))
-        self.found: dict[str, str] = {}  # what stands in for it -> the credential's name
+        self.found: dict[str, str] = {}  # stand-in -> the credential's name
 
     def __call__(self, text: str, key: str) -> str:
         match = _REFERENCE.fullmatch(text) if is_secret_name(key) and not self._is_unit else None
         kind, _, name = match.group(1).partition(":") if match is not None else ("", "", "")
         if kind != "credential" or not _NAME.fullmatch(name):
             return self._look(text, key)
-        stand_in = Referred(f"(credential {name})")  # Two that differ are to differ here, too.
+        stand_in = Referred(f"(credential {name})")  # Different credentials need different stand-ins.
         self.found[stand_in] = name
         return stand_in
 
 
 class Noted:
-    """Notes each reference and follows none that is a secret: for whoever judges a config where its secrets are out of reach."""
+    """Records each reference and resolves none that is a secret: for checking a config where its secrets cannot be read."""
 
     def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
         self._look = References(folder, environ)

@@ -40,12 +40,12 @@ from bot.wire.base import Flag, Integer, Leverage, Number
 from bot.wire.guardian_requests import GuardianRequest
 from bot.wire.vocabulary import GuardianAction, GuardianType, Interval
 
-STRATEGIES_MAX: Final = 300  # of one daemon; each has its own budget, a thread and a place in every pass of the loop
+STRATEGIES_MAX: Final = 300  # of one daemon; each costs a thread and a part of every pass
 MARKETS_MAX: Final = 20  # of one strategy
-GUARDIANS_MAX: Final = 50  # half of what the service keeps for an account; positions need the rest
+GUARDIANS_MAX: Final = 50  # half of the service's limit for an account; positions need the rest
 SPEED_MAX: Final = 3_600  # the service's bound on an accelerated clock
 BEAT_WINDOW_SECONDS_MIN: Final = (
-    20  # real time in which a beat must get through; less, and a short pause of the machine flattens
+    20  # real time for a heartbeat to arrive; with less, a short pause of the machine closes all positions
 )
 
 Loc = tuple[str | int, ...]
@@ -56,7 +56,7 @@ def _no(text: str) -> PydanticCustomError:
 
 
 def _refuse(problems: list[tuple[Loc, str]]) -> None:
-    """Fail validation at each of the places, for rules between keys."""
+    """Fail validation at each path: for rules between keys."""
     if problems:
         raise ValidationError.from_exception_data(
             "config", [InitErrorDetails(type=_no(text), loc=loc, input=None) for loc, text in problems]
@@ -68,7 +68,7 @@ def _path(value: Any, info: ValidationInfo) -> Any:
         raise _no("must be a path")
     if str(value).startswith("$"):
         raise _no(
-            "a path has no shell variables: write the whole path, ~/... or ${env:NAME}/...; ./$x is a folder called $x"
+            "a path cannot contain shell variables: write the whole path, ~/... or ${env:NAME}/...; ./$x is a folder called $x"
         )
     folder = (info.context or {}).get("folder")
     try:
@@ -81,7 +81,7 @@ def _path(value: Any, info: ValidationInfo) -> Any:
 def _secret(value: Any) -> Any:
     if value is None or isinstance(value, Referred | SecretStr):
         return value
-    raise _no(f"a secret is not written into the file; write {FORMS}")
+    raise _no(f"a secret must not stand in the file; write {FORMS}")
 
 
 LocalPath = Annotated[Path, BeforeValidator(_path, json_schema_input_type=str)]
@@ -105,13 +105,13 @@ Coin = Annotated[str, BeforeValidator(_coin, json_schema_input_type=str)]
 
 
 class Section(BaseModel):
-    """A part of the config: an unknown key is an error, what was read does not change."""
+    """A section of the config: unknown keys are errors; the values are frozen."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class Account(Section):
-    """Which service, and with which key."""
+    """The service to trade with, and the API key."""
 
     base_url: str = Field(description="`embedded`, or the service's address: https, or http on this machine.")
     api_key: Secret | None = Field(default=None, description="A reference to the key; the embedded service needs none.")
@@ -147,7 +147,7 @@ class DeadMan(Section):
 
 
 class GuardianSpec(Section):
-    """A rule that the service keeps for the whole account. Those of a position ride on the strategy's order."""
+    """A guardian that the service keeps for the whole account. Guardians of a position come with the strategy's order."""
 
     type: GuardianType = Field(description="account_drawdown or schedule")
     max_loss_pct_from_day_start: Annotated[Decimal, Number(gt=0, le=100)] | None = Field(
@@ -166,11 +166,13 @@ class GuardianSpec(Section):
     def _of_the_account(cls, value: Any) -> Any:
         if value in ("trailing_stop", "max_hold"):
             kind = "TrailingStop" if value == "trailing_stop" else "MaxHold"
-            raise _no(f"{value} belongs to one position: a strategy gives it with its order, guardians=({kind}(...),)")
+            raise _no(
+                f"{value} belongs to one position: the strategy sends it with its order, guardians=({kind}(...),)"
+            )
         if value == "dead_man_switch":
             raise _no("the dead-man switch has a section of its own: dead_man")
         if value == "kill_switch":
-            raise _no("a kill switch is thrown, not configured: bot kill")
+            raise _no("a kill switch cannot be configured; use bot kill")
         if value not in ("account_drawdown", "schedule"):
             raise _no("must be account_drawdown or schedule")
         return value
@@ -184,7 +186,7 @@ class GuardianSpec(Section):
             try:
                 CronSim(value, datetime(2026, 1, 1, tzinfo=UTC))
             except CronSimError as error:
-                raise _no(f"is no cron line: {error}") from None
+                raise _no(f"is not a cron line: {error}") from None
         return value
 
     @model_validator(mode="after")
@@ -201,7 +203,7 @@ class GuardianSpec(Section):
         return self
 
     def request(self) -> GuardianRequest:
-        """What the service is asked to arm."""
+        """The request that arms this guardian."""
         return GuardianRequest(
             type=self.type,
             max_loss_pct_from_day_start=self.max_loss_pct_from_day_start,
@@ -212,7 +214,7 @@ class GuardianSpec(Section):
 
 
 class Safety(Section):
-    """What holds whatever a strategy wants."""
+    """Rules that hold for every strategy."""
 
     require_protection: Flag = Field(default=True, description="Refuse an entry without a stop.")
     on_exit: Literal["leave", "cancel", "flatten"] = Field(
@@ -224,7 +226,7 @@ class Safety(Section):
 
 
 class StrategySettings(Section):
-    """One strategy with its markets and its means."""
+    """One strategy with its markets, budget and limits."""
 
     name: str = Field(pattern=r"^[a-z0-9-]{1,40}$", description="Unique; orders, logs and budgets are kept under it.")
     use: str = Field(
@@ -265,7 +267,7 @@ class StrategySettings(Section):
 
 
 class LogSettings(Section):
-    """How the log looks."""
+    """Level and format of the log."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="What is less is not shown."
@@ -277,12 +279,12 @@ class LogSettings(Section):
 
     @property
     def pretty(self) -> bool | None:
-        """As `bot.logs.configure` takes it."""
+        """The format for `bot.logs.configure`."""
         return None if self.format == "auto" else self.format == "pretty"
 
 
 class Orders(Section):
-    """How an order reaches the service."""
+    """How orders are sent."""
 
     path: Literal["plan", "direct"] = Field(
         default="plan",
@@ -291,7 +293,7 @@ class Orders(Section):
 
 
 class Notify(Section):
-    """Who is told what, through apprise: any of its services by URL. The addresses hold secrets, so they are references."""
+    """Notices through apprise, to any of its services by URL. The URLs hold secrets, so they must be references."""
 
     urls: tuple[Secret, ...] = Field(min_length=1, max_length=10, description=f"Each {FORMS}.")
     level: Literal["info", "warning", "error"] = Field(default="info", description="What is less is not told.")
@@ -305,7 +307,7 @@ class Notify(Section):
 
 
 class Metrics(Section):
-    """/metrics for Prometheus, /livez and /readyz, on this machine alone."""
+    """/metrics for Prometheus, /livez and /readyz, reachable from this machine only."""
 
     port: Annotated[int, Integer(0, 65_535)] = Field(description="On 127.0.0.1; 0 takes a free one.")
 
@@ -332,7 +334,7 @@ class Recording(Section):
 
 
 class Embedded(Section):
-    """The service that starts with the daemon, for play money."""
+    """The embedded service with play money, which starts with the daemon."""
 
     port: Annotated[int, Integer(0, 65_535)] = Field(default=0, description="On 127.0.0.1; 0 takes a free one.")
     clock: str = Field(default="real", description="real, manual, or how many times faster: 60x.")
@@ -344,7 +346,7 @@ class Embedded(Section):
 
     @property
     def speed(self) -> float:
-        """How many seconds of the service pass in a real one; 0 is the manual clock."""
+        """Seconds of the service's clock in one real second; 0 is the manual clock."""
         if self.clock == "manual":
             return 0.0
         return 1.0 if self.clock == "real" else float(self.clock[:-1])
@@ -360,7 +362,7 @@ class Embedded(Section):
 
 
 def heartbeat_seconds_min(speed: float) -> int:
-    """The least `heartbeat_seconds` that leaves a beat 20 s of real time at this speed of the service's clock."""
+    """The smallest `heartbeat_seconds` that gives a heartbeat 20 s of real time at this clock speed."""
     return max(60, ceil(BEAT_WINDOW_SECONDS_MIN * speed))
 
 
@@ -374,7 +376,7 @@ def default_state_dir(name: str, environ: Mapping[str, str] = os.environ) -> Pat
 
 
 def home() -> Path:
-    """This user's own folder. ConfigError for one that has none, such as a number without a name in a container."""
+    """This user's home folder. ConfigError for a user without one, such as a bare user id in a container."""
     try:
         return Path.home()
     except RuntimeError:
@@ -384,7 +386,7 @@ def home() -> Path:
 
 
 def _shared_markets(strategies: tuple[StrategySettings, ...]) -> list[tuple[Loc, str]]:
-    """Two strategies in one market, unless both have declared it."""
+    """Fail when two strategies trade one market, unless both declare it."""
     problems: list[tuple[Loc, str]] = []
     owners: dict[str, StrategySettings] = {}
     for index, strategy in enumerate(strategies):

@@ -1,4 +1,4 @@
-"""From a file to `Settings`: reads, validates, and says each problem in the file's own lines."""
+"""Reads a config file into `Settings` and reports each problem with its line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bot.config.settings import Settings, default_state_dir
 from bot.errors import ConfigError, Problem
 from bot.logs import redact
 
-FILE_BYTES_MAX: Final = 1_000_000  # a config is written by hand
+FILE_BYTES_MAX: Final = 1_000_000  # a config is written by hand, and is small
 
 _SAID: Final[Mapping[str, str]] = {
     "missing": "is required",
@@ -35,7 +35,7 @@ _SAID: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A config that was read: its settings, and its text for whoever finds a problem later (a strategy's params)."""
+    """A config that was read: its settings, and its text for problems that are found later (a strategy's params)."""
 
     settings: Settings
     document: Document
@@ -46,19 +46,19 @@ class Source:
 
 
 def load(path: str | Path, environ: Mapping[str, str] | None = None) -> Settings:
-    """The settings of a file. ConfigError with every problem found; none of its messages holds a secret."""
+    """The settings of a file. ConfigError holds every problem found; no message shows a secret."""
     return read(path, environ).settings
 
 
 def read(path: str | Path, environ: Mapping[str, str] | None = None, lookup: Lookup | None = None) -> Source:
-    """As `load`, with the places of all keys beside. `lookup` stands in for the references where secrets are out of reach."""
+    """As `load`, with the places of all keys. `lookup` replaces the references where secrets cannot be read."""
     return read_text(_text(Path(path)), Path(path), environ, lookup)
 
 
 def read_text(
     text: str, path: Path, environ: Mapping[str, str] | None = None, lookup: Lookup | None = None
 ) -> Source:  # fmt: skip
-    """As `read`, of a text that was kept, as if it stood in the file `path`."""
+    """As `read`, from a text, as if it stood in the file `path`."""
     environ = os.environ if environ is None else environ
     folder = path.absolute().parent
     document = Document(str(path), text)
@@ -68,7 +68,7 @@ def read_text(
     data = dict(document.data)
     if "name" not in data:
         data["name"] = name_of(path)
-    if document.is_empty(("dead_man",)):  # Its keys may all be comments: that is no wish to be without it.
+    if document.is_empty(("dead_man",)):  # All keys of the section may be commented out, which does not mean "off".
         document.problems.append(document.problem(("dead_man",), "is empty; give its keys, or off"))
     if "state_dir" not in data:
         name = data["name"]
@@ -82,7 +82,7 @@ def read_text(
     except ValidationError as error:
         document.problems.extend(_said(document, one) for one in error.errors(include_url=False) if not _follows(one))
     if document.problems or settings is None:
-        # Outside of the except: a traceback of the cause would show what the messages hide.
+        # Outside of the except block: the traceback of the cause would show hidden values.
         raise _error(document)
     return Source(settings, document)
 
@@ -101,7 +101,7 @@ def redacted(settings: Settings) -> dict[str, Any]:
 
 
 def _is_folder(path: Path) -> bool:
-    """One that cannot be looked at is one: whoever reads a file of it says why that cannot be."""
+    """True also for a folder that cannot be inspected: reading a file of it reports why."""
     try:
         return path.is_dir()
     except OSError:
@@ -118,7 +118,7 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     if len(raw) > FILE_BYTES_MAX:
-        raise ConfigError(f"{path}: larger than {FILE_BYTES_MAX} bytes; this is no config")
+        raise ConfigError(f"{path}: larger than {FILE_BYTES_MAX} bytes; this is not a config")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -143,20 +143,20 @@ def _error(document: Document) -> ConfigError:
 
 
 def _follows(error: ErrorDetails) -> bool:
-    """Whether this complaint only repeats another: of a value that was rejected, or of a list that is short without its bad items."""
+    """True if this problem only repeats another: a value that was rejected, or a list that is too short without its bad items."""
     return error["input"] is MISSING or (
         error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"]
     )
 
 
 def _said(document: Document, error: ErrorDetails) -> Problem:
-    """A complaint of the schema in the words of a config's author. Never shows the input: the file's line does, masked."""
+    """A problem of the schema in words for the config's author. It never shows the input; the masked line of the file does."""
     kind, loc = error["type"], error["loc"]
     if kind == "extra_forbidden":
-        document.hide(loc)  # it may be a secret under a misspelt name
+        document.hide(loc)  # it may be a secret under a misspelt key
         return document.problem(loc, _unknown(loc), at_key=True)
     if loc == ("account", "base_url") and set("@?#") & set(str(error["input"])):
-        document.hide(loc)  # a password, or a key, may be among it
+        document.hide(loc)  # it may contain a password or a key
     message = _SAID.get(kind) or error["msg"].removeprefix("Value error, ").replace(
         "Input should be", "must be"
     ).replace("a valid string", "text")

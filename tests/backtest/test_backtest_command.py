@@ -96,7 +96,7 @@ def test_the_manifest_names_code_config_data_and_every_assumption(tmp_path: Path
         "taker 0.045 %",
         "baseline",
         "latency 0 ms",
-        "1m candles drive",
+        "prices come from 1m candles",
         "365 days",
     ):
         assert word in said
@@ -107,7 +107,7 @@ def test_a_tick_that_is_coarse_for_the_prices_is_said(tmp_path: Path, data: Path
     (tmp_path / "low").mkdir()
     low = write(minutes(60, px=1.23456, decimals=6), tmp_path / "low" / "BTC_1m.csv")
     made = config(tmp_path)
-    words = "BTC: the listing's tick is 0.1 where the price is 1."
+    words = "BTC: the listing's tick is 0.1 at a price of 1."
     said = [json.loads((run(tmp_path, made, one) / "manifest.json").read_text())["assumptions"] for one in (data, low)]
     assert [any(line.startswith(words) for line in lines) for lines in said] == [False, True]
     fine = run(tmp_path, made, low, "--tick", "BTC=0.00001")
@@ -122,7 +122,7 @@ def test_a_market_whose_candles_end_a_day_before_the_others_is_named(tmp_path: P
     made.write_text(made.read_text().replace("interval: 1m", "interval: 1h"))
     said = json.loads((run(tmp_path, made, tmp_path / "data") / "manifest.json").read_text())["assumptions"]
     assert [line for line in said if "stands still" in line] == [
-        "ETH: the candles are from 2025-06-01T00:00 to 2025-06-02T12:00 alone; outside of that its price stands still"
+        "ETH: there are candles only from 2025-06-01T00:00 to 2025-06-02T12:00; outside of that its price stands still"
     ]
 
 
@@ -153,7 +153,7 @@ def test_a_session_that_begins_amid_a_candle_says_where_its_first_orders_fill(
     made.write_text(made.read_text().replace("interval: 1m", "interval: 1h"))
     one = run(tmp_path, made, tmp_path / "data", "--from", f"2025-06-01T{start}")
     said = json.loads((one / "manifest.json").read_text())["assumptions"]
-    assert [line.partition(":")[0] for line in said if "amid a candle" in line] == told
+    assert [line.partition(":")[0] for line in said if "inside a candle: until" in line] == told
 
 
 def test_the_curve_can_be_read_by_numpy_and_ends_where_the_summary_does(tmp_path: Path, data: Path):
@@ -186,7 +186,7 @@ def test_a_band_says_how_far_all_path_policies_are_apart_and_for_which_orders_th
     assert said["eventDigest"]
     for given, words in (
         (wild, "band: the path adaptive ends at "),
-        (wild, f"band: the path mattered for the orders of {len(orders)} trades; what else differs follows from them"),
+        (wild, f"band: the fills of {len(orders)} trades depend on the path; all other differences follow from them"),
         (wild, f"band: trade {first['trade']}, BTC long of {iso(first['entryMs'])[:19]}: "),
         (wild, f"band: and {len(orders) - 20} more: summary.json names {len(orders)}"),
         (data, "band: the paths ohlc, olhc, adaptive give the same trades"),
@@ -562,7 +562,7 @@ def test_a_strategy_that_raises_is_quarantined_with_the_line_of_its_own_file(
     made = config(tmp_path, "mine:Raises")
     made.write_text(made.read_text().replace(str(STRATEGIES), "strategies"))
     folder = run(tmp_path, made, data, code=1)
-    why = f"one: {said} (mine.py:10)"
+    why = f"one: {said} (mine.py:10 in wishes, from mine.py:6 in on_bar)"
     assert json.loads((folder / "summary.json").read_text())["quarantined"] == {"one": why}
     told = capsys.readouterr()
     assert f"QUARANTINED one: {why}" in told.out
@@ -647,7 +647,7 @@ def test_a_market_without_candles_and_a_warm_up_that_is_too_long_are_named(
     assert "the warm-up is longer than the data: a strategy needs 30 1m bars of BTC" in capsys.readouterr().err
     folder = run(tmp_path, config(tmp_path, "bench:Cross"), write(minutes(60), data), "--from", "2025-06-01T00:10")
     told = json.loads((folder / "manifest.json").read_text())["assumptions"]
-    assert "BTC: of 30 1m bars of warm-up 10 lie before the range, the others in it" in told
+    assert "BTC: 10 of the 30 1m bars of warm-up lie before the range, the others in it" in told
 
 
 def test_the_caps_of_a_key_refuse_in_a_session_what_they_refuse_live(
@@ -674,7 +674,7 @@ def test_the_caps_of_a_key_refuse_in_a_session_what_they_refuse_live(
     manifest = json.loads((capped / "manifest.json").read_text())
     assert manifest["options"]["caps"] == {"maxDailyNotionalUsd": "1000000", "maxTradeUsd": "150000"}
     assert (
-        "the session's key: maxDailyNotionalUsd 1000000; the service refuses an opening that exceeds them"
+        "the session's key: maxDailyNotionalUsd 1000000; the service refuses an order that opens more"
         in manifest["assumptions"]
     )
     assert call(["replay", str(capped), "--data", str(data)]) == 0
@@ -685,7 +685,7 @@ def test_the_caps_of_a_key_refuse_in_a_session_what_they_refuse_live(
 @pytest.mark.parametrize(
     ("cap", "says"),
     [("maxTrade=5", "did you mean maxTradeUsd?"), ("maxLeverage=99", "maxLeverage must be 1..50"), ("maxExposureUsd=0", "maxExposureUsd must be > 0"),
-     ("maxOpenPositions=1.5", "must be a whole number"), ("allowedCoins=BTX", "market 'BTX' is not listed"), ("expiresAt=1", "is no cap")],
+     ("maxOpenPositions=1.5", "must be a whole number"), ("allowedCoins=BTX", "market 'BTX' is not listed"), ("expiresAt=1", "is not a cap")],
 )  # fmt: skip
 def test_a_cap_that_is_none_is_refused(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str], cap: str, says: str

@@ -287,7 +287,7 @@ CASES: dict[str, tuple[str, int, int, str, str]] = {
         4,
         36,
         "guardians[0].cron",
-        "is no cron line",
+        "is not a cron line",
     ),
     "a cron line with seconds": (
         with_('guardians: [{type: schedule, cron: "0 0 9 * * 1", action: flatten}]'),
@@ -305,7 +305,7 @@ CASES: dict[str, tuple[str, int, int, str, str]] = {
     ),
     "a tag": (with_("log: !!python/object:os.system {}"), 4, 6, "log", "tags"),
     "a tagged word": (with_("log: {level: !secret info}"), 4, 14, "log.level", "tags"),
-    "a merge key": ("a: &a {x: 1}\n" + with_("log: {<<: *a}"), 5, 7, "log.<<", "merge keys are not read here"),
+    "a merge key": ("a: &a {x: 1}\n" + with_("log: {<<: *a}"), 5, 7, "log.<<", "merge keys are not supported"),
     "a key that is a list": (with_("log: {? [a] : b}"), 4, 9, "log.?", "a key is a single word"),
     "not closed": (with_("log: {level: info"), 5, 1, "", "not YAML: "),
     "a tab for indentation": (with_("log:\n\tlevel: info"), 5, 1, "", "not YAML: "),
@@ -323,14 +323,14 @@ CASES: dict[str, tuple[str, int, int, str, str]] = {
         4,
         14,
         "log.level",
-        "${LEVEL} is no reference; write ${credential:NAME}",
+        "${LEVEL} is not a reference; write ${credential:NAME}",
     ),
     "a secret file under a key that is shown": (
         with_('log: {level: "${file:a}"}'),
         4,
         14,
         "log.level",
-        "holds a secret, and this key is shown",
+        "holds a secret, but the value of this key is shown",
     ),
     "a key that has swallowed its value": (
         strategy("name: a, use: b, markets: [BTC], budget_usd:500"),
@@ -359,7 +359,7 @@ CASES: dict[str, tuple[str, int, int, str, str]] = {
         4,
         12,
         "state_dir",
-        "a path has no shell variables: write the whole path, ~/... or ${env:NAME}/...",
+        "a path cannot contain shell variables: write the whole path, ~/... or ${env:NAME}/...",
     ),
     "YAML of another version": ("%YAML 1.1\n---\n" + with_("safety: {require_protection: yes}"), 1, 1, "", "YAML 1.2"),
     "a cron line without quotes": (
@@ -485,5 +485,5 @@ def test_a_folder_is_no_config(tmp_path: Path) -> None:
 
 def test_a_huge_file_is_no_config(tmp_path: Path) -> None:
     (tmp_path / "big.yaml").write_bytes(b"#" * 1_000_001)
-    with pytest.raises(ConfigError, match="this is no config"):
+    with pytest.raises(ConfigError, match="this is not a config"):
         load(tmp_path / "big.yaml")

@@ -70,7 +70,7 @@ def test_a_file_that_others_can_reach_is_refused(tmp_path: Path, mode: int) -> N
     private(tmp_path / "key", mode=mode)
     (found,) = refused(config(tmp_path, '"${file:key}"'), {})
     assert (found.line, found.column, found.key) == (1, 49, "account.api_key")
-    assert f"the file key can be read by others (mode {mode:04o}): chmod 600 it" in found.message
+    assert f"the file key is readable by other users (mode {mode:04o}): chmod 600 it" in found.message
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,13 @@ def test_a_file_that_others_can_reach_is_refused(tmp_path: Path, mode: int) -> N
         ("${file:bytes}", "the file bytes is not UTF-8 text"),
         ("${file:~nobody-of-this-name/key}", "the folder that ~ means is not known here; write the whole path"),
         ("${file:large}", "the file large is larger than 65536 bytes"),
-        ("${credential:key}", "is handed over by systemd (LoadCredential=), and this process was not started so"),
-        ("${vault:key}", "${vault:key} is no reference; write ${credential:NAME} (systemd), ${file:PATH}"),
-        ("${KEY}", "is no reference"),
-        ("x${env:EMPTY}", "a secret is one reference and nothing else"),
+        (
+            "${credential:key}",
+            "comes from systemd (LoadCredential=), and systemd did not start this process with credentials",
+        ),
+        ("${vault:key}", "${vault:key} is not a reference; write ${credential:NAME} (systemd), ${file:PATH}"),
+        ("${KEY}", "is not a reference"),
+        ("x${env:EMPTY}", "a secret must be one reference and nothing else"),
     ],
 )
 def test_a_secret_that_cannot_be_had_says_why(tmp_path: Path, reference: str, message: str) -> None:
@@ -109,7 +112,7 @@ def test_what_fits_into_no_header_is_no_key(tmp_path: Path, held: str) -> None:
         (found,) = refused(config(tmp_path, f'"{reference}"'), {"KEY": held})
         assert (found.key, found.message) == (
             "account.api_key",
-            f"{reference} holds no API key: that is one word of ASCII, without blanks, line breaks or a byte order mark",
+            f"{reference} does not hold an API key: a key is one ASCII word without blanks, line breaks or a byte order mark",
         )
 
 
@@ -125,7 +128,7 @@ def test_a_credential_stays_inside_its_folder(tmp_path: Path, name: str) -> None
 @pytest.mark.parametrize("literal", [SECRET, f'"{SECRET}"', TOKEN, "12345678901234"])
 def test_a_secret_in_the_file_is_refused_with_the_way_out(tmp_path: Path, literal: str) -> None:
     (found,) = refused(config(tmp_path, literal), {})
-    assert "a secret is not written into the file; write ${credential:NAME}" in found.message
+    assert "a secret must not stand in the file; write ${credential:NAME}" in found.message
     assert "12345678901234" not in found.shown
 
 

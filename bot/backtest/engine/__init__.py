@@ -1,3 +1,4 @@
 """The daemon's kernel over candles under a manual clock, as fast as it goes.
 
-Start with `driver.py`. `simulated_exchange.py` is the service's state machine without disk; `local_port.py` connects the two."""
+Start with `driver.py`: `Session` runs a backtest. `slot_path.py` and `fast_path.py` move through the bars, `stepper.py` runs the kernel's passes.
+`simulated_exchange.py` is the service's state machine without disk; `local_port.py` connects it to the kernel. It may import `data`, not `results`."""

@@ -1,7 +1,7 @@
-"""Caps of a session: what its key may not exceed, and what its account forbids itself. The interface's own names; the service's own code judges them.
+"""Caps of a session: the limits of its API key and the account's own limits, under the interface's names. The service's own code checks them.
 
-A session without caps trades with the account's first key, which has none, as a fresh sandbox does. With caps it gets a second one that has them.
-Scopes and `expiresAt` are not among them: a session's key may trade, and lasts.
+Without caps a session trades with the account's first key, which has none, as a fresh sandbox does. With caps it gets a second key that has them.
+Scopes and `expiresAt` cannot be set: a session's key may always trade and does not expire.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Cap = Decimal | int | tuple[str, ...]
 
 
 def cap_of(text: str) -> tuple[str, Cap]:
-    """`maxDailyNotionalUsd=5000` or `allowedCoins=BTC,ETH`; small letters and dashes will do. ConfigError says what is wrong."""
+    """`maxDailyNotionalUsd=5000` or `allowedCoins=BTC,ETH`; lower case and dashes are accepted. ConfigError says what is wrong."""
     name, sign, value = (part.strip() for part in text.partition("="))
     names = {one.lower(): one for one in (*KEY_CAPS, *OWN_CAPS)}
     plain = name.lower().replace("-", "").replace("_", "")
@@ -35,7 +35,7 @@ def cap_of(text: str) -> tuple[str, Cap]:
             if near
             else f"write one of {', '.join(names.values())}, like maxTradeUsd=500"
         )
-        raise ConfigError(f"--cap {text!r} is no cap; {hint}")
+        raise ConfigError(f"--cap {text!r} is not a cap; {hint}")
     return names[plain], _value(names[plain], value)
 
 
@@ -64,7 +64,7 @@ def check_caps(caps: Mapping[str, Cap]) -> None:
 
 
 def caps_as_json(caps: Mapping[str, Cap]) -> dict[str, Any]:
-    """For a manifest: as JSON takes it. Amounts are text."""
+    """The caps as JSON values for the manifest. Amounts are text."""
     return {
         name: format_decimal(one) if isinstance(one, Decimal) else one if isinstance(one, int) else list(one)
         for name, one in caps.items()
@@ -79,9 +79,9 @@ def caps_from_json(plain: Mapping[str, Any]) -> dict[str, Cap]:
 
 
 def assumption_lines(caps: Mapping[str, Cap]) -> list[str]:
-    """As assumptions of a report."""
+    """The caps as assumptions of a report."""
     plain = caps_as_json(caps)
-    said = []
+    lines = []
     for whose, names in (("the session's key", KEY_CAPS), ("the account's own limits", OWN_CAPS)):
         mine = ", ".join(
             f"{name} {' '.join(one) if isinstance(one := plain[name], list) else one}"
@@ -89,12 +89,12 @@ def assumption_lines(caps: Mapping[str, Cap]) -> list[str]:
             if name in plain
         )
         if mine:
-            said.append(f"{whose}: {mine}; the service refuses an opening that exceeds them")
-    return said
+            lines.append(f"{whose}: {mine}; the service refuses an order that opens more")
+    return lines
 
 
 def cap_requests(caps: Mapping[str, Cap]) -> tuple[Any, Any]:
-    """The bodies of POST /v1/keys and PATCH /v1/settings that ask for them; None where nothing is asked."""
+    """The bodies of POST /v1/keys and PATCH /v1/settings that set the caps; None where there is nothing to set."""
     from bot.service.views.responses import Refused, of_validation
     from bot.wire.requests import KeyRequest, SettingsRequest
 

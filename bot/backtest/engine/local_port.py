@@ -1,8 +1,8 @@
-"""The local port: the runtime's VenuePort straight on the service's operations, in one process and under a clock that the session moves.
+"""The local port: the runtime's VenuePort on the service's operations, in one process and under a clock that the session moves.
 
-What is asked seldom goes through the operation and is parsed from its very bytes. What every order asks (plan, confirm, close, events) says the
-same commands to the same machine and hands back twins, without JSON in between; no answers are kept for a key that is used again, the venue names
-its trade instead. No coroutine in here ever suspends: `drive` steps them by hand.
+Rare requests go through the service's operation, and its JSON is parsed. The requests of every order (plan, confirm, close, events) give the same
+commands to the same state machine and return adapters (wire_adapters.py) without JSON. Idempotent answers are not stored: for a repeated key the
+venue names its trade. No coroutine here ever suspends, so `drive` runs each to its end.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from bot.wire.queries import EventsQuery, MarketsQuery, TradesQuery
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Resource)
-REQUEST: Final = "req_000000000000"  # nobody looks for a session's request in a log
+REQUEST: Final = "req_000000000000"  # requests of a session are in no log
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -67,7 +67,7 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class LocalPort:
-    """`arrive` is called before each request that orders something, with its key: with latency it lets the market go on until it is there."""
+    """`arrive` is called with the key before each order request. With latency it moves the market on until the order arrives."""
 
     def __init__(
         self,
@@ -86,10 +86,10 @@ class LocalPort:
         }
         self.arrive = arrive
         self._plans = 0
-        self._asked: tuple[OrderRequest, OrderSpec] | None = None  # the last order, and how the venue says it
+        self._asked: tuple[OrderRequest, OrderSpec] | None = None  # the last order request and its venue form
 
     def entry_wait_ms(self) -> int:
-        """Nothing in a process is limited."""
+        """Always 0: there is no rate limit in a session."""
         return 0
 
     # -- orders
@@ -143,7 +143,7 @@ class LocalPort:
         return self._placed(self.exchange.run(command))
 
     def _spec(self, request: OrderRequest) -> OrderSpec:
-        """The sender gives the very same request for the same order; the venue reads what it says and changes nothing of it."""
+        """The venue's form of a request. Plan and placement of one order pass the same request object, so the last one is kept."""
         if self._asked is None or self._asked[0] is not request:
             self._asked = request, order_spec(request)
         return self._asked[1]
@@ -160,7 +160,7 @@ class LocalPort:
         exchange, seq = self.exchange, self.exchange.seq
 
         def whole() -> OrderResult:
-            assert exchange.seq == seq, "the answer to an order was read after something else had happened"
+            assert exchange.seq == seq, "the answer to an order must be read before the next command"
             body = self.operations.order_result(self.principal, placed)
             return OrderResult.model_validate_json(json.dumps(body))
 
@@ -197,7 +197,7 @@ class LocalPort:
     async def heartbeat(self) -> HeartbeatResult:
         return self._ask(HeartbeatResult, lambda: self.operations.heartbeat(self.principal))
 
-    # -- what is so
+    # -- state
 
     async def account(self) -> AccountSnapshot:
         context = _context(is_order=False)
@@ -221,10 +221,10 @@ class LocalPort:
         return self._ask(TradesPage, lambda: self.operations.trades(self.principal, query), reads=True)
 
     async def candles(self, coin: str, interval: str, limit: int) -> CandlesResult:
-        """The closed bars of a series that some strategy hears; a bar is closed in its last millisecond."""
+        """The closed bars of a series that a strategy listens to. A bar counts as closed in its last millisecond."""
         series_cursor = self._series_cursors.get((bare_coin(coin), interval))
         if series_cursor is None:
-            _raise(Refusal("not_found", f"no {interval} candles of {coin} in this session"), reads=True)
+            _raise(Refusal("not_found", f"there are no {interval} candles of {coin} in this session"), reads=True)
         c = series_cursor.candles
         rows = [
             {
@@ -254,7 +254,7 @@ class LocalPort:
     # -- inside
 
     def _ask(self, model: type[R], operation: Callable[[], Answer], *, reads: bool = False) -> R:
-        """An operation's answer, parsed from its bytes like a client's."""
+        """An operation's answer, parsed from its JSON as a client does."""
         try:
             answer = operation()
         except Refused as no:
@@ -273,13 +273,13 @@ def _context(*, is_order: bool) -> Context:
 
 
 def _text(value: float) -> str:
-    """A price of the data as the amount that it stands for."""
+    """A price of the data as amount text."""
     text = f"{value:.8f}".rstrip("0").rstrip(".")
     return text or "0"
 
 
 def _raise(refusal: Refusal, status: int | None = None, *, reads: bool = False) -> NoReturn:
-    """A refusal as a client raises it."""
+    """Raise a refusal as a client does."""
     own, retryable = status_of(refusal)
     raise ApiError.of(
         refusal.code, refusal.message, request_id=REQUEST, order_submitted=cast(OrderSubmitted, submitted_by(refusal)), retryable=retryable,

@@ -1,6 +1,6 @@
-"""Lanes: each market's candles on their way through a session. Where a lane stands, the points of its bars, and the bars that strategies hear.
+"""Cursors: how far each market's candles (`MarketCursor`) and each series that strategies listen to (`SeriesCursor`) have come in a session.
 
-A lane hands out what has passed and nothing later; the columns themselves are the session's own. No decision is made here.
+A cursor hands out what has passed and nothing later. It makes no decision.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from bot.strategy import Bar
 from bot.strategy.indicators import Columns
 from bot.venue.numbers import E8
 
-BATCH_ROWS: Final = 1_024  # rows that are lists at a time, at the most
+BATCH_ROWS: Final = 1_024  # at most as many rows are lists at a time
 _MAKE_BAR: Final = partial(tuple.__new__, Bar)
 
 Point = tuple[int, str, int, int, int, int, tuple[int, int] | None, int]
 
 
 class MarketCursor:
-    """One market. `at` is the next bar that is not wholly past, `step` how many of its four points are."""
+    """The candles of one market. `at` is the first bar that is not over; `step` says how many of its four points are past."""
 
     __slots__ = (
         "at",
@@ -55,11 +55,11 @@ class MarketCursor:
         )  # fmt: skip
         self.first = self.at = bisect_left(self.ts, start_ms)
         self.step = 0
-        # Of the bar in which it starts, what is left.
+        # It starts inside a bar: the points that are left of it follow.
         if self.at and self.ts[self.at - 1] + self.step_ms - 1 > start_ms:
             self.first = self.at = self.at - 1
             self.step = sum(at <= start_ms for at in self._times())
-        self.end = max(self.first, bisect_left(self.ts, end_ms - self.step_ms + 1))  # only bars that end
+        self.end = max(self.first, bisect_left(self.ts, end_ms - self.step_ms + 1))  # only bars that close in the range
 
     @property
     def is_over(self) -> bool:
@@ -67,37 +67,37 @@ class MarketCursor:
 
     @property
     def has_holes(self) -> bool:
-        """Whether a bar is missing between the first and the last."""
+        """True if a bar is missing between the first and the last."""
         return self.ts[self.end - 1] - self.ts[self.first] != (self.end - 1 - self.first) * self.step_ms
 
     def next_close_ms(self) -> int | None:
-        """When the bar that is next closes."""
+        """When the current bar closes; None after the last."""
         return self.ts[self.at] + self.step_ms if self.at < self.end else None
 
     def next_point_ms(self) -> int:
-        """When the bar that is next, and not over yet, has its next point."""
+        """When the next point of the current bar is due."""
         return self._times()[self.step]
 
     def last_px(self, path: str) -> int | None:
-        """Price of the newest point that is past, as the venue counts it."""
+        """Price of the newest past point, scaled 1e8."""
         if self.step:
             return _way(path, *self.ints(self.at)[:4])[self.step - 1]
         return round(self.close[self.at - 1] * E8) if self.at else None
 
     def _times(self) -> tuple[int, int, int, int]:
-        """When the bar that is next has its points."""
+        """The instants of the current bar's four points."""
         ts = self.ts[self.at]
         return ts, ts + self.third_ms, ts + 2 * self.third_ms, ts + self.step_ms - 1
 
     def ints(self, index: int) -> tuple[int, int, int, int, int]:
-        """A bar's open, high, low, close and volume as the venue counts them."""
+        """A bar's open, high, low, close and volume, scaled 1e8."""
         return (
             round(self.open[index] * E8), round(self.high[index] * E8), round(self.low[index] * E8), round(self.close[index] * E8),
             round(self.volume[index] * E8),
         )  # fmt: skip
 
     def batch(self, first: int, last: int, columns: Columns) -> BarBatch:
-        """Rows `first` to `last`, whose columns these are, as a strategy gets them: stamped with the instant of their close."""
+        """Rows `first` to `last` as bars for strategies, stamped with the instant of their close. `columns` are the values of these rows."""
         ts, step_ms = self.ts[first:last], self.step_ms
         at: Iterable[int]
         if ts and ts[-1] - ts[0] == (len(ts) - 1) * step_ms:  # No bar is missing in between.
@@ -107,7 +107,7 @@ class MarketCursor:
         return BarBatch(at, columns)
 
     def index_of(self, close_ms: int) -> int:
-        """The row of the bar that closes then."""
+        """The row of the bar that closes at `close_ms`."""
         ts, open_ms = self.ts, close_ms - self.step_ms
         guess = self.at + (open_ms - ts[self.at]) // self.step_ms if self.at < self.end else -1
         if 0 <= guess < self.end and ts[guess] == open_ms:  # No bar is missing in between.
@@ -115,11 +115,11 @@ class MarketCursor:
         return bisect_left(ts, open_ms, self.first)
 
     def seek(self, index: int) -> None:
-        """Everything before row `index` is past."""
+        """Declare every row before `index` past."""
         self.at, self.step = index, 0
 
     def until(self, to_ms: int, path: str) -> list[tuple[int, int, Point]]:
-        """The points up to `to_ms` that lie ahead, in order, each with its instant and step; they are past from now on."""
+        """Take the points up to `to_ms`, in order, each with its instant and step."""
         found: list[tuple[int, int, Point]] = []
         while self.at < self.end and self.ts[self.at] <= to_ms:
             ts = self.ts[self.at]
@@ -139,13 +139,13 @@ class MarketCursor:
 
 
 def _way(path: str, o: int, high: int, low: int, close: int) -> tuple[int, int, int, int]:
-    """The points of a bar, in their order."""
+    """The four prices of a bar in the order of the path policy."""
     up = path == "ohlc" or (path != "olhc" and abs(high - o) < abs(o - low))
     return (o, high, low, close) if up else (o, low, high, close)
 
 
 class BarBatch:
-    """Bars on their way to a strategy, some at a time."""
+    """Bars for a strategy, taken a few at a time."""
 
     __slots__ = ("_at", "_columns")
 
@@ -155,23 +155,23 @@ class BarBatch:
 
     @property
     def left(self) -> int:
-        """How many have not been taken."""
+        """How many bars have not been taken."""
         return length_hint(self._at)
 
     def take(self, coins: Iterable[str]) -> Iterator[Bar]:
-        """One for each name in `coins`. Whoever empties it, where it is a list, ends them after the bar that was taken last; from another thread, too."""
+        """One bar for each name in `coins`. Emptying that list, also from another thread, ends the iteration after the last bar taken."""
         return map(_MAKE_BAR, zip(coins, self._at, *self._columns, strict=False))
 
 
 class SeriesCursor:
-    """The closed bars of one series, as far as they have been heard: the lane's own candles, or coarser ones made of them."""
+    """The closed bars of one series, as far as strategies have got them: the market's own candles, or coarser ones made of them."""
 
     __slots__ = ("_ahead", "_ahead_end", "at", "candles", "cursor", "end", "interval", "next_close_ms", "step_ms")
 
     def __init__(self, cursor: MarketCursor, candles: Candles, interval: str, *, start_ms: int, end_ms: int) -> None:
         self.cursor = cursor
         self.interval = interval
-        # A market that has ended lies in a hole until the end.
+        # A market that ends early has no candles until the session ends.
         self.candles = resample(candles, interval, known_ms=end_ms)
         self.step_ms = self.candles.step_ms
         ts = self.candles.at_ms
@@ -186,22 +186,22 @@ class SeriesCursor:
         return self.step_ms == self.cursor.step_ms
 
     def seek(self, row: int) -> None:
-        """The bar of this row is the next."""
+        """Make this row the next bar."""
         self.at = self._ahead_end = row
         self._ahead = iter(())
         self.next_close_ms = self.candles.at_ms[row] + self.step_ms if row < self.end else None
 
     @property
     def is_between(self) -> bool:
-        """Whether all that it has begun to hand out has been taken."""
+        """True if every bar of the current block has been taken."""
         return self.at >= self._ahead_end
 
     def pass_over(self, until_ms: int) -> None:
-        """Bars that close by then are not heard any more."""
+        """Skip the bars that close by `until_ms`."""
         self.seek(max(self.at, bisect_left(self.candles.at_ms, until_ms - self.step_ms + 1)))
 
     def take(self, begin: Callable[[Columns], None] | None = None) -> Bar:
-        """The next bar; `next_close_ms` has said that there is one. `begin` is given the columns of a chunk whose first bar it is."""
+        """The next bar, which must exist (`next_close_ms` is not None). `begin` gets the columns of each block at its first bar."""
         bar = next(self._ahead, None)
         if bar is None:
             c, first, last = self.candles, self.at, self._block_end(self.at)
@@ -217,11 +217,11 @@ class SeriesCursor:
         return bar
 
     def _block_end(self, row: int) -> int:
-        """The row that begins the next block; of all series of one interval the blocks end at the same instants."""
+        """The first row of the next block. All series of one interval have blocks that end at the same instants."""
         ts, span_ms = self.candles.at_ms, BATCH_ROWS * self.step_ms
         return bisect_left(ts, ts[row] - ts[row] % span_ms + span_ms, row, min(self.end, row + BATCH_ROWS))
 
     def closed_by(self, now_ms: int, limit: int) -> list[int]:
-        """The rows of the last `limit` bars that had closed by then."""
+        """The rows of the last `limit` bars that have closed by `now_ms`."""
         last = bisect_left(self.candles.at_ms, now_ms - self.step_ms + 1)
         return list(range(max(0, last - limit), last))

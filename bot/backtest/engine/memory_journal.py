@@ -1,7 +1,7 @@
-"""The journal of a session: the same moves and the same answers as the file's, in dictionaries. Nothing of it outlives the process.
+"""The journal of a backtest, in dictionaries. It answers as the journal on disk does, and ends with the process.
 
-What every order writes is kept here; everything else (guardians, notes, notifications) is the Journal's own, on a database in memory. A test
-runs both through the same lives. A session that is to be looked at afterwards takes the real journal, in its folder.
+What every order writes is in dictionaries; everything else (guardians, notes, notifications) is the Journal's own, on a database in memory. A test
+drives both journals through the same histories. `bot backtest --journal` uses the journal on disk instead.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from bot.wire import Event
 
 EVENTS_KEPT: Final = (
-    2_000  # of those that may be asked for again: by the overlap check, and for the stop of an open position
+    2_000  # the newest ones, which the overlap check and the search for an open position's stop may read again
 )
-INTENTS_SHOWN: Final = 4_000  # more than the events that are kept for whoever asks again are of
-INTENTS_MAX: Final = 50_000  # before a trim is due, where few of them came to an event
+INTENTS_SHOWN: Final = 4_000  # more than the intents behind EVENTS_KEPT events
+INTENTS_MAX: Final = 50_000  # at this number a trim is due, also when few intents led to events
 
 
 class OrderFailure(NamedTuple):
-    """One order that did not become what was wanted, and why."""
+    """One order that failed or was not filled, and why."""
 
     at_ms: int
     strategy: str
@@ -44,8 +44,10 @@ class OrderFailure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OrderFailures:
-    """Orders that did not become what was wanted, by code, and the first of each code: mostly it says why of them all. The gate refused them (`refusals`), or
-    the service did (`rejections`; one that it had not taken in time counts by what it ended with), or it took them and filled none or a part (`unfilled`)."""
+    """Orders that failed or were not filled: their number by code, and the first of each code, which mostly explains the others.
+
+    `refusals`: the risk check refused them. `rejections`: the service refused them, or had not accepted them in time. `unfilled`: the service accepted
+    them and filled nothing or only a part."""
 
     refusals: Counter[str] = field(default_factory=Counter)
     rejections: Counter[str] = field(default_factory=Counter)

@@ -1,4 +1,4 @@
-"""Options: what a session is told besides the config and the candles. Frozen values with a plain form for the manifest; nothing is read here."""
+"""Options of a session besides the config and the candles: frozen values with a JSON form for the manifest. Reads no file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DECIMALS_MAX: Final = 8  # a price and a size are integers of 1e-8
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """The daemon is down from `at_ms` for `ms`. The service goes on."""
+    """The daemon is down for `ms` from `at_ms` on. The service keeps running."""
 
     at_ms: int
     ms: int
@@ -37,7 +37,7 @@ class Outage:
 
 
 def chance_outages(count: int, start_ms: int, end_ms: int, *, mean_ms: float, seed: int) -> tuple[Outage, ...]:
-    """Seeded outages of `mean_ms` that do not touch each other: one somewhere in each of `count` equal parts of the range."""
+    """Seeded outages with a mean length of `mean_ms` that do not overlap: one in each of `count` equal parts of the range."""
     if not count or end_ms <= start_ms:
         return ()
     chance = Random(f"{seed}:outages")
@@ -52,7 +52,7 @@ def chance_outages(count: int, start_ms: int, end_ms: int, *, mean_ms: float, se
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """The end of an event market. `at_ms` None: where its candles end. `outcome`: what a share of Yes pays, 0 to 1; None: the last price says it, as 0 or 1."""
+    """The end of an event market. `at_ms` None: where its candles end. `outcome`: what a share of Yes pays, 0 to 1; None: 0 or 1, whichever the last price is nearer to."""
 
     at_ms: int | None = None
     outcome: Decimal | None = None
@@ -64,18 +64,18 @@ class Settlement:
             raise ConfigError(f"outcome {self.outcome}: must be from 0 (No) to 1 (Yes), with at most 8 decimals")
 
     def after(self, candles_end_ms: int) -> int:
-        """From when on nothing is traded."""
+        """When trading ends."""
         return candles_end_ms if self.at_ms is None else self.at_ms
 
 
 def start_of(asked_ms: int | None, candles: Sequence[Candles]) -> int:
-    """When a session of these candles begins: where all markets have some; by `--from` at the earliest where one of them has."""
+    """When a session of these candles begins: at the latest first candle of all markets. With `--from`: then, but not before the earliest first candle."""
     firsts = [one.at_ms[0] for one in candles]
     return max(firsts, default=0) if asked_ms is None else max(asked_ms, min(firsts, default=0))
 
 
 def within(options: SessionOptions, candles: Sequence[Candles]) -> SessionOptions:
-    """The options of a session that is to be shorter, or has fewer candles: without the outages that it does not reach."""
+    """The options for a shorter session, or one with fewer candles: without the outages that begin outside of it."""
     start_ms = start_of(options.start_ms, candles)
     ends = [one.end_ms for one in candles]
     end_ms = min([max(ends, default=0), *([] if options.end_ms is None else [options.end_ms])])
@@ -85,17 +85,17 @@ def within(options: SessionOptions, candles: Sequence[Candles]) -> SessionOption
 
 @dataclass(frozen=True, slots=True)
 class MarketRules:
-    """What differs from the service's own listing of a market. None: as listed. Rates are fractions, `tick` a price, `depth_usd` 0 is unlimited depth."""
+    """Overrides of the service's listing of a market. None: as listed. Rates are fractions, `tick` a price, `depth_usd` 0 is unlimited depth."""
 
     taker: Decimal | None = None
     maker: Decimal | None = None
-    spread_bps: Decimal | None = None  # the whole spread, best ask over best bid
-    depth_usd: Decimal | None = None  # what the first of twenty levels holds
+    spread_bps: Decimal | None = None  # from best bid to best ask
+    depth_usd: Decimal | None = None  # size of the first of twenty levels
     tick: Decimal | None = None
     lot: Decimal | None = None
 
     def over(self, other: MarketRules) -> MarketRules:
-        """These where they say something, else the other's."""
+        """These overrides, with the other's where these have None."""
         return MarketRules(
             **{
                 name: mine if (mine := getattr(self, name)) is not None else getattr(other, name)
@@ -104,7 +104,7 @@ class MarketRules:
         )
 
     def of(self, spec: MarketSpec, px: int) -> MarketSpec:
-        """The listing under these rules, at a price."""
+        """The listing with these overrides, at a price."""
         made: dict[str, Any] = {}
         if self.taker is not None:
             made["taker_rate"] = _scaled(self.taker, "fee")
@@ -115,7 +115,7 @@ class MarketRules:
         sz_decimals = spec.sz_decimals
         if self.lot is not None:
             sz_decimals = made["sz_decimals"] = _decimals(self.lot, "lot")
-            # Without a word on the tick the listing's prices stay what they were.
+            # A new lot size leaves the listing's tick unchanged.
             made["px_decimals"] = spec.px_decimals if spec.px_decimals is not None else 6 - spec.sz_decimals
         if self.tick is not None:
             made["px_decimals"], made["sig_figs"] = _decimals(self.tick, "tick"), None
@@ -152,10 +152,10 @@ class SessionOptions:
     latency_ms: int = 0
     rules: Mapping[str, MarketRules] = field(default_factory=dict)
     outages: tuple[Outage, ...] = ()
-    settlements: Mapping[str, Settlement] = field(default_factory=dict)  # the others are never settled
+    settlements: Mapping[str, Settlement] = field(default_factory=dict)  # markets without one are never settled
     seed: int = 1
     caps: Mapping[str, Cap] = field(default_factory=dict)  # of the session's key and account: caps.py
-    skip: bool = True  # False: every bar is given to the venue, for whoever doubts that skipping changes nothing
+    skip: bool = True  # False: the venue is shown every bar; a check that skipping changes nothing
 
     def __post_init__(self) -> None:
         if not 0 < self.balance_usd <= BALANCE_USD_MAX:
@@ -173,14 +173,14 @@ class SessionOptions:
             last = one.end_ms
 
     def spec_of(self, spec: MarketSpec, px: int) -> MarketSpec:
-        """A market's listing as this session plays it."""
+        """A market's listing in this session."""
         none = MarketRules()
         asked = [self.rules.get(name, none) for name in (spec.coin, spec.asset_class, "")]
         return asked[0].over(asked[1]).over(asked[2]).of(spec, px)
 
     @classmethod
     def of_plain(cls, plain: Mapping[str, Any]) -> SessionOptions:
-        """From a manifest: what `plain` has made."""
+        """From a manifest: the reverse of `plain`."""
         return cls(
             start_ms=plain["from_ms"],
             end_ms=plain["to_ms"],
@@ -201,7 +201,7 @@ class SessionOptions:
         )
 
     def plain(self) -> dict[str, Any]:
-        """For the manifest: every value as JSON takes it."""
+        """The options as JSON values for the manifest."""
         return {
             "from_ms": self.start_ms,
             "to_ms": self.end_ms,

@@ -1,7 +1,7 @@
-"""The stage: the service's machine in a session. Candles drive it instead of a feed, and nothing is kept for a restart.
+"""The simulated exchange: the service's state machine in a session. Candles set its prices instead of a feed, and nothing is stored for a restart.
 
-The same venue and the same `apply` as behind every served sandbox. What differs is who moves time: the session says how far, and bars that
-can touch nothing are not even said. Every command sees the marks of its instant, so that a skipped bar is said once, by its close.
+The venue and its `apply` are those of every served sandbox. The session moves time, and the venue is not shown bars that can touch nothing. Before
+each command the venue sees the mark of that instant, so that skipped bars reach it as one price, the last close.
 """
 
 from __future__ import annotations
@@ -48,16 +48,14 @@ from bot.venue.state import Account, Key, Market, Rules, State
 
 ACCOUNT: Final = "acc_00000001"
 KEY: Final = "key_00000001"
-ADDRESS: Final = "0x" + "5e" * 20  # no chance in a session: the same manifest gives the same bytes
-EVENTS_SHOWN: Final = (
-    2_000  # kept for whoever asks again after they were written away: a run that starts anew looks at its last page
-)
+ADDRESS: Final = "0x" + "5e" * 20  # fixed, so that the same manifest gives the same bytes
+EVENTS_SHOWN: Final = 2_000  # kept in memory after they were written: a daemon that starts again reads its last page
 
 Change = tuple[int, int, SetMarket]
 
 
 class _Prices(Feed):
-    """No prices of its own: the session gives them. Candles are asked of the session's port."""
+    """A feed without prices of its own: the session gives them. The local port answers requests for candles."""
 
     def __init__(self, coins: Iterable[str]) -> None:
         super().__init__({})
@@ -72,7 +70,7 @@ class _Prices(Feed):
 
 @dataclass(slots=True)
 class EventBuffer:
-    """Events in their order, from number `first` on. The numbers are the account's own: 1, 2, 3 ..."""
+    """The account's events in order, from number `first` on. The numbers are 1, 2, 3 ..."""
 
     events: list[Event] = field(default_factory=list)
     first: int = 1
@@ -83,12 +81,12 @@ class EventBuffer:
 
     def after(self, seq: int, limit: int) -> list[Event]:
         at = seq + 1 - self.first
-        assert at >= 0, "an event was asked for that has been written away"
+        assert at >= 0, "this event is no longer in memory"
         return self.events[at : at + limit]
 
 
 class SimulatedExchange(Machine):
-    """One account in one venue, moved by its session. `rates` are recorded hourly funding rates by market, scaled 1e12."""
+    """One account in one venue; the session moves its time. `rates` are recorded hourly funding rates by market, scaled 1e12."""
 
     def __init__(
         self, cursors: list[MarketCursor], options: SessionOptions, *, start_ms: int, address: str = ADDRESS,
@@ -105,7 +103,7 @@ class SimulatedExchange(Machine):
         self._bands_now: dict[str, Calm] = {}
         self._banded_seq = -1
         self._is_behind = False
-        self._skipped: dict[str, int] = {}  # when the newest of the skipped bars opened, of the markets in _marks
+        self._skipped: dict[str, int] = {}  # for each market in _marks: when its newest skipped bar opened
         self.run(SetRules(Rules(fill_at="next", paths=options.path)))
         for number, cursor in enumerate(cursors):
             listed = CATALOGUE[cursor.coin]
@@ -113,15 +111,13 @@ class SimulatedExchange(Machine):
             px = round(cursor.open[cursor.at] * E8) if before is None else before
             spec = replace(options.spec_of(listing_at(listed, px).spec, px), bar_length_ms=cursor.step_ms)
             settlement = options.settlements.get(cursor.coin)
-            if settlement is not None:  # As a bar, whose close comes in the millisecond before its end.
+            if settlement is not None:  # Like the close of a bar, in the millisecond before its end.
                 spec = replace(spec, expires_ms=settlement.after(cursor.ts[-1] + cursor.step_ms) - 1)
             self.run(ListMarket(spec, px))
-            if cursor.step:  # Amid a bar, whose open the venue has not been told.
+            if cursor.step:  # The session starts inside this bar: the venue has not seen its open.
                 opened, _, _, closed, _ = cursor.ints(cursor.at)
                 self.state.markets[cursor.coin].begin_bar(cursor.ts[cursor.at], opened, closed)
-            if (
-                before is None and cursor.ts[cursor.at] > start_ms
-            ):  # Nobody knows its price yet: no order is taken there.
+            if before is None and cursor.ts[cursor.at] > start_ms:  # It has no price yet, so it takes no orders.
                 self.run(SetMarket(cursor.coin, status="closed"))
                 self._changes.append(
                     (cursor.ts[cursor.at], len(cursors) + number, SetMarket(cursor.coin, status="open"))
@@ -146,7 +142,7 @@ class SimulatedExchange(Machine):
         self.principal = Principal(ACCOUNT, self.key, frozenset(OWNER_SCOPES), owner=self.key == KEY)
         self.operations = Operations(self, RateLimits(enabled=False), "http://session.invalid")
 
-    # ── What the session asks ───────────────────────────────────────────────────────────────────────────────────────
+    # ── For the session ───────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def count(self) -> int:
@@ -155,7 +151,7 @@ class SimulatedExchange(Machine):
         return event_buffer.first + len(event_buffer.events) - 1
 
     def band(self, coin: str) -> Calm:
-        """How far the market may move, and until when, before the venue has to look: see venue.quiet_band. What the backtest itself changes counts too.
+        """How far the price may move, and until when, before the venue must see it: see venue.quiet_band. Changes by the session itself count too.
 
         A bar that closes at the instant of a deadline is over in the millisecond before it.
         """
@@ -168,14 +164,14 @@ class SimulatedExchange(Machine):
         return Calm(falling[-1][0] / E8 if falling else _LOWEST, -rising[-1][0] / E8 if rising else _HIGHEST, until_ms)
 
     def _until_ms(self) -> int:
-        """Where every band ends: after the next deadline, or what the session itself changes."""
+        """When every band ends: after the next deadline, or the next change by the session itself."""
         until = index.next_deadline_ms(self.state)
         until_ms = FOREVER_MS if until is None else until
         change_ms = self._next_change_ms()
         return 1 + (until_ms if change_ms is None or change_ms > until_ms else change_ms)
 
     def bands(self) -> Mapping[str, Calm]:
-        """The band of every market, as it has been since the last command."""
+        """The band of every market. It stays the same until the next command."""
         if self._banded_seq != self.seq:
             until_ms, markets = self._until_ms(), self.state.markets
             self._bands_now = {coin: self._band(markets[coin], until_ms) for coin in self.cursors}
@@ -183,7 +179,7 @@ class SimulatedExchange(Machine):
         return self._bands_now
 
     def skip(self, cursor: MarketCursor, last: int) -> None:
-        """Bars up to row `last` have touched nothing: all that is left of them is the close."""
+        """Bars up to row `last` touch nothing: the venue will only see the last close."""
         self._leave(cursor, last)
         self.clock.move_to(cursor.ts[last] + cursor.step_ms - 1)
 
@@ -193,7 +189,7 @@ class SimulatedExchange(Machine):
         self._skipped[cursor.coin] = cursor.ts[last]
 
     def pass_bar(self, cursor: MarketCursor, row: int) -> None:
-        """One whole bar of a session with one market; its earlier bars were skipped. The clock stands in its last millisecond then."""
+        """Show the venue one whole bar of the only market; earlier bars are skipped. Afterwards the clock stands in the bar's last millisecond."""
         end_ms = cursor.ts[row] + cursor.step_ms - 1
         change_ms = self._next_change_ms()
         if row > cursor.at:
@@ -208,7 +204,7 @@ class SimulatedExchange(Machine):
         self.clock.move_to(end_ms)
 
     def advance(self, to_ms: int) -> None:
-        """All markets up to `to_ms`, point by point, each thing at its own instant."""
+        """Move all markets to `to_ms`, point by point, each change at its own instant."""
         while (change_ms := self._next_change_ms()) is not None and change_ms <= to_ms:
             self._walk(max(change_ms - 1, self.clock.now_ms()))
             if self._changes and self._changes[0][0] <= change_ms:
@@ -219,8 +215,8 @@ class SimulatedExchange(Machine):
         self._walk(to_ms)
 
     def is_calm(self, to_ms: int, bands: Mapping[str, Calm]) -> bool:
-        """Whether nothing can happen up to `to_ms`, where a bar ends, in any market. Of a bar that is longer the whole range counts, unless it has no
-        point until then."""
+        """True if nothing can happen in any market up to `to_ms`, where a bar ends. A bar that ends later counts with its whole range, unless none of its
+        points comes by then."""
         for coin, cursor in self.cursors.items():
             row = cursor.at
             if row >= cursor.end or cursor.ts[row] > to_ms or (cursor.step and cursor.next_point_ms() > to_ms):
@@ -231,7 +227,7 @@ class SimulatedExchange(Machine):
         return True
 
     def calm_until(self, to_ms: int, bands: Mapping[str, Calm]) -> int:
-        """Up to when, and no later than `to_ms`, nothing can happen in any market: where a bar ends, of lanes whose bars are equally long."""
+        """The last close, at most `to_ms`, up to which nothing can happen in any market. All markets must have bars of one length."""
         step_ms = 0
         to_ms = min([to_ms, *(band.until_ms - 2 for band in bands.values())])
         for coin, cursor in self.cursors.items():
@@ -247,8 +243,8 @@ class SimulatedExchange(Machine):
         return (to_ms + 1) // step_ms * step_ms - 1
 
     def skip_to(self, to_ms: int) -> None:
-        """What `is_calm` or `calm_until` has found: the bars that end up to `to_ms` leave their close. One that ends later stays where it is: what has
-        passed of it is told to the venue before the next command."""
+        """Skip the bars that end by `to_ms`, as `is_calm` or `calm_until` allows. A bar that ends later stays: the venue sees its past points before the
+        next command."""
         for cursor in self.cursors.values():
             row = cursor.at
             if row < cursor.end and cursor.ts[row] <= to_ms:
@@ -263,33 +259,33 @@ class SimulatedExchange(Machine):
         self.clock.move_to(to_ms)
 
     def show_marks(self) -> None:
-        self._tell_passed()
+        self._show_passed_points()
         super().show_marks()
 
     def forget(self, first: int) -> None:
-        """Events before number `first` are written away, and nobody asks the account for them; its trades are packed when they are over."""
+        """Forget events before number `first`, which are written to disk, and pack finished trades."""
         account = self.account
         while account.events_first < first:
             forget_oldest(account)
         pages.fold_trades(account)
 
     def beat(self, ahead_ms: int = 0) -> None:
-        """A heartbeat; the beats of the next `ahead_ms` are said with it."""
+        """One heartbeat that stands for all heartbeats of the next `ahead_ms`."""
         self.catch_up()
         self.run(Heartbeat(ACCOUNT, ahead_ms))
 
     # ── As a machine ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self, command: Command) -> Any:
-        """As the service, at the clock's instant: it never stands beyond the prices that have been taken."""
+        """Run a command at the clock's instant, as the service does. The clock is never ahead of the prices."""
         self.caught_ms = self.clock.now_ms()
         return super().run(command)
 
     def catch_up(self) -> int:
-        """Prices have been taken as far as the clock stands; deadlines may lie between the last of them and now."""
+        """Run the deadlines between the last price and the clock's instant. Prices are always taken up to the clock."""
         now = self.clock.now_ms()
         waiting = self.state.deadlines
-        if waiting and waiting[0][0] <= now:  # Nothing is due before the first of them, stale or not.
+        if waiting and waiting[0][0] <= now:  # Stale deadlines only ever come too early.
             deadline = index.next_deadline_ms(self.state)
             if deadline is not None and deadline <= now:
                 self._run_deadlines(before_ms=now + 1)
@@ -297,7 +293,7 @@ class SimulatedExchange(Machine):
 
     def _apply(self, command: Command, at_ms: int) -> Any:
         if self._is_behind:
-            self._tell_passed()
+            self._show_passed_points()
         if self._marks:
             self._say_marks()
         applied = apply(self.state, command, at_ms)
@@ -307,22 +303,22 @@ class SimulatedExchange(Machine):
         return applied
 
     def _say_marks(self) -> None:
-        """What the command SetMarks does. Nobody replays a session from a log, so nobody is told."""
+        """The effect of the command SetMarks. A session has no log to replay, so the command itself is left out."""
         for coin, px in self._marks.items():
             market = self.state.markets[coin]
             market.see(px)
             market.volume_left = 0
-            market.begin_bar(self._skipped[coin], px, px)  # Only its last millisecond is left of it.
+            market.begin_bar(self._skipped[coin], px, px)  # Only the bar's last millisecond is left.
         self._marks = {}
 
-    def _tell_passed(self) -> None:
-        """What has passed of longer bars that were calm so far. None of it meets anything; orders of this instant have to find the bar as it is."""
+    def _show_passed_points(self) -> None:
+        """Show the venue the past points of longer bars that were skipped so far. They touch nothing, but new orders must meet the current bar."""
         if self._is_behind:
             self._is_behind = False
             self._pass_points(self.clock.now_ms())
 
     def _pass_points(self, to_ms: int) -> bool:
-        """The points of all markets up to `to_ms`; False when there are none."""
+        """Apply the points of all markets up to `to_ms`; False when there are none."""
         if bars := self._whole_bars(to_ms):
             self._apply(PassBars(tuple(bars)), to_ms)
             return True
@@ -335,7 +331,7 @@ class SimulatedExchange(Machine):
         return bool(found)
 
     def _whole_bars(self, to_ms: int) -> list[PassBar]:
-        """The next bar of each market, taken, where all of them begin at one instant and end at `to_ms`; else none, and nothing is taken."""
+        """Take the next bar of each market if all of them are whole and end at `to_ms`; otherwise take nothing."""
         cursors = [cursor for cursor in self.cursors.values() if cursor.at < cursor.end]
         for cursor in cursors:
             if (
@@ -380,7 +376,7 @@ SCOPED_KEY: Final = "key_00000002"  # the first is the account's own
 
 
 def apply_caps(exchange: SimulatedExchange, caps: Mapping[str, Cap], *, account: str, owner: str) -> str:
-    """Make the account's limits and the session's key, by the commands that a request would give. Answers the id of the key to trade with."""
+    """Set the account's limits and create the session's key with the commands that a request gives. Returns the id of the key to trade with."""
     from bot.service.operations.keys import cap, key_of
     from bot.service.security.auth import Minted
     from bot.venue.commands import ChangeSettings, CreateKey
@@ -394,7 +390,7 @@ def apply_caps(exchange: SimulatedExchange, caps: Mapping[str, Cap], *, account:
         exchange.run(ChangeSettings(account, trade, daily))
     if key_request is None:
         return owner
-    # No secret is made: nobody signs in to a session.
+    # The key has no secret, because nobody signs in to a session.
     key = key_of(key_request, Minted("", SCOPED_KEY, "", ""), account, exchange.state.now_ms, "key")
     exchange.run(CreateKey(key))
     return key.id

@@ -19,7 +19,7 @@ from bot.words import many
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The candles of a session, by lane and by series, and its range. `cold` says which series have too short a past for their strategies."""
+    """The candles of a session by market and by series, and its range. `cold`: one sentence for each series whose history is shorter than its warm-up."""
 
     cursors: list[MarketCursor]
     series_cursors: list[SeriesCursor]
@@ -41,14 +41,14 @@ def timeline_of(
     candles: Sequence[Candles], series: Sequence[Series], options: SessionOptions, warmups: Mapping[Series, int] | None = None,
     *, is_cut: bool = False,
 ) -> Timeline:  # fmt: skip
-    """Of each market the finest candles drive; coarser series are made of them. ConfigError for what cannot be played. Candles that are the beginning
-    of others (`is_cut`) need not have enough of what those have enough of."""
+    """The finest candles of each market set its prices; coarser series are made of them. ConfigError when the candles do not fit the options. `is_cut`: the
+    candles are the beginning of those of another session, so that they may end before a warm-up or a settlement does."""
     driving = {one.market: one for one in drivers(candles)}
     markets = sorted({one.market for one in series})
     for market in markets:
         if market not in driving:
             raise ConfigError(
-                f"there are no candles of {market}, which a strategy trades; the data hold {', '.join(sorted(driving)) or 'nothing'}"
+                f"there are no candles of {market}, which a strategy trades; the data have {', '.join(sorted(driving)) or 'nothing'}"
             )
     used = [driving[market] for market in markets]
     start_ms = start_of(options.start_ms, used)
@@ -57,16 +57,16 @@ def timeline_of(
     cursors = [MarketCursor(one, start_ms=start_ms, end_ms=min(end_ms, ends.get(one.market, end_ms))) for one in used]
     for cursor in cursors:
         if cursor.first >= cursor.end:
-            there = f"the data hold it from {iso(cursor.ts[0])} to {iso(cursor.ts[-1] + cursor.step_ms)}"
+            there = f"its candles run from {iso(cursor.ts[0])} to {iso(cursor.ts[-1] + cursor.step_ms)}"
             raise ConfigError(f"the range is empty: there is no whole candle of {cursor.coin} in it; {there}")
     lasts = [cursor.ts[cursor.end - 1] + cursor.step_ms for cursor in cursors]  # no price comes after the last candle
-    if not is_cut:  # One that is settled amid a candle ends later than its last whole one.
+    if not is_cut:  # A market that is settled inside a candle ends after its last whole candle.
         lasts += [at_ms for at_ms in ends.values() if at_ms <= end_ms]
     end_ms = min(end_ms, max(lasts))
     for outage in options.outages:
         if not start_ms <= outage.at_ms < end_ms:
             raise ConfigError(
-                f"outage {iso(outage.at_ms)}: the session is of {iso(start_ms)} to {iso(end_ms)}, and the outage begins outside of it"
+                f"outage {iso(outage.at_ms)}: it must begin within the session, {iso(start_ms)} to {iso(end_ms)}"
             )
     by_coin = {cursor.coin: cursor for cursor in cursors}
     series_cursors: list[SeriesCursor] = []
@@ -74,7 +74,7 @@ def timeline_of(
     for one in sorted(set(series)):
         if INTERVAL_MS[one.interval] < by_coin[one.market].step_ms:
             raise ConfigError(
-                f"a strategy hears {one.interval} bars of {one.market}, and the data are {by_coin[one.market].interval}: finer data are needed"
+                f"a strategy needs {one.interval} bars of {one.market}, and the data have {by_coin[one.market].interval} bars; give finer data"
             )
         series_cursor = SeriesCursor(
             by_coin[one.market], driving[one.market], one.interval,
@@ -84,34 +84,34 @@ def timeline_of(
         if needed > len(series_cursor.candles) and not is_cut:
             raise ConfigError(
                 f"the warm-up is longer than the data: a strategy needs {many(needed, f'{one.interval} bar')} of {one.market} "
-                f"before its first decision, and the data hold {len(series_cursor.candles)}"
+                f"before its first decision, and the data have {len(series_cursor.candles)}"
             )
         if needed > max(1, series_cursor.at):
             cold.append(
-                f"{one.market}: of {many(needed, f'{one.interval} bar')} of warm-up {series_cursor.at} lie before the range, the others in it"
+                f"{one.market}: {series_cursor.at} of the {many(needed, f'{one.interval} bar')} of warm-up lie before the range, the others in it"
             )
         series_cursors.append(series_cursor)
     return Timeline(cursors, series_cursors, start_ms, end_ms, tuple(cold))
 
 
 def _settled(options: SessionOptions, data_end_ms: Mapping[str, int], *, start_ms: int, is_cut: bool) -> dict[str, int]:
-    """When each event market ends that is settled. ConfigError for a settlement that could not come about."""
+    """When each event market with a settlement ends. ConfigError for a settlement that cannot happen."""
     ends, last_ms = {}, max(data_end_ms.values(), default=0)
     for market, one in options.settlements.items():
         if market not in data_end_ms:
-            raise ConfigError(f"{market} is to be settled, and no strategy trades it")
+            raise ConfigError(f"{market} cannot be settled: no strategy trades it")
         if CATALOGUE[market].spec.margin_mode != "full":
-            raise ConfigError(f"{market} is no event market: nothing else is settled")
+            raise ConfigError(f"{market} cannot be settled: it is not an event market")
         ends[market] = at_ms = one.after(data_end_ms[market])
         if at_ms <= start_ms:
             raise ConfigError(f"{market} is settled at {iso(at_ms)}, and the session begins at {iso(start_ms)}")
         if last_ms < at_ms and not is_cut and (options.end_ms is None or at_ms <= options.end_ms):
             raise ConfigError(
-                f"{market} is settled at {iso(at_ms)}, and the data end at {iso(last_ms)}: say no time to settle it where its candles end"
+                f"{market} is settled at {iso(at_ms)}, and the data end at {iso(last_ms)}; leave the time out to settle it at its last candle"
             )
     return ends
 
 
 def series_of(placed: Sequence[StrategySpec]) -> list[Series]:
-    """Every series that some strategy listens to."""
+    """Every series that a strategy listens to."""
     return sorted({Series(market, one.interval) for one in placed for market in one.strategy.markets})

@@ -1,6 +1,6 @@
-"""Twins: the venue's own objects under the field names of the wire, for the one reader in this process. Each amount is a Decimal.
+"""Adapters: the venue's own objects under the field names of the wire, for the kernel in this process. Each amount is a Decimal.
 
-A contract test holds every field of every twin against what a client would have parsed. Nothing is kept: a twin is read before the next command.
+A test compares every field of every adapter with what a client would have parsed. An adapter must be read before the next command.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from bot.venue.state import Account, Trade
 
 
-AMOUNTS_KEPT: Final = 512  # each is read several times, and an order's size comes in all of its events
+AMOUNTS_KEPT: Final = 512  # each amount is read several times, and an order's size is in all of its events
 
 
 @lru_cache(maxsize=AMOUNTS_KEPT)
 def exact(value: int) -> Decimal:
-    """A scaled amount: the default context's 28 digits hold every amount that a session can reach; a larger one goes by its text."""
+    """A scaled amount as a Decimal. The default context has 28 digits; a larger amount is converted through its text."""
     return Decimal(value) * _E_8 if -_DIGITS_28 < value < _DIGITS_28 else decimal_of_e8(value)
 
 
@@ -55,7 +55,7 @@ class _Data:
 
 
 class FillAdapter:
-    """What the mirror and the books read of it is nearly all of it: every field at once, each a plain attribute."""
+    """Account state and attribution read nearly every field, so all are computed at once."""
 
     __slots__ = (
         "absorbed_usd", "balance_usd", "entry_px", "fee_usd", "intent", "kind", "liquidity", "oid", "position_size", "px", "realized_pnl_usd",
@@ -120,7 +120,7 @@ class FundingAdapter(_Data):
 
 
 class EventAdapter:
-    """One event. Types that are rare are parsed like a client's."""
+    """One event. Rare types are parsed from JSON, as a client does."""
 
     __slots__ = ("coin", "data", "id", "idempotency_key", "of", "request_id", "subtype", "ts", "type")
 
@@ -142,7 +142,7 @@ class EventAdapter:
 
 
 def wire_event(happened: e.Event) -> Event:
-    """The event as a client would have it."""
+    """The event as a client parses it."""
     return Event.model_validate_json(json.dumps(event_views.event(happened)))
 
 
@@ -189,7 +189,7 @@ class EventsPageAdapter:
 
 
 class PlanAdapter:
-    """Plan, made when it is first looked into: most strategies never do."""
+    """Plan, parsed at its first use, because most strategies never read it."""
 
     __slots__ = ("_made", "_quoted")
 
@@ -217,7 +217,7 @@ class PlanResultAdapter:
 
 
 class TradeAdapter:
-    """Trade, as it stands when it is read; the id is what the runtime asks for."""
+    """Trade in its state at the time of reading. The runtime mostly needs the id alone."""
 
     __slots__ = ("_account", "_trade", "id")
 
@@ -233,7 +233,7 @@ class TradeAdapter:
 
 
 class OrderResultAdapter:
-    """OrderResult: the trade at once, the rest from the operation's own answer while nothing else has happened."""
+    """OrderResult: the trade is there at once; the rest comes from the operation's own answer and must be read before the next command."""
 
     __slots__ = ("_whole", "trade")
     dry_run = False

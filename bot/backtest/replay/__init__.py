@@ -1,1 +1,1 @@
-"""A recorded stretch run again, and one cause for everything that differs. Start with `comparison.py`."""
+"""Runs a recorded stretch again and names one cause for each difference. Start with `comparison.py`."""

@@ -1,7 +1,7 @@
-"""Report: a run's folder as one page that needs nothing else: no network, no second file. Draws what was kept, and reckons no money.
+"""The HTML report of a run: one file that needs no network and no second file. It draws recorded figures and computes no money.
 
-`render_html` is text from text: drawings as the JSON that plotly's script takes, beside that script, tables as HTML. Everything that came from a file
-is escaped. The same folder gives the same bytes. Of the package plotly only its files are used: its Python would cost more than all the rest.
+`render_html` writes drawings as JSON for plotly's script, that script, and tables as HTML. Everything that came from a file is escaped. The same
+folder gives the same bytes. Only the script files of the package plotly are used, because importing its Python code is slow.
 """
 
 from __future__ import annotations
@@ -23,23 +23,27 @@ from bot.clock import HOUR_MS, datetime_of, iso, ms_of
 from bot.errors import BotError
 from bot.words import many
 
-POINTS_MAX: Final = 4_000  # of a curve: about one a pixel on the widest screen
-TRADES_MAX: Final = 2_000  # with their stops and targets drawn, of one market; the table has as many
+POINTS_MAX: Final = 4_000  # of a curve: about one for each pixel of a wide screen
+TRADES_MAX: Final = 2_000  # drawn with stops and targets in one market; rows of the table of trades
 LEVELS_MAX: Final = 2 * TRADES_MAX  # stops, and targets, of one market
-GUARDIANS_MAX: Final = 100  # of the account, as lines on each market
+GUARDIANS_MAX: Final = 100  # of the account: lines on each market's chart
 ROWS_MAX: Final = 500
-ORDERS_SHOWN: Final = 20  # for which the path mattered
-LENGTHS: Final = ("latency_ms", "for_ms")  # of time; what else ends in _ms is an instant
-SHOWN_CHARS: Final = 60  # of a value that differs
-MARKERS: Final = ((1_000, 4), (300, 5), (80, 7), (0, 9))  # so many trades: their markers' size
+ORDERS_SHOWN: Final = 20  # whose fills depend on the path
+LENGTHS: Final = ("latency_ms", "for_ms")  # durations; every other name that ends in _ms is an instant
+SHOWN_CHARS: Final = 60  # of a value in a list of differences
+MARKERS: Final = ((1_000, 4), (300, 5), (80, 7), (0, 9))  # from this number of trades on: size of their markers
 MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 GREEN, RED, GREY, BLUE, AMBER = "#1a7f5a", "#c0392b", "#7f8c8d", "#2c6fbb", "#c77d0a"
 Rows = Iterable[Sequence[object]]
 Drawing = dict[str, Any]  # {"data": traces, "layout": ...} by plotly's own schema
-# Of summary.json: counts, and where the first of each code is.
+# Of summary.json: the counts, and the name of the first order of each code.
 FIRST: Final = {"refusals": "firstRefusals", "rejections": "firstRejections", "unfilled": "firstUnfilled"}
-FAILURES: Final = {"refusals": "Refused by the gate", "rejections": "Refused by the service", "unfilled": "Not filled"}
-COSTS: Final = {  # of summary.json, in the order of a page
+FAILURES: Final = {
+    "refusals": "Refused by the risk check",
+    "rejections": "Refused by the service",
+    "unfilled": "Not filled",
+}
+COSTS: Final = {  # of summary.json, in the order of the report
     "realizedUsd": "Realised, before costs",
     "feesUsd": "Fees",
     "fundingUsd": "Funding",
@@ -57,7 +61,7 @@ _AMOUNTS: Final = {
 
 
 def render_html(run: StoredRun, other: StoredRun | None = None) -> str:
-    """The whole page: of one run, or of two side by side."""
+    """The HTML of one run, or of two side by side."""
     script, template = _plotly("plotly.min.js"), _plotly("templates/plotly_white.json")
     runs = [run] if other is None else [run, other]
     parts = [_head(runs), _cards(run) if other is None else _compared(run, other)]
@@ -72,7 +76,7 @@ def render_html(run: StoredRun, other: StoredRun | None = None) -> str:
             )
         parts.append(_section("R multiples", _drawn("r", _r_multiples(run))))
         parts += [
-            _section("By strategy", _by_strategy(run)), _section("Booked to each strategy, of shared positions its share", _booked(run)), _section("By market", _table(SUMS, sums(by_market(run)))), _section("Guardians", _guardians(run)),
+            _section("By strategy", _by_strategy(run)), _section("Attributed to each strategy, with its share of shared positions", _booked(run)), _section("By market", _table(SUMS, sums(by_market(run)))), _section("Guardians", _guardians(run)),
             _section("Outages", _outages(run)), *(_section(said, _refusals(run, by)) for by, said in FAILURES.items()),
             _section("Trades", _trades(run)),
         ]  # fmt: skip
@@ -89,12 +93,12 @@ def _plotly(name: str) -> str:
         import plotly
     except ImportError as error:
         raise BotError(
-            "a report needs the package plotly: install bracketbot[report]. bot report RUN --json needs nothing"
+            "a report needs the package plotly: install bracketbot[report]. `bot report RUN --json` works without it"
         ) from error
     try:
         return (Path(plotly.__file__).parent / "package_data" / name).read_text(encoding="utf-8")
     except OSError as error:
-        raise BotError(f"the package plotly is not whole: {error}; install bracketbot[report] again") from None
+        raise BotError(f"the package plotly is incomplete: {error}; install bracketbot[report] again") from None
 
 
 # -- figures
@@ -117,7 +121,7 @@ def _titled(text: str, **more: Any) -> dict[str, Any]:
 
 
 def _upright(x0: object, x1: object, text: str | None, **look: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A line, or a stretch, over the whole height of a drawing, and what is written at its top."""
+    """A vertical line, or a band, over the whole height of a drawing, with the text at its top."""
     place = {"xref": "x", "yref": "y domain"}
     shape = {**place, "x0": x0, "x1": x1, "y0": 0, "y1": 1, **look}
     note = {**place, "x": x0, "y": 1, "xanchor": "left", "yanchor": "top", "showarrow": False, "text": text}
@@ -132,7 +136,7 @@ def _drawn(name: str, drawing: Drawing | None) -> str:
 
 
 def _equity(runs: Sequence[StoredRun]) -> Drawing:
-    """Account value, the fall from its peak, and the notional held, under one time axis."""
+    """Account value, drawdown and exposure over one time axis."""
     traces: list[dict[str, Any]] = []
     for number, run in enumerate(runs):
         rows = _thinned(run.equity)
@@ -164,7 +168,7 @@ def _equity(runs: Sequence[StoredRun]) -> Drawing:
     }
     if is_one:
         bottom["yaxis3"] = _titled("Exposure [$]", domain=[0, 0.18], tickformat=",")
-        if not any(runs[0].exposure):  # A line at zero in the middle of its axis looks like something.
+        if not any(runs[0].exposure):  # Without this range a line at zero lies in the middle of its axis.
             bottom["yaxis2"]["range"], bottom["yaxis3"]["range"] = [-1, 0], [0, 1]
     time = {"type": "date", "anchor": "y3" if is_one else "y2"}  # below the lowest of them
     top = _titled("Equity [$]", domain=[0.48 if is_one else 0.4, 1], tickformat=",")
@@ -177,7 +181,7 @@ def _marks(found: Sequence[tuple[dict[str, Any], list[dict[str, Any]]]]) -> dict
 
 
 def _thinned(values: Sequence[float]) -> list[int]:
-    """At most POINTS_MAX rows: of each bucket the lowest and the highest, so that no fall is lost."""
+    """At most POINTS_MAX rows: the lowest and highest of each bucket, so that every drawdown stays visible."""
     if len(values) <= POINTS_MAX:
         return list(range(len(values)))
     per = -(-2 * len(values) // POINTS_MAX)
@@ -190,7 +194,7 @@ def _thinned(values: Sequence[float]) -> list[int]:
 
 
 def _market(run: StoredRun, market: str) -> Drawing:
-    """Candles, and each trade with its entry, exit, stop and target; where a guardian acted."""
+    """Candles, each trade with its entry, exit, stop and target, and where guardians acted."""
     candles = run.chart[market]
     at = [iso(ts) for ts in candles["ts"]]
     traces: list[dict[str, Any]] = [{
@@ -234,7 +238,7 @@ def _market(run: StoredRun, market: str) -> Drawing:
         for one in of_account[-GUARDIANS_MAX:]
     ]
     prices = _titled("USD", tickformat=",")
-    if candles["low"]:  # A stop far away is no reason to make the candles a line.
+    if candles["low"]:  # A distant stop must not flatten the candles.
         low, high = min(candles["low"]), max(candles["high"])
         room = (high - low) * 0.12 or abs(high) * 0.01
         prices["range"] = [low - room, high + room]
@@ -261,7 +265,7 @@ def _head(runs: Sequence[StoredRun]) -> str:
     for run in runs:
         stats, options = run.summary["course"], run.manifest["options"]
         partial = (
-            ' <strong class="warn">ended early: what is shown is what was reached</strong>'
+            ' <strong class="warn">ended early: the figures cover the part that ran</strong>'
             if stats["isPartial"]
             else ""
         )
@@ -274,7 +278,7 @@ def _head(runs: Sequence[StoredRun]) -> str:
 
 
 def ran_text(run: StoredRun) -> str:
-    """Of when a run is, and what it began with; and whether it came to its end."""
+    """The range of a run, its starting balance, and whether it ended early."""
     stats = run.summary["course"]
     ended = ", PARTIAL: ended early" if stats["isPartial"] else ""
     usd = _usd(run.summary["startUsd"])
@@ -284,7 +288,7 @@ def ran_text(run: StoredRun) -> str:
 
 
 def _paths_of(band: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """What a band has of each other path policy; older runs have one of them."""
+    """The figures of each other path policy; older runs have one."""
     paths: Mapping[str, Mapping[str, Any]] = band.get("paths") or {band["path"]: band}
     return paths
 
@@ -299,14 +303,14 @@ def range_of(band: Mapping[str, Any] | None, name: str, value: Any) -> tuple[Any
 
 
 def band_lines(band: Mapping[str, Any]) -> list[str]:
-    """How far the path policies are apart and the first orders for which the path mattered, in lines for a terminal."""
+    """How far the path policies differ, and the first orders whose fills depend on the path, as lines for a terminal."""
     paths = _paths_of(band)
     differ = {name: one["differing"] for name, one in paths.items() if any(one["differing"].values())}
     if not differ:
         return [f"band: the paths {', '.join(paths)} give the same trades"]
     lines = [
         f"band: the path {name} ends at {_usd(paths[name]['figures']['Equity Final [$]'])}; "
-        f"{many(one['here'], 'trade')} here and {one['there']:,} there differ"
+        f"{many(one['here'], 'trade')} of this run and {one['there']:,} of that path differ"
         for name, one in differ.items()
     ]
     same = [name for name in paths if name not in differ]
@@ -315,11 +319,11 @@ def band_lines(band: Mapping[str, Any]) -> list[str]:
     orders, count = band.get("orders", ()), band.get("orderCount", 0)
     if count:
         lines.append(
-            f"band: the path mattered for the orders of {many(count, 'trade')}; what else differs follows from them"
+            f"band: the fills of {many(count, 'trade')} depend on the path; all other differences follow from them"
         )
     elif "orders" in band:
         lines.append(
-            "band: every trade that all have was filled alike; funding, and the sizes and trades that follow from it, make the difference"
+            "band: every trade that all paths have was filled alike; the differences come from funding, and from the sizes and trades that follow from it"
         )
     lines += [f"band: {_path_text(one)}" for one in orders[:ORDERS_SHOWN]]
     if count > ORDERS_SHOWN:
@@ -328,7 +332,7 @@ def band_lines(band: Mapping[str, Any]) -> list[str]:
 
 
 def _path_text(one: Mapping[str, Any]) -> str:
-    """A trade that depends on the path: under which policies it was filled how."""
+    """A trade that depends on the path, with its fills under each policy."""
     by: dict[str, list[str]] = {}
     for name, fills in one["fills"].items():
         by.setdefault(fills, []).append(name)
@@ -346,7 +350,7 @@ def _band(run: StoredRun) -> str:
 
 
 def proof_text(proof: Mapping[str, Any]) -> str:
-    """Whether the strategies were proven to be causal, of summary.json."""
+    """Whether the strategies were proven to be causal, from summary.json."""
     if proof["differs"] is not None:
         return f"Not causal: {proof['differs']}"
     cuts = f"equal decisions on data cut at {many(len(proof['cutsMs']), 'instant')}, {many(proof['eventsCompared'], 'event')} compared"
@@ -356,7 +360,7 @@ def proof_text(proof: Mapping[str, Any]) -> str:
 
 
 def outside_text(outside: Sequence[str]) -> str:
-    """What strategies have read that no cut reaches: the first, and how many more."""
+    """What strategies read outside of the cut data: the first source, and how many more."""
     more = len(outside) - 1
     return outside[0] + (f" and {many(more, 'other source')}" if more else "")
 
@@ -391,16 +395,16 @@ def _compared(run: StoredRun, other: StoredRun) -> str:
     ]
     told = differences(run, other) or filter(None, [unexplained(run, other)])
     return _table(("", run.name, other.name, "difference"), rows, whole=True) + _section(
-        "What differs in what was run", _list(told)
+        "What was run differently", _list(told)
     )
 
 
 def compared(run: StoredRun, other: StoredRun) -> list[tuple[str, Any, Any, Any]]:
-    """Each figure and cost of two runs, and by how much the other's is more; None where there is none."""
+    """Each figure and cost of two runs, and the difference of the second from the first; None where one run has none."""
     mine, theirs = (dict(one.summary["figures"]) for one in (run, other))
     here, there = costs_of(run), costs_of(other)
     for said in COSTS.values():
-        if said in here or said in there:  # What only one of them has cost the other nothing.
+        if said in here or said in there:  # A cost that one run lacks is 0 there.
             mine[f"{said} [$]"], theirs[f"{said} [$]"] = here.get(said, 0.0), there.get(said, 0.0)
     rows = []
     for name in dict.fromkeys([*mine, *theirs]):
@@ -411,19 +415,19 @@ def compared(run: StoredRun, other: StoredRun) -> list[tuple[str, Any, Any, Any]
 
 
 def differences(run: StoredRun, other: StoredRun) -> list[str]:
-    """What differs between two manifests, by its path; nothing when the runs were of the same things."""
+    """The differences between two manifests, each with its path; empty when both ran the same."""
     found: list[str] = []
     _differ("", run.manifest, other.manifest, found)
     return found
 
 
 def unexplained(run: StoredRun, other: StoredRun) -> str | None:
-    """What is to be said where two runs of equal manifests have other events."""
+    """A note when two runs with equal manifests have different events."""
     if differences(run, other) or run.summary["eventDigest"] == other.summary["eventDigest"]:
         return None
     return (
-        "nothing that the runs have recorded, and yet the events differ: a run that was stopped early, what a package that a strategy imports "
-        "requires in turn, a file that it reads, or chance in it are not among that"
+        "the manifests are equal, but the events differ. A manifest does not record: that a run was stopped early, the requirements of packages "
+        "that a strategy imports, files that a strategy reads, and random numbers in it"
     )
 
 
@@ -443,7 +447,7 @@ def _differ(path: str, one: Any, other: Any, found: list[str]) -> None:
             one, other = (iso(at) if isinstance(at, int) else at for at in (one, other))
         shown = [value if isinstance(value, str) and len(value) < 40 else json.dumps(value) for value in (one, other)]
         alike = next((n for n, (mine, its) in enumerate(zip(*shown, strict=False)) if mine != its), 0)
-        # What differs is to be seen, with a little of what stands before it.
+        # Show the part that differs, with a little text before it.
         cut = max(0, alike - SHOWN_CHARS // 4) if max(map(len, shown)) > SHOWN_CHARS else 0
         start, until = "..." if cut else "", cut + SHOWN_CHARS
         found.append(
@@ -452,7 +456,7 @@ def _differ(path: str, one: Any, other: Any, found: list[str]) -> None:
 
 
 def _by_name(value: Any) -> Any:
-    """A list of things that have a name, or a market with its interval, as a mapping."""
+    """A list of named items, or of markets with intervals, as a mapping."""
     if not (isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value)):
         return value
     named = {" ".join(str(one[key]) for key in ("name", "market", "interval") if key in one): one for one in value}
@@ -464,8 +468,7 @@ def _are_sentences(value: Any) -> bool:
 
 
 def monthly(run: StoredRun) -> dict[int, list[float | None]]:
-    """Return in percent of each month of each year, January first, from the last value of the month before, and of the year in the end.
-    None where there is no value."""
+    """For each year: the return in percent of each month, January first, and of the whole year last. None for a month without a value."""
     ends: dict[tuple[int, int], float] = {}
     row = 0
     while row < len(run.at_ms):
@@ -496,8 +499,8 @@ def _costs(run: StoredRun) -> str:
 
 
 def costs_of(run: StoredRun) -> dict[str, float]:
-    """What a result is made of, by its words: realised, less fees, with funding, what is unrealised at the end, and what the liquidator's backstop
-    paid, where it did. Slippage is inside it all."""
+    """The parts of a result in USD, by name: realised, fees, funding, unrealised at the end, and the liquidator's backstop if it paid. Slippage is already
+    inside the realised part."""
     costs = {name: float(usd) for name, usd in run.summary["costs"].items()}
     return {
         said: costs[name] for name, said in COSTS.items() if name in costs and (costs[name] or name != "backstopUsd")
@@ -526,7 +529,7 @@ def _booked(run: StoredRun) -> str:
 
 
 def by_market(run: StoredRun) -> dict[str, dict[str, Any]]:
-    """Finished trades, result and costs of each market, as summary.json has them of each strategy."""
+    """Finished trades, result and costs of each market, in the form that summary.json has for each strategy."""
     found: dict[str, list[StoredTrade]] = {}
     for trade in run.trades:
         found.setdefault(trade.market, []).append(trade)
@@ -542,21 +545,21 @@ def by_market(run: StoredRun) -> dict[str, dict[str, Any]]:
 
 
 def _guardian_of(run: StoredRun) -> dict[int, str]:
-    """Of each trade that a guardian ended, by its number, which it was: the newest that had to do with it."""
+    """For each trade that a guardian ended, by number: the type of the newest guardian that acted on it."""
     fired = run.summary.get("guardians", ())
     found = {number: one["type"] for one in fired for number in one.get("trades", ())}
     return {one.number: found[one.number] for one in run.trades if one.exit_kind in BY_GUARDIAN and one.number in found}
 
 
 def _action_text(one: Mapping[str, Any]) -> str:
-    """What a guardian did: its action; the order of a schedule; or nothing, and why."""
+    """What a guardian did: its action, an order of a schedule, or nothing with the reason."""
     if one["action"] is not None:
         return str(one["action"])
     return "ordered" if one.get("trades") else " ".join(filter(None, ("nothing:", one.get("code") or one["reason"])))
 
 
 def guardian_text(one: Mapping[str, Any]) -> str:
-    """A guardian of summary.json in a line for a terminal."""
+    """A guardian of summary.json as a line for a terminal."""
     result = one.get("resultUsd")
     on = "" if one["market"] is None else f" on {one['market']}"
     cost = "" if result is None else f", trade {', '.join(map(str, one['trades']))}, {_signed(result)} USD"
@@ -572,7 +575,7 @@ def _guardians(run: StoredRun) -> str:
         )
         for one in fired[-ROWS_MAX:]
     ]  # fmt: skip
-    names = ("when (UTC)", "guardian", "of", "did", "because of", "trade", "its fills, after fees")
+    names = ("when (UTC)", "guardian", "market", "action", "reason", "trade", "result of its fills, after fees")
     return _table(names, rows) + _more(len(fired))
 
 
@@ -588,7 +591,7 @@ def _outages(run: StoredRun) -> str:
 
 
 def refusals_text(summary: Mapping[str, Any], by: str) -> list[str]:
-    """What the gate (`refusals`) or the service (`rejections`) refused, or it took and did not fill (`unfilled`), in lines for a terminal."""
+    """Orders that the risk check refused (`refusals`), that the service refused (`rejections`), or that it did not fill (`unfilled`), as lines for a terminal."""
     first = summary.get(FIRST[by], {})
     said = FAILURES[by]
     return [
@@ -608,7 +611,7 @@ def _refusals(run: StoredRun, by: str) -> str:
         (code, count, _failure_text(first[code]) if code in first else "")
         for code, count in run.summary.get(by, {}).items()
     ]
-    return _table(("code", "times", "the first"), rows)
+    return _table(("code", "times", "first order"), rows)
 
 
 def _trades(run: StoredRun) -> str:
@@ -640,19 +643,19 @@ def _trades(run: StoredRun) -> str:
     return _table(names, rows) + _more(len(run.trades))
 
 
-# -- words
+# -- text
 
 
 def _undrawn(run: StoredRun, market: str) -> str:
-    """What the chart of a market does not show."""
+    """A note on trades that the chart of a market does not show."""
     count = sum(one.market == market for one in run.trades)
     if not count:
-        return "<p>No trade was made here.</p>"
+        return "<p>There were no trades in this market.</p>"
     return f"<p>The last {TRADES_MAX:,} of {count:,} trades are drawn.</p>" if count > TRADES_MAX else ""
 
 
 def _more(count: int) -> str:
-    return f"<p>The last {ROWS_MAX} of {count:,}; all of them are in the run's folder.</p>" if count > ROWS_MAX else ""
+    return f"<p>The last {ROWS_MAX} of {count:,}; the run's folder has all of them.</p>" if count > ROWS_MAX else ""
 
 
 def _section(title: str, body: str) -> str:
@@ -665,7 +668,7 @@ def _list(lines: Iterable[str]) -> str:
 
 
 def _table(names: Sequence[str], rows: Rows, *, whole: bool = False) -> str:
-    """A long one scrolls in a frame, unless it is to be seen `whole`."""
+    """A long table scrolls in a frame, unless `whole`."""
     body = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows)
     if not body:
         return ""
@@ -691,7 +694,7 @@ def _text(value: object) -> str:
     return html.escape(str(value))
 
 
-# The policy lets the page draw itself and nothing else: no connection, no frame, no form.
+# The content policy allows inline scripts and styles only: no connection, no frame, no form.
 _PAGE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:">

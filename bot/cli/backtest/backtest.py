@@ -315,11 +315,11 @@ class _Asked:
         )  # fmt: skip
 
     def prepared(self) -> Backtest:
-        """The session, not begun."""
-        from bot.backtest.results import run_writer as results
+        """The session before its run."""
+        from bot.backtest.results.assumptions import assumptions_of
 
         made = self._make(self.options)
-        self.assumptions = results.assumptions_of(
+        self.assumptions = assumptions_of(
             made.session.timeline, self.options, made.exchange, funded=list(self.rates), timers=made.session.timers
         )
         self.assumptions += self.mended

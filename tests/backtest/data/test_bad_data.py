@@ -71,7 +71,7 @@ def test_rows_that_cannot_be_played_are_refused_with_file_row_and_reason(
         ("BTC_5m.csv", None, "its name says 5m candles, but most of its rows are 1m apart"),
         ("prices.csv", None, "the name speaks of no known market; write MARKET="),
         ("ETH_1m.csv", None, "no candles of BTC here"),
-        ("BTC_1d.csv", "one", "finer data are needed"),
+        ("BTC_1d.csv", "one", "give finer data"),
     ],
 )
 def test_files_that_are_none_or_of_something_else_are_named(
@@ -111,11 +111,16 @@ def test_a_range_beside_the_data_and_an_outage_beside_the_range_say_what_there_i
     data = tmp_path / "BTC_1m.csv"
     data.write_text(f"{HEAD}\n" + "".join(",".join(map(str, row)) + "\n" for row in ROWS))
     assert backtest(tmp_path, data, "--to", "2025-05-01") == 4
-    assert "the data hold it from 2025-06-01T00:00:00.000Z to 2025-06-01T02:00:00.000Z" in capsys.readouterr().err
+    assert "its candles run from 2025-06-01T00:00:00.000Z to 2025-06-01T02:00:00.000Z" in capsys.readouterr().err
     assert backtest(tmp_path, data, "--outage", "2025-07-01+1h") == 4
-    assert "outage 2025-07-01T00:00:00.000Z: the session is of 2025-06-01T00:00" in capsys.readouterr().err
+    assert (
+        "outage 2025-07-01T00:00:00.000Z: it must begin within the session, 2025-06-01T00:00" in capsys.readouterr().err
+    )
     assert backtest(tmp_path, data, "--to", "2025-06-01T01:30:30", "--outage", "2025-06-01T01:30:10+10s") == 4
-    assert "to 2025-06-01T01:30:00.000Z, and the outage begins outside of it" in capsys.readouterr().err
+    assert (
+        "it must begin within the session, 2025-06-01T00:00:00.000Z to 2025-06-01T01:30:00.000Z"
+        in capsys.readouterr().err
+    )
     assert backtest(tmp_path, tmp_path / "nothing.csv") == 4
     assert "nothing.csv: there is no such file or folder" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()

@@ -18,7 +18,7 @@ from bot.backtest.data.candles import Candles
 from bot.backtest.data.funding_rates import read_funding
 from bot.backtest.engine import progress, timeline
 from bot.backtest.engine.options import PATHS, MarketRules, Outage, SessionOptions
-from bot.backtest.results.run_writer import assumptions_of
+from bot.backtest.results.assumptions import assumptions_of
 from bot.clock import HOUR_MS
 from bot.errors import ConfigError
 from bot.runtime.bar_feed import Series
@@ -105,12 +105,12 @@ def test_a_warm_up_is_that_of_its_own_series_and_what_of_it_lies_in_the_range_is
     options = SessionOptions(start_ms=START_MS + 30 * MINUTE_MS)
     found = timeline.timeline_of([minutes(600)], [fine, coarse], options, {fine: 40, coarse: 2})
     assert found.cold == (
-        "BTC: of 2 1h bars of warm-up 0 lie before the range, the others in it",
-        "BTC: of 40 1m bars of warm-up 30 lie before the range, the others in it",
+        "BTC: 0 of the 2 1h bars of warm-up lie before the range, the others in it",
+        "BTC: 30 of the 40 1m bars of warm-up lie before the range, the others in it",
     )
     assert timeline.timeline_of([minutes(600)], [fine, coarse], options, {fine: 30, coarse: 1}).cold == ()
     with pytest.raises(
-        ConfigError, match="a strategy needs 11 1h bars of BTC before its first decision, and the data hold 10"
+        ConfigError, match="a strategy needs 11 1h bars of BTC before its first decision, and the data have 10"
     ):
         timeline.timeline_of([minutes(600)], [fine, coarse], options, {fine: 40, coarse: 11})
 
@@ -121,7 +121,7 @@ def test_what_latency_and_an_exchange_that_closes_mean_is_said():
         one = Backtest(settings(["BTC", "NVDA"]), data, SessionOptions(latency_ms=latency_ms), place=placing())
         said = assumptions_of(one.session.timeline, one.options, one.exchange, funded=funded)
         one.journal.close()
-        assert any("meets the next point of the path" in line for line in said) == bool(latency_ms)
+        assert any("fills at the next point of the path" in line for line in said) == bool(latency_ms)
         (closed,) = (line for line in said if "exchange's hours" in line)
         assert closed.startswith(
             "NVDA: outside of its exchange's hours the oracle stands still, and funding is paid on"
@@ -148,16 +148,16 @@ def test_every_multiplier_of_the_venue_is_said():
     book = CATALOGUE["HYG"].spec
     assert told["BTC"][-3:] == [
         "the book has 20 levels: each is 0.08 bps further from the mid than the one before it, and larger by 25 % of the first",
-        "an entry at market fills at most 100 bps from the mid unless it says another bound, a close 500 bps, a stop, a target or a guardian 1000 bps",
+        "an entry at market fills at most 100 bps from the mid unless it sets another bound, a close 500 bps, a stop, a target or a guardian 1000 bps",
         (
-            "maintenance margin is 1.25 % of the notional and 2.5 % of what lies above 150,000,000 USD; below it a position is liquidated, "
-            "of one above 100,000 USD a fifth first, and below two thirds of it the liquidator takes the position with its margin"
+            "maintenance margin is 1.25 % of the notional and 2.5 % of the part above 150,000,000 USD; a position below it is liquidated "
+            "(a position above 100,000 USD by a fifth first); below two thirds of it the liquidator takes the position with its margin"
         ),
     ]
     for line in (
         "while its exchange is closed the spread is 3 times as wide, 9 bps, and each level of the book holds 1/3 of its size, and nothing is opened",
         f"the book has 20 levels: each is {book.level_step / 10_000:g} bps further from the mid than the one before it, and larger by 25 % of the first",
-        "an entry at market fills at most 200 bps from the mid unless it says another bound, a close 500 bps, a stop, a target or a guardian 1000 bps",
+        "an entry at market fills at most 200 bps from the mid unless it sets another bound, a close 500 bps, a stop, a target or a guardian 1000 bps",
         "the funding rate of a premium P over the oracle is 0.5 x (P + clamp(0.01 % - P, -0.05 % to 0.05 %)) / 8 an hour",
     ):
         assert line in told["HYG"]
@@ -317,7 +317,7 @@ def test_a_market_is_closed_and_shows_no_price_before_its_first_candle(skip: boo
     assert Early.shown == [eth.close[30]]
     assert [trip.entry_ms for trip in result.trade_ledger.trips] == [START_MS + 31 * MINUTE_MS]
     said = assumptions_of(test.session.timeline, test.options, test.exchange, funded=["ETH"])
-    assert "ETH: closed until its first candle, of 2025-06-01T00:30: what is ordered before is refused" in said
+    assert "ETH: closed until its first candle, 2025-06-01T00:30: earlier orders are refused" in said
 
 
 class Doubts(Strategy):

@@ -12,7 +12,7 @@ import pytest
 
 from bot.backtest.data.candles import Candles, load, resample
 from bot.backtest.engine.options import PATHS, Outage
-from bot.backtest.results.run_writer import assumptions_of
+from bot.backtest.results.assumptions import assumptions_of
 from bot.clock import HOUR_MS, ms_of
 from bot.strategy import Bar, Bracket, Close, Intent, MaxHold, Open, View
 from tests.backtest.builders import FREE, MINUTE_MS, START_MS, Ran, Script, busy, minutes, ran, settings

@@ -18,8 +18,8 @@ import pytest
 from bot.backtest.backtest import Backtest
 from bot.backtest.data.candles import Candles
 from bot.backtest.engine.options import MarketRules, Outage, SessionOptions
+from bot.backtest.results.assumptions import assumptions_of
 from bot.backtest.results.html_report import refusals_text
-from bot.backtest.results.run_writer import assumptions_of
 from bot.cli.backtest.summary import summary_lines
 from bot.clock import iso
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, MaxHold, Open, Strategy, View
@@ -134,7 +134,7 @@ def test_timers_that_are_due_between_the_closes_of_the_data_are_among_the_assump
     test = Backtest(settings(interval=interval), [candles], SessionOptions(), place=place)
     said = assumptions_of(test.session.timeline, test.options, test.exchange, funded=[], timers=test.session.timers)
     assert [one for one in said if "timer" in one] == [
-        f"s0: timer {name}: of its instants between two closes of {interval} candles only the newest is told, at the later close"
+        f"s0: timer {name}: when it is due several times between two closes of {interval} candles, it fires once, at the later close"
         for name in between
     ]
     test.run()

@@ -157,7 +157,7 @@ def test_outages_skip_and_feed_alike():
 
 @pytest.mark.parametrize("at_ms", [START_MS - 1, START_MS + HOUR_MS, START_MS + 10 * HOUR_MS])
 def test_an_outage_that_begins_outside_of_the_session_is_refused_whoever_asks(at_ms: int):
-    with pytest.raises(ConfigError, match="the outage begins outside of it"):
+    with pytest.raises(ConfigError, match="it must begin within the session"):
         ran([minutes(60)], outages=(Outage(at_ms, HOUR_MS),))
     options = SessionOptions(outages=(Outage(at_ms, HOUR_MS),), end_ms=START_MS + 5 * HOUR_MS)
     assert within(options, [minutes(60)]).outages == ()

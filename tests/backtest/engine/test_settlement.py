@@ -135,7 +135,7 @@ def test_what_is_settled_amid_a_candle_is_paid_at_its_instant_where_no_market_go
 def test_a_settlement_that_could_not_come_about_is_refused():
     data = [odds(CUT, [0.4] * 26), minutes(26)]
     for market, one, said in (
-        ("BTC", Settlement(), "BTC is no event market"),
+        ("BTC", Settlement(), "it is not an event market"),
         (CPI, Settlement(), "no strategy trades it"),
         (CUT, Settlement(START_MS), "and the session begins at"),
         (CUT, Settlement(START_MS + 27 * MINUTE_MS), "and the data end at"),
@@ -196,7 +196,7 @@ def test_the_command_settles_and_report_and_replay_know(tmp_path: Path, capsys: 
     said = capsys.readouterr().out
     assert f"{CUT}: is not settled within the session" in said
     assert (
-        f"{CUT}: 1m candles drive; taker 5 % of price x (1 - price), maker 0 % of price x (1 - price), spread 40 bps of the payout"
+        f"{CUT}: prices come from 1m candles; taker 5 % of price x (1 - price), maker 0 % of price x (1 - price), spread 40 bps of the payout"
         in said
     )
     assert call(["backtest", str(config), *out, "--settle", f"{CUT}=yes", "--prove-causal", "--journal"]) == 0

@@ -112,7 +112,7 @@ def test_a_plan_and_its_order_read_like_the_operations_own_answers(port: LocalPo
 def test_an_answer_is_not_read_after_something_else_has_happened(port: LocalPort):
     placed = drive(port.place(order(), key="a"))
     port.exchange.beat()
-    with pytest.raises(AssertionError, match="after something else"):
+    with pytest.raises(AssertionError, match="before the next command"):
         _ = placed.orders
 
 

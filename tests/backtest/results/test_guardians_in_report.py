@@ -15,6 +15,7 @@ from bot.backtest.engine import progress
 from bot.backtest.engine.driver import drive
 from bot.backtest.engine.options import Outage, SessionOptions
 from bot.backtest.results import run_writer as results
+from bot.backtest.results.assumptions import assumptions_of
 from bot.backtest.results.html_report import by_market, render_html
 from bot.backtest.results.run_reader import read_run
 from bot.cli.app import call
@@ -66,7 +67,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch, (folder / "events.jsonl").open("w") as events:
         patch.setattr(progress, "CHUNK", 1)
         found = test.run(progress=by_hand, events=events)
-    assumptions = results.assumptions_of(test.session.timeline, options, test.exchange, funded=[])
+    assumptions = assumptions_of(test.session.timeline, options, test.exchange, funded=[])
     strategies = [{"name": one.name, "use": one.use, "sha256": "0"} for one in made.strategies]
     manifest = results.manifest_of(
         name="six", config_text="", strategies=strategies, candles=candles, funding={}, options=options, accepted=(), assumptions=assumptions,

@@ -87,7 +87,7 @@ def test_the_page_is_the_same_to_the_byte_and_holds_what_was_kept(runs: list[Pat
         "Assumptions",
         "dead_man_switch",
         "Outages",
-        "the daemon was down once; it beats",
+        "the daemon was down once; until then it sent its heartbeats",
         f"{len(run.trades)}</td>",
     ):
         assert what in made, what
@@ -191,15 +191,18 @@ def test_the_figures_of_the_other_path_stand_beside_those_that_differ(runs: list
     }
     assert re.findall("<small>by path: ([^<]+)</small>", render_html(both)) == list(beside.values())
     told = [
-        "the path olhc ends at 9,876.50; 1 trade here and 1,001 there differ",
+        "the path olhc ends at 9,876.50; 1 trade of this run and 1,001 of that path differ",
         "the same trades by ohlc",
-        "the path mattered for the orders of 1 trade; what else differs follows from them",
+        "the fills of 1 trade depend on the path; all other differences follow from them",
         "trade 7, BTC long of 2025-06-01T00:00:00: sl_first, olhc: market 9 -> stop_loss 8; ohlc: market 9 -> <b>",
     ]
     assert [line for line in lines if line.startswith("  band: ")] == [f"  band: {line}" for line in told]
     assert all(f"<li>{escape(line)}</li>" in render_html(both) for line in told)
     by_funding = replace(run, summary=run.summary | {"band": band | {"orders": [], "orderCount": 0}})
-    assert any("every trade that all have was filled alike; funding" in line for line in report_lines(by_funding))
+    assert any(
+        "every trade that all paths have was filled alike; the differences come from funding" in line
+        for line in report_lines(by_funding)
+    )
     of_before = replace(
         run, summary=run.summary | {"band": {"path": "olhc"} | differs}
     )  # by a version with one other path
@@ -223,7 +226,7 @@ def test_a_run_without_trades_says_so_and_one_with_too_many_says_how_many_are_dr
 ) -> None:
     pytest.importorskip("plotly")
     run = read_run(runs[0])
-    assert "<p>No trade was made here.</p>" in render_html(replace(run, trades=()))
+    assert "<p>There were no trades in this market.</p>" in render_html(replace(run, trades=()))
     monkeypatch.setattr(html_report, "TRADES_MAX", 2)
     assert f"<p>The last 2 of {len(run.trades)} trades are drawn.</p>" in render_html(run)
 
@@ -253,7 +256,7 @@ def test_what_is_booked_to_each_of_those_who_share_stands_beside_what_is_theirs_
         ["booked", "to", "Result", "Fees", "Funding"], ["one", "12.34", "1.00", "-0.50"],
     ]  # fmt: skip
     assert "<td>one</td><td>12.34</td><td>1.00</td><td>-0.50</td>" in shown
-    assert "Booked to each" not in render_html(run)
+    assert "Attributed to each" not in render_html(run)
 
 
 def test_the_terminal_the_json_and_the_page_show_one_set_of_figures(
@@ -393,9 +396,7 @@ def test_runs_that_have_recorded_the_same_and_differ_are_told_what_is_not_record
     summary = json.loads((other / "summary.json").read_text())
     (other / "summary.json").write_text(json.dumps(summary | {"eventDigest": "0" * 64}))
     assert call(["compare", str(runs[0]), str(other)]) == 0
-    said = (
-        "nothing that the runs have recorded, and yet the events differ: a run that was stopped early, what a package"
-    )
+    said = "the manifests are equal, but the events differ. A manifest does not record: that a run was stopped early, the requirements of packages"
     assert f"  differs: {said}" in capsys.readouterr().out
     assert said in html.unescape(render_html(read_run(runs[0]), read_run(other)))
     assert call(["compare", str(runs[0]), str(other), "--json"]) == 0

@@ -121,7 +121,7 @@ def test_doctor_asks_of_the_api_key_alone_that_it_is_one(examined: Examined, mon
     assert notify["level"] == "ok"
     code, (found,) = examined("secrets", account='"http://127.0.0.1:1", api_key: "${env:NOTIFY}"')
     assert (code, found["level"]) == (4, "fail")
-    assert "${env:NOTIFY} holds no API key" in found["message"]
+    assert "${env:NOTIFY} does not hold an API key" in found["message"]
 
 
 def test_doctor_says_whether_the_port_for_metrics_is_free_or_the_daemons_own(
