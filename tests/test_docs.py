@@ -141,7 +141,7 @@ TERMS = re.findall(r"^\| ([^|]+?) \| [^|]+ \|$", PAGES["glossary"], re.MULTILINE
 # Standard words of programming and protocols, and plain English that a module name may use beside the terms of the glossary.
 _PLAIN = """
 accept acceptor access acting action activity adapter address alert answer app apply approval assembly attempt auth base bootstrap
-builder call calm chart cli client clock column common config connection consumer context control cors count counter crash credential cron
+builder call chart cli client clock column common config connection consumer context control cors count counter crash credential cron
 data database date deadline delivery demo descriptor device diff docs doctor document draft driver embedded encryption engine equity error evidence exchange
 execution executor explain fast file firing flag fold folder formatting frame handle header health history hour html http identity importer
 index indicator init injection input json latency layout lifecycle line loader local lock log logging loss machine mailbox main mapped mcp
