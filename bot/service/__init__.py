@@ -1,8 +1,8 @@
-"""The shell of the venue: everything that a service needs and that rules do not.
+"""The trading service: the pure venue made durable and reachable over HTTP and MCP.
 
-Read in this order: `machine` (state, log, prices and clock behind one door; the only caller of `venue.apply`), `operations`
-(one method an operation of the interface), `rest` (explicit routes over them), `edge` (what every answer has), `host` (the
-composition root). `views` writes venue state for the wire, `log` makes commands durable, `prices` drives the markets.
+Start with `host.py` (the composition root) and `state_machine/machine.py` (state, log, prices and clock; the only caller of `venue.apply`).
+`operations/` holds one method for each operation of the interface; `http/` routes requests to them. A package imports only from those below it:
+host, then sandbox, mcp and docs, then http, operations, webhooks, state_machine, views, then market_data and security (pyproject.toml).
 
-Nothing here is imported by the daemon: `wire`, `venue` and `service` could be lifted out as they are.
+The daemon never imports the service. `wire`, `venue` and `service` can be used without the rest of the project.
 """

@@ -1,4 +1,4 @@
-"""The host: composition root of the service. Opens the log, builds machine, operations and app, serves them, keeps time, stops cleanly."""
+"""The composition root of the service: opens the log, builds machine, operations and gateway, serves them, keeps time, stops cleanly."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from bot.service.http.routes_identity import add_identity
 from bot.service.http.routes_public import add_views
 from bot.service.http.routes_v1 import Router, add_routes
 from bot.service.http.routes_webhooks import add_webhooks
-from bot.service.http.server import Listener, free_port, server_of
+from bot.service.http.server import Listener, free_port, make_server
 from bot.service.mcp.cors import CrossOrigin
 from bot.service.mcp.route import McpRoute, add_mcp
 from bot.service.operations.operations import Operations
@@ -41,13 +41,13 @@ from bot.service.operations.webhooks import WebhookOperations
 from bot.service.sandbox.forks import Fork, Forks
 from bot.service.sandbox.routes import add_control
 from bot.service.security.rate_limits import RateLimits
-from bot.service.security.secret_sealing import SEAL_SUFFIX, Sealer
+from bot.service.security.secret_encryption import KEY_FILE_SUFFIX, SecretCipher
 from bot.service.state_machine.bootstrap import PriceOptions, open_machine
 from bot.service.state_machine.clock import parse_clock
 from bot.service.state_machine.command_log import CommandLog, Statement
 from bot.service.state_machine.machine import Machine
-from bot.service.state_machine.named_snapshots import Kept, Replies
-from bot.service.state_machine.restore import Generations
+from bot.service.state_machine.named_snapshots import NamedSnapshot, Replies
+from bot.service.state_machine.restore import StateRestorer
 from bot.service.webhooks.dispatcher import WebhookDispatcher
 from bot.service.webhooks.outbox import Outbox
 from bot.venue.events import Event
@@ -58,18 +58,18 @@ log = structlog.get_logger()
 CONTROL_TOKEN_ENV: Final = "BOT_CONTROL_TOKEN"  # noqa: S105  the name of a variable, not a secret
 MEMORY: Final = ":memory:"
 TICK_MAX_SECONDS: Final = 1.0  # how often the clock's lease is renewed
-SAVING_PAUSE_SECONDS: Final = 0.004  # between two pieces of a snapshot: callers get half of the time meanwhile
-WARM_PAUSE_SECONDS: Final = 0.05  # between the histories of two markets, so that callers are not kept waiting
-SOCKET_PATH_MAX: Final = 107  # bytes that the kernel takes for a Unix socket's name
-INVITE_CODE_MIN: Final = 6  # the interface's bounds of inviteCode
+SAVING_PAUSE_SECONDS: Final = 0.004  # between two pieces of a snapshot, so that callers get half of the time
+WARM_PAUSE_SECONDS: Final = 0.05  # between making the histories of two markets, so that callers do not wait
+SOCKET_PATH_MAX: Final = 107  # bytes that the kernel allows for a Unix socket's path
+INVITE_CODE_MIN: Final = 6  # the interface's limits for inviteCode
 INVITE_CODE_MAX: Final = 64
-COLLECTOR: Final = (20_000, 20, 100)  # thresholds of its three generations
+COLLECTOR: Final = (20_000, 20, 100)  # thresholds of the garbage collector's three generations
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
 class HostOptions:
-    """How to serve. `port` 0 takes a free one; `db` ":memory:" forgets everything at the end; `clock` is real, manual or Nx."""
+    """Options of a service. `port` 0: any free port. `db` ":memory:": nothing is saved. `clock`: real, manual or Nx."""
 
     host: str = "127.0.0.1"
     port: int = 8700
@@ -83,53 +83,51 @@ class HostOptions:
     control_socket: Path | None = None
     rate_limits: bool = True
     invite_codes: tuple[str, ...] = field(default=(), repr=False)  # empty: new accounts need none
-    origins: tuple[str, ...] = ()  # pages besides the service's own that may call /mcp, like https://app.example
-    webhooks_private: bool | None = None  # deliver to this machine and its network too; None: when `host` is loopback
+    origins: tuple[str, ...] = ()  # other origins whose pages may call /mcp, like https://app.example
+    webhooks_private: bool | None = None  # deliver to private addresses too; None: only if `host` is loopback
     ready_fd: int | None = None
     ready_file: Path | None = None
 
 
 @dataclass(slots=True)
 class Service:
-    """A service without a server: what a transport needs. `start` and `stop` run on the event loop."""
+    """A service without its HTTP server. Call `start` and `stop` on the event loop."""
 
     machine: Machine
     operations: Operations
     app: Gateway
     streams: Streams
     outbox: Outbox
-    courier: WebhookDispatcher
-    agents: McpRoute
-    generations: Generations
+    dispatcher: WebhookDispatcher
+    mcp_route: McpRoute
+    restorer: StateRestorer
     forks: Forks
     origins: frozenset[str] = frozenset()
-    freezes: bool = (
-        False  # the process is this service's alone: with each snapshot, what has stayed is left alone from then on
-    )
+    freezes: bool = False  # freeze the garbage collector's objects after each snapshot; for a process of its own
     _ticker: asyncio.Task[None] | None = field(default=None, repr=False)
     _sender: asyncio.Task[None] | None = field(default=None, repr=False)
     _on_fault: Callable[[], None] | None = field(default=None, repr=False)
 
     @property
-    def door(self) -> ASGIApp:
-        """What a server serves."""
+    def asgi_app(self) -> ASGIApp:
+        """The ASGI application that a server runs."""
         return CrossOrigin(self.app, self.origins) if self.origins else self.app
 
     def headers(self) -> dict[str, str]:
-        """What every answer has besides, also one that the server itself gives."""
+        """Headers of every response, including responses that the server sends by itself."""
         clock = self.machine.clock
         return {} if clock.is_known else {SANDBOX_CLOCK_HEADER: format_sandbox_clock(clock.now_ms(), clock.speed)}
 
     async def start(self, on_fault: Callable[[], None] | None = None) -> None:
-        """Begin to write and to keep time; returns when what the start itself did is on disk."""
+        """Start the writer, the ticker and the webhook dispatcher. Returns when the commands of the start are on disk."""
         self._on_fault = on_fault
         self.machine.log.start()
         await self.machine.settle()
         self._ticker = asyncio.create_task(self._tick(), name="service-ticker")
-        self._sender = asyncio.create_task(self._send(), name="service-courier")
+        self._sender = asyncio.create_task(self._send(), name="service-webhooks")
 
     async def _tick(self) -> None:
-        """Sleep until the next price or deadline, then let it happen; renew the clock's lease at least every second."""
+        """Sleep until the next price or deadline, then apply it. Renew the clock's lease at least every second."""
         machine = self.machine
         cold, saving = True, False
         try:
@@ -160,9 +158,9 @@ class Service:
                 self._on_fault()
 
     async def _send(self) -> None:
-        """Deliver webhooks; a mistake of ours there ends the service like one in the ticker."""
+        """Deliver webhooks. An unexpected error ends the service."""
         try:
-            await self.courier.run()
+            await self.dispatcher.run()
         except Exception as error:
             self.machine.fault = self.machine.fault or error
             log.exception("service.faulted")
@@ -177,18 +175,18 @@ class Service:
         if machine.clock.speed:
             seconds = TICK_MAX_SECONDS if seconds is None else min(seconds, TICK_MAX_SECONDS)
         with contextlib.suppress(TimeoutError):
-            # A point that falls into this very millisecond still leaves the loop a turn.
+            # Yield to the event loop even if the next point is due now.
             await asyncio.wait_for(machine.moved.wait(), None if seconds is None else max(seconds, 0.001))
 
     async def stop(self) -> None:
-        """Stop keeping time and sending, keep a snapshot, close the file."""
+        """Stop the ticker and the dispatcher, save a snapshot, close the file."""
         self.streams.close()
         await self.forks.stop()
-        await self.agents.close()
+        await self.mcp_route.close()
         for task in (self._sender, self._ticker):
             if task is not None:
                 task.cancel()
-                # What it ended with is in the log and in `fault`.
+                # Its error is in the log and in `fault`.
                 with contextlib.suppress(asyncio.CancelledError, Exception):
                     await task
         self._sender = self._ticker = None
@@ -206,11 +204,11 @@ def build(
     control_token: str | None = None,
     on_failure: Callable[[BaseException], None] | None = None,
     real_clock: Clock | None = None,
-    sealer: Sealer | None = None,
+    cipher: SecretCipher | None = None,
 ) -> Service:
-    """A service from options: files opened, state made, nothing served yet. ConfigError says what is wrong and the way out.
+    """Build a service from options: files are open, the state is ready, nothing is served yet. ConfigError for wrong options.
 
-    `real_clock`: what webhooks go by, the machine's own without it. `sealer`: of the service that this one is a fork of.
+    `real_clock`: the clock of webhooks, by default the system clock. `cipher`: the cipher of the service that this one is a fork of.
     """
     db = None if str(options.db) == MEMORY else Path(options.db)
     origins = frozenset(map(_origin_of, options.origins))
@@ -224,27 +222,27 @@ def build(
     add_routes(router, operations)
     add_identity(router, operations)
     add_approval(router, operations)
-    sealer = sealer or Sealer(None if db is None else db.with_name(db.name + SEAL_SUFFIX))
-    streams, outbox, courier = _add_events_out(router, operations, options, sealer, real_clock or SystemClock())
+    cipher = cipher or SecretCipher(None if db is None else db.with_name(db.name + KEY_FILE_SUFFIX))
+    streams, outbox, dispatcher = _add_events_out(router, operations, options, cipher, real_clock or SystemClock())
 
     def changed() -> None:
         streams.interrupt()
         outbox.begin(machine.state)
-        courier.ring()
+        dispatcher.wake()
 
-    generations = Generations(machine, prices, machine.clock.speed, changed)
+    restorer = StateRestorer(machine, prices, machine.clock.speed, changed)
     faults = Faults()
-    forks = Forks(lambda kept, replies, speed: _fork(options, control_token, sealer, kept, replies, speed))
-    add_control(router, operations, generations, faults, forks)
+    forks = Forks(lambda kept, replies, speed: _fork(options, control_token, cipher, kept, replies, speed))
+    add_control(router, operations, restorer, faults, forks)
     add_views(router, operations)
     add_documents(router, operations)
-    agents = add_mcp(router, operations, origins)
+    mcp_route = add_mcp(router, operations, origins)
     hosts = frozenset({"127.0.0.1", "localhost", "[::1]", "embedded"}) if options.host in LOOPBACK else None
-    edge = Gateway(operations, router.rules, router.endpoints, control_token=control_token, hosts=hosts)
-    faults.follow(router.rules, edge.rule_of)
-    edge.faults = faults
-    agents.lead_to(edge)
-    return Service(machine, operations, edge, streams, outbox, courier, agents, generations, forks, origins)
+    gateway = Gateway(operations, router.rules, router.endpoints, control_token=control_token, hosts=hosts)
+    faults.follow(router.rules, gateway.rule_of)
+    gateway.faults = faults
+    mcp_route.lead_to(gateway)
+    return Service(machine, operations, gateway, streams, outbox, dispatcher, mcp_route, restorer, forks, origins)
 
 
 @dataclass(slots=True)
@@ -259,19 +257,24 @@ class _RunningFork:
 
 
 async def _fork(
-    options: HostOptions, control_token: str | None, sealer: Sealer, kept: Kept, replies: Replies, speed: float
+    options: HostOptions,
+    control_token: str | None,
+    cipher: SecretCipher,
+    kept: NamedSnapshot,
+    replies: Replies,
+    speed: float,
 ) -> Fork:
-    """A second service, in memory, on a port of its own. The webhooks that it begins with stay this one's to serve; the marks of what has been
-    answered are the sealer's, by which the same request is known again."""
+    """A second service, in memory, on its own port. This service keeps sending the webhooks of the snapshot. The fork uses the same cipher,
+    so it recognizes requests that this service has answered."""
     sock = free_port(options.host)
     try:
         clock = f"{speed:g}x" if speed else "manual"
         port = sock.getsockname()[1]
         plain = replace(options, port=port, db=MEMORY, clock=clock, control_socket=None, ready_fd=None, ready_file=None)
-        service = build(plain, control_token=control_token, sealer=sealer)
-        service.generations.adopt(kept, replies)
+        service = build(plain, control_token=control_token, cipher=cipher)
+        service.restorer.adopt(kept, replies)
         service.outbox.begin(service.machine.state, silent=True)
-        listener = Listener(service.door, sock, service.headers)
+        listener = Listener(service.asgi_app, sock, service.headers)
         listener.server.on_stop = service.streams.close
         await service.start(on_fault=listener.server.stop)
         try:
@@ -286,53 +289,53 @@ async def _fork(
 
 
 def _add_events_out(
-    router: Router, operations: Operations, options: HostOptions, sealer: Sealer, clock: Clock
+    router: Router, operations: Operations, options: HostOptions, cipher: SecretCipher, clock: Clock
 ) -> tuple[Streams, Outbox, WebhookDispatcher]:
-    """What carries events to others: the stream's and the webhooks' routes, the outbox and its courier."""
+    """Add the routes of the event stream and of webhooks; build the outbox and its dispatcher."""
     machine = operations.machine
     private = options.host in LOOPBACK if options.webhooks_private is None else options.webhooks_private
     if private and options.host not in LOOPBACK:
         machine.log.close()
         raise ConfigError(
-            f"webhooks to private addresses are for a service on loopback only; this one listens on {options.host}"
+            f"only a service on loopback may send webhooks to private addresses; this one listens on {options.host}"
         )
     streams = Streams()
     add_stream(router, StreamOperations(operations, streams))
     outbox = Outbox(machine.log, clock)
     try:
         if machine.state.webhooks:
-            sealer.prepare()
+            cipher.prepare()
     except ConfigError:
         machine.log.close()
         raise
     outbox.load(machine.state)
-    courier = WebhookDispatcher(machine, outbox, sealer, clock, private=private)
+    dispatcher = WebhookDispatcher(machine, outbox, cipher, clock, private=private)
 
     def publish(events: list[Event]) -> list[Statement]:
-        streams.ring(events)
+        streams.wake(events)
         owed = outbox.owe(events)
         if owed or outbox.overfull:
-            courier.ring()
+            dispatcher.wake()
         return owed
 
     machine.publish = publish
-    desk = WebhookOperations(
-        machine, operations.quota, operations.base_url, outbox=outbox, sealer=sealer, private=private
+    webhook_operations = WebhookOperations(
+        machine, operations.rate_limits, operations.base_url, outbox=outbox, cipher=cipher, private=private
     )
-    add_webhooks(router, desk)
-    return streams, outbox, courier
+    add_webhooks(router, webhook_operations)
+    return streams, outbox, dispatcher
 
 
 def _origin_of(text: str) -> str:
-    """A page's origin as browsers write it."""
+    """An origin as browsers write it."""
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.path not in ("", "/") or parts.query:
-        raise ConfigError(f"{text!r} is no origin: write scheme://host[:port], like https://app.example")
+        raise ConfigError(f"{text!r} is not an origin; write scheme://host[:port], like https://app.example")
     return f"{parts.scheme}://{parts.netloc}".lower()
 
 
 def read_invite_codes(path: Path) -> tuple[str, ...]:
-    """The codes of a file, one a line; ConfigError names the file and never a code."""
+    """The codes of a file, one per line. A ConfigError names the file but never a code."""
     try:
         codes = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
     except (OSError, UnicodeDecodeError) as error:
@@ -341,12 +344,12 @@ def read_invite_codes(path: Path) -> tuple[str, ...]:
         if not INVITE_CODE_MIN <= len(code) <= INVITE_CODE_MAX:
             raise ConfigError(f"{path}: code {number} must have {INVITE_CODE_MIN} to {INVITE_CODE_MAX} characters")
     if not codes:
-        raise ConfigError(f"{path}: holds no code: write one a line")
+        raise ConfigError(f"{path}: has no codes; write one code on each line")
     return codes
 
 
 def serve(options: HostOptions, *, on_ready: Callable[[str], None] | None = None) -> int:
-    """Serve until told to stop; answers the exit code. What is wrong goes to standard error in one sentence."""
+    """Serve until a signal stops it. Returns the exit code; writes an error to standard error."""
     try:
         return uvloop.run(_serve(options, on_ready))
     except BotError as error:
@@ -367,7 +370,7 @@ async def _serve(options: HostOptions, on_ready: Callable[[str], None] | None) -
         for sock in sockets:
             sock.close()
         raise
-    server = server_of(service.door, service.headers)
+    server = make_server(service.asgi_app, service.headers)
     server.on_stop = service.streams.close
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -386,7 +389,7 @@ async def _serve(options: HostOptions, on_ready: Callable[[str], None] | None) -
 
 @contextlib.contextmanager
 def sparing_the_collector() -> Iterator[None]:
-    """State only grows and forms no circles: what is loaded here is never looked through for garbage, what comes later rarely."""
+    """Keep the garbage collector away from the loaded state, and let it run rarely: the state has no reference cycles."""
     gc.disable()
     try:
         yield
@@ -412,7 +415,7 @@ def _say_ready(options: HostOptions, service: Service, on_ready: Callable[[str],
         part.write_bytes(text)
         part.replace(options.ready_file)
     if options.ready_fd is not None:
-        with contextlib.suppress(BrokenPipeError):  # Whoever asked has gone; the file says it to the next one.
+        with contextlib.suppress(BrokenPipeError):  # The reader has gone; the ready file tells the next one.
             os.write(options.ready_fd, text)
         os.close(options.ready_fd)
     if on_ready is not None:
@@ -423,7 +426,7 @@ def _say_ready(options: HostOptions, service: Service, on_ready: Callable[[str],
 
 
 class CannotListen(BotError):
-    """The address is taken or not ours."""
+    """The service cannot listen on its address."""
 
 
 def _bind_tcp(host: str, port: int) -> socket.socket:
@@ -436,7 +439,7 @@ def _bind_tcp(host: str, port: int) -> socket.socket:
         sock.close()
         if error.errno == errno.EADDRINUSE:
             raise CannotListen(
-                f"port {port} on {host} is in use; stop what uses it, or choose another with --port"
+                f"port {port} on {host} is in use; stop the program that uses it, or choose another port with --port"
             ) from None
         raise CannotListen(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
     sock.set_inheritable(False)
@@ -444,18 +447,18 @@ def _bind_tcp(host: str, port: int) -> socket.socket:
 
 
 def _bind_unix(path: Path) -> socket.socket:
-    """A socket that only this user may open: the file's permission is the credential of the control."""
+    """A socket that only this user may open. The file permission is the credential of the sandbox control."""
     if len(os.fsencode(path)) > SOCKET_PATH_MAX:
         raise ConfigError(
-            f"{path}: the name of a socket may have at most {SOCKET_PATH_MAX} bytes; choose a shorter state directory"
+            f"{path}: a socket's path may have at most {SOCKET_PATH_MAX} bytes; choose a shorter state directory"
         )
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if path.exists():
             if not stat.S_ISSOCK(path.stat().st_mode):
-                raise CannotListen(f"{path}: is there and is no socket; move it away")
+                raise CannotListen(f"{path}: this file exists and is not a socket; move it away")
             if _answers(path):
-                raise CannotListen(f"{path}: another service listens there; stop it first")
+                raise CannotListen(f"{path}: another service listens on this socket; stop it first")
             path.unlink()
         before = os.umask(0o177)
         try:

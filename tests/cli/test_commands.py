@@ -348,7 +348,7 @@ def test_a_market_that_the_embedded_service_lacks_is_named(config: Path, capsys:
         ("4h", {"BTC": "a", "ETH": "a"}, None),
         ("1m", {"BTC": "a"}, "strategies[0].interval: there are no 1m bars of BTC: its candles are of 1h"),
         ("1h", {"BTC": "a", "perp:btc": "b"}, "embedded.data[1].market: two candle files are given for BTC"),
-        ("1h", {"BTC": "a", "ETH": "b"}, "embedded.data: the candle files do not overlap in time: BTC ends before the others begin"),
+        ("1h", {"BTC": "a", "ETH": "b"}, "embedded.data: the candle files do not overlap in time: the candles of BTC end before the others begin"),
     ],
 )  # fmt: skip
 def test_recorded_prices_that_a_run_could_not_play_are_named(

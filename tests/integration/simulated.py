@@ -905,14 +905,14 @@ class World:
         one = service()
         machine = one.machine
         machine.moved = asyncio.Event()
-        one.courier._bell = asyncio.Event()
+        one.dispatcher._wakeup = asyncio.Event()
 
         def empty() -> None:
-            one.generations.archive.forget()
-            one.generations.archive.empty_log()
+            one.restorer.named_snapshots.forget()
+            one.restorer.named_snapshots.empty_log()
 
-        one.generations._begin(empty, None, speed=self.speed, real=False, start_ms=self.start_ms)
-        one.operations.quota._buckets.clear()
+        one.restorer._begin(empty, None, speed=self.speed, real=False, start_ms=self.start_ms)
+        one.operations.rate_limits._buckets.clear()
         machine.log.start()
         publish, machine.publish = machine.publish, None
         self._publish = publish

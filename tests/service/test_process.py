@@ -104,7 +104,7 @@ async def test_the_control_socket_is_for_its_user_alone_and_needs_no_token(start
         assert (await http.get("/sandbox/v1/clock", headers=forged)).status_code == 401
         answer = await http.get("/v1/account", headers={"Authorization": f"Bearer {minted['apiKey']}"})
         assert answer.status_code == 200
-    with pytest.raises(RuntimeError, match="another service listens there"):
+    with pytest.raises(RuntimeError, match="another service listens on this socket"):
         serving.start(port=0, control_socket=str(path))
 
 

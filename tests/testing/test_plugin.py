@@ -99,7 +99,7 @@ def test_a_wrong_option_is_named() -> None:
         (("60x",), {}, "keyword arguments only"),
         ((), {"speed": 60}, "knows no 'speed'"),
         ((), {"markets": "BTC"}, "is a list"),
-        ((), {"clock": "fast"}, "is not real, manual"),
+        ((), {"clock": "fast"}, "must be real, manual"),
         ((), {"prices": "made up"}, "'simulated' or 'pushed'"),
     ):
         with pytest.raises((TypeError, ValueError), match=said):

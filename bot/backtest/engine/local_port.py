@@ -17,7 +17,7 @@ from bot.backtest.engine.wire_adapters import EVENTS, EventsPageAdapter, OrderRe
 from bot.errors import ApiError, OrderSubmitted, Refusal
 from bot.money import parse_e8
 from bot.runtime.ports import ServiceClock
-from bot.service.operations.executor import Context, scaled
+from bot.service.operations.executor import Context, parse_scaled
 from bot.service.operations.orders import PLAN_TTL_REAL_MS, exact, order_spec
 from bot.service.views.responses import Answer, Refused, status_of, submitted_by
 from bot.venue.commands import ClosePosition, ConfirmPlan, PlaceOrder, StorePlan
@@ -131,7 +131,7 @@ class LocalPort:
                 bare_coin(market),
                 fraction=None if request.fraction is None else exact(request.fraction, "fraction"),
                 usd=None if request.usd_amount is None else exact(request.usd_amount, "usdAmount"),
-                size=None if request.size is None else scaled(request.size, "size", parse_e8),
+                size=None if request.size is None else parse_scaled(request.size, "size", parse_e8),
                 slippage_bps=request.slippage_bps,
                 source=request.source or "api",
                 key=self.key,

@@ -18,7 +18,7 @@ from bot.backtest.engine.options import SessionOptions
 from bot.runtime.ports import Calm
 from bot.service.market_data.candles import CandleStore
 from bot.service.market_data.instruments import CATALOGUE, listing_at
-from bot.service.market_data.price_feed import Feed
+from bot.service.market_data.price_feed import PriceFeed
 from bot.service.operations.operations import Operations
 from bot.service.security.auth import OWNER_SCOPES, Principal
 from bot.service.security.rate_limits import RateLimits
@@ -54,8 +54,13 @@ EVENTS_SHOWN: Final = 2_000  # kept in memory after they were written: a daemon 
 Change = tuple[int, int, SetMarket]
 
 
+<<<<<<< HEAD
 class _Prices(Feed):
     """A feed without prices of its own: the session gives them. The local port answers requests for candles."""
+=======
+class _Prices(PriceFeed):
+    """No prices of its own: the session gives them. Candles are asked of the session's port."""
+>>>>>>> 63415b1 (Name the service's parts in plain words; rewrite its texts)
 
     def __init__(self, coins: Iterable[str]) -> None:
         super().__init__({})

@@ -1,3 +1,3 @@
-"""The interface described for machines and people: OpenAPI, /llms.txt, /agent.json, /docs, the page of a wallet.
+"""Descriptions of the interface for programs and people: OpenAPI, /llms.txt, /agent.json, /docs, and the wallet page.
 
-Start with `routes.py`. All of it is made from the routes and models that the service really has."""
+Start with `routes.py`. Everything is generated from the service's routes and models."""

@@ -1,4 +1,4 @@
-"""HTML as this service writes it: escaped text, one style sheet inside the page, no script, nothing from elsewhere."""
+"""HTML pages with escaped text and one inline style sheet. No script, no external resource."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ details { margin:.5rem 0; } summary { cursor:pointer; color:var(--link); font-si
 
 _STYLE_HASH: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 
-# Only the style sheet that stands in the page, by its hash, and the empty icon: no script, no frame, no form, nothing loaded from anywhere.
+# Allow only the inline style sheet, by its hash, and the empty icon.
 CSP: Final = f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 HEADERS: Final = {
@@ -79,7 +79,7 @@ HEADERS: Final = {
 
 
 def page(title: str, body: str, *, refresh_seconds: int | None = None) -> str:
-    """A whole page. `body` is markup; everything that came from outside has gone through `text`."""
+    """A whole page. `body` is markup; escape all outside text with `text`."""
     refresh = "" if refresh_seconds is None else f'<meta http-equiv="refresh" content="{refresh_seconds}">'
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>'
@@ -89,7 +89,7 @@ def page(title: str, body: str, *, refresh_seconds: int | None = None) -> str:
 
 
 def text(value: object) -> str:
-    """Anything as text of a page, attributes included; control characters and turned writing directions are shown, not obeyed."""
+    """Escape a value for text or attributes. Control and direction characters are made visible."""
     clean = "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in str(value))
     return escape(clean, quote=True)
 

@@ -1,4 +1,4 @@
-"""The documentation for people: three pages drawn from the OpenAPI description and the table of errors. Works offline; no script."""
+"""The documentation pages, generated from the OpenAPI description and the table of errors. They work offline, without script."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from bot.service.views.responses import CONFLICTS
 
 Json = dict[str, Any]
 
-# What each code means and what to do next.
+# (meaning, what to do) of each code.
 MEANINGS: Final[dict[str, tuple[str, str]]] = {
-    "invalid_input": ("The request cannot be read or breaks a rule of its fields.", "Correct what details.fields names. 405, 413 and 415 keep their own status."),
-    "unauthorized": ("No credential, or one that is not known, malformed or revoked.", "Send Authorization: Bearer with a valid key; open a sandbox account for one."),
-    "session_expired": ("The session, key or device code has expired.", "Sign in again, or make a new key."),
-    "forbidden": ("The credential lacks the scope, or only the owner may do this.", "Use a key with the scope in details.requiredScope. A device code that a person has not approved yet is retryable."),
-    "key_limit_exceeded": ("A cap of the key itself would be broken.", "Order less, or use another key; fix has the largest value that passes."),
-    "not_found": ("No such route, market, order, guardian or id on this account. 410: the event cursor was wiped or lies beyond the newest.", "Check the id; after 410 resync from fix.lastEventId."),
-    "rate_limited": ("Too many requests.", "Wait Retry-After seconds, then the same request again."),
-    "insufficient_funds": ("Free margin does not carry this.", "Order less, or add funds; fix has the largest value that passes."),
-    "limit_exceeded": ("A self-limit, a platform limit or a guardian says no.", "See details: resetsAt for daily caps, guardianId when a guardian blocks opens."),
-    "below_min_notional": ("The order is under the venue minimum of about 10 USD.", "fix has the smallest value that passes."),
-    "leverage_too_high": ("More leverage than the market or the key allows.", "fix has the largest; leverageMode clamp takes it by itself."),
-    "insufficient_depth": ("The book cannot fill this within the slippage bound.", "Try again, order less, or allow more slippage or a part."),
-    "market_closed": ("The market does not trade now.", "details.opensAt says when it does, where that is known."),
-    "plan_stale": ("The plan has expired, drifted, lost its depth, or its confirm was refused before.", "Plan again."),
-    "idempotency_conflict": ("The key or token was used before, or is in use now.", "See details.reason in the table below."),
+    "invalid_input": ("The request is malformed or a field breaks a rule.", "Correct the fields that details.fields names. 405, 413 and 415 keep their own status."),
+    "unauthorized": ("The credential is missing, malformed, unknown or revoked.", "Send Authorization: Bearer with a valid key. To get a key, open a sandbox account."),
+    "session_expired": ("The session, key or device code has expired.", "Sign in again, or create a new key."),
+    "forbidden": ("The credential lacks the scope, or the operation is for the owner only.", "Use a key with the scope in details.requiredScope. While a person has not approved a device code, the request is retryable."),
+    "key_limit_exceeded": ("The order would exceed a cap of the key.", "Order less, or use another key. fix has the largest allowed value."),
+    "not_found": ("No such route, market, order, guardian or id on this account. 410: the event cursor was wiped, or is after the newest event.", "Check the id. After 410 resync from fix.lastEventId."),
+    "rate_limited": ("Too many requests.", "Wait Retry-After seconds, then send the same request again."),
+    "insufficient_funds": ("The free margin is too small for this order.", "Order less, or add funds. fix has the largest allowed value."),
+    "limit_exceeded": ("A self-limit, a platform limit or a guardian blocks this.", "See details: resetsAt for daily caps, guardianId if a guardian blocks new positions."),
+    "below_min_notional": ("The order is below the venue minimum of about 10 USD.", "fix has the smallest allowed value."),
+    "leverage_too_high": ("The leverage is higher than the market or the key allows.", "fix has the largest allowed leverage. With leverageMode clamp the service uses that value."),
+    "insufficient_depth": ("The order book cannot fill this order within the slippage limit.", "Retry, order less, allow more slippage, or allow a partial fill."),
+    "market_closed": ("The market is closed.", "details.opensAt says when it opens, if that is known."),
+    "plan_stale": ("The plan has expired, the price has drifted, the depth is gone, or an earlier confirm of the plan was refused.", "Plan again."),
+    "idempotency_conflict": ("The key or token was used before, or a request with it is running.", "See details.reason in the table below."),
     "trade_failed": (
-        "The order was not executed (422), or its outcome is not known (502). Only a service that trades at an outside venue answers this; this one never does.",
-        "After 502 send the same key again; never a new one.",
+        "The order was not executed (422), or its outcome is unknown (502). Only a service that trades at an outside venue responds this; the sandbox never does.",
+        "After 502 send the same key again, never a new key.",
     ),
     "service_unavailable": (
-        "The service ends after an error of its own, went to another state while the request came in, or cannot read a snapshot. Nothing was done.",
-        "Wait Retry-After seconds, then the same request again.",
+        "The service is stopping after an internal error, was restored during the request, or cannot read a snapshot. Nothing was done.",
+        "Wait Retry-After seconds, then send the same request again.",
     ),
-    "internal_error": ("A fault of the service. The outcome may be unknown.", "Send the same request with the same key again."),
+    "internal_error": ("The service failed. The outcome may be unknown.", "Send the same request with the same key again."),
 }  # fmt: skip
 
 REASONS: Final = {
-    "in_flight": "A copy of this request is being executed: ask again.",
-    "fingerprint": "The key was used for another request: make a new key for a new request.",
-    "used_token": "The confirmToken was used: details.tradeId is what it made.",
+    "in_flight": "A copy of this request is running: retry.",
+    "fingerprint": "The key was used for another request: use a new key for a new request.",
+    "used_token": "The confirmToken was used: details.tradeId is the trade that it made.",
     "account_reset": "The account was reset after the key was used: resync.",
-    "expired": "X-Expires-After had passed: decide anew.",
+    "expired": "X-Expires-After had passed: decide again.",
 }
 
 START: Final = """curl -X POST {base}/v1/sandbox/accounts -H 'Content-Type: application/json' -d '{{}}'
@@ -61,7 +61,7 @@ curl -X POST {base}/v1/orders/confirm -H 'Authorization: Bearer <apiKey>' \\
 
 
 def docs_page(document: Json) -> str:
-    """All operations by group, each with its parameters, body, answer and failures."""
+    """All operations by group, each with its parameters, body, response and failures."""
     info = document["info"]
     base = document["servers"][0]["url"]
     groups: dict[str, list[tuple[str, str, Json]]] = {tag["name"]: [] for tag in document["tags"]}
@@ -85,20 +85,20 @@ def docs_page(document: Json) -> str:
 _MACHINES: Final = '<a href="/openapi.json">openapi.json</a> &middot; <a href="/llms.txt">llms.txt</a> &middot; <a href="/agent.json">agent.json</a>'
 
 _CONVENTIONS: Final = (
-    "<ul><li>Amounts, prices and sizes in answers are strings: <code>[-]digits[.digits]</code>. Instants are unix milliseconds on the service's clock; "
-    "a clock that is not the real one is told in <code>X-Sandbox-Clock</code>.</li>"
+    "<ul><li>Amounts, prices and sizes in responses are strings: <code>[-]digits[.digits]</code>. Times are unix milliseconds on the service's clock. "
+    "If that clock is not the real clock, every response has <code>X-Sandbox-Clock</code>.</li>"
     "<li>A market is <code>perp:BTC</code>, <code>event:SLUG</code> or the bare coin, in any case.</li>"
-    "<li><code>Idempotency-Key</code> on orders, confirm, close, guardians, webhooks, keys and kill: the same key with the same body gets the first answer again, "
+    "<li><code>Idempotency-Key</code> on orders, confirm, close, guardians, webhooks, keys and kill: the same key with the same body gets the first response again, "
     "with <code>Idempotency-Replayed: true</code>.</li>"
-    "<li><code>X-Expires-After</code>: a request that would execute later is refused.</li>"
-    "<li>Unknown fields and query names are refused by name; a null means something only where the field says so.</li>"
-    '<li>Every failure is one <a href="/docs/models#ErrorEnvelope">error object</a>; <a href="/docs/errors">all codes</a>.</li>'
-    "<li>Every answer carries <code>X-API-Version</code>, <code>X-Request-Id</code>, <code>RateLimit</code> and <code>RateLimit-Policy</code>.</li></ul>"
+    "<li><code>X-Expires-After</code>: the service refuses a request that it would execute later.</li>"
+    "<li>The service refuses unknown fields and query parameters and names them. It accepts null only in fields that say so.</li>"
+    '<li>Every failure has an <a href="/docs/models#ErrorEnvelope">error object</a>; see <a href="/docs/errors">all codes</a>.</li>'
+    "<li>Every response has <code>X-API-Version</code>, <code>X-Request-Id</code>, <code>RateLimit</code> and <code>RateLimit-Policy</code>.</li></ul>"
 )
 
 
 def errors_page(document: Json) -> str:
-    """Every code with its status, meaning and next move; each row is the anchor that docsUrl names."""
+    """Every error code with its status, its meaning and what to do. Each row has the anchor that docsUrl links to."""
     rows = []
     for code, row in CODES.items():
         meaning, move = MEANINGS[code]
@@ -115,8 +115,8 @@ def errors_page(document: Json) -> str:
     body = (
         "<h1>Error codes</h1><p>Every failure body has an <code>error</code> object: <code>code</code>, <code>message</code>, <code>requestId</code>, "
         "<code>retryable</code>, and where they apply <code>orderSubmitted</code>, <code>details</code>, <code>fix</code>. "
-        "<code>retryable</code> says whether the very same request may be sent again.</p>"
-        f'<div class="scroll"><table><tr><th>Code<th>Status<th>Retry<th>Meaning and next move</tr>{"".join(rows)}</table></div>'
+        "<code>retryable</code> says whether you may send the same request again.</p>"
+        f'<div class="scroll"><table><tr><th>Code<th>Status<th>Retry<th>Meaning and what to do</tr>{"".join(rows)}</table></div>'
         "<h2 id=reasons>Reasons of idempotency_conflict</h2>"
         f'<div class="scroll"><table><tr><th>Reason<th>Status<th>Retry<th>Meaning</tr>{reasons}</table></div>'
     )
@@ -128,7 +128,7 @@ def models_page(document: Json) -> str:
     """Every body with its fields."""
     schemas: dict[str, Json] = document["components"]["schemas"]
     body = [
-        "<h1>Bodies</h1><p>Requests are strict: an unknown field is refused. Answers may gain fields; a reader passes over what it does not know.</p>"
+        "<h1>Bodies</h1><p>The service refuses a request with an unknown field. Responses may gain fields; a client must ignore the fields that it does not know.</p>"
     ]
     for name, schema in schemas.items():
         words = schema.get("description", "")
@@ -190,7 +190,7 @@ def _operation(method: str, path: str, operation: Json, document: Json) -> str:
             parts.append(
                 f"<details><summary>Example</summary><pre><code>{text(json.dumps(content['example'], indent=2))}</code></pre></details>"
             )
-    parts.append(_label("Answer") + f"<p>{_answer(operation['responses']['200'])}</p>")
+    parts.append(_label("Response") + f"<p>{_answer(operation['responses']['200'])}</p>")
     failures = [
         f"<b>{status}</b> "
         + ", ".join(f'<a href="/docs/errors#{code}">{code}</a>' for code in one["description"].split(" or "))
@@ -232,7 +232,7 @@ def _rows(fields: list[tuple[str, Json, bool]]) -> str:
 
 
 def _kind(schema: Json) -> str:
-    """The type in words, bodies as links."""
+    """The type as text; a body is a link."""
     if "$ref" in schema:
         name = schema["$ref"].rsplit("/", 1)[1]
         return f'<a href="/docs/models#{text(name)}">{text(_shown(name))}</a>'
@@ -250,7 +250,7 @@ def _kind(schema: Json) -> str:
 
 
 def _bounds(schema: Json) -> str:
-    """Bounds and default in words."""
+    """The limits and the default as text."""
     said: list[str] = []
     for one in [schema, *schema.get("anyOf", ())]:
         low, high = one.get("minimum"), one.get("maximum")
@@ -281,5 +281,5 @@ def _resolved(schema: Json, document: Json) -> Json:
 
 
 def _shown(name: str) -> str:
-    """Warning_ is called so because Python has taken the name."""
+    """The name without the underscore that avoids a Python name."""
     return name.rstrip("_")

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 description, made from the rules that the edge holds every request to, so that it cannot say anything else. Reads models; knows no state."""
+"""The OpenAPI 3.1 description, generated from the gateway's rules and the models. Knows no state."""
 
 from __future__ import annotations
 
@@ -56,28 +56,28 @@ IDEMPOTENCY_KEY: Final[Json] = {
     "name": wire_headers.IDEMPOTENCY_KEY_HEADER,
     "in": "header",
     "required": False,
-    "description": "The same key with the same body gets the first answer again. 1 to 255 visible ASCII characters.",
+    "description": "The same key with the same body gets the first response again. 1 to 255 visible ASCII characters.",
     "schema": {"type": "string", "minLength": 1, "maxLength": wire_headers.IDEMPOTENCY_KEY_MAX, "pattern": "^[!-~]+$"},
 }
 EXPIRES_AFTER: Final[Json] = {
     "name": wire_headers.EXPIRES_AFTER_HEADER,
     "in": "header",
     "required": False,
-    "description": "Unix milliseconds on the service's clock; a request that would execute later is refused, and stays refused.",
+    "description": "Unix milliseconds on the service's clock. The service refuses a request that it would execute later; the refusal is final.",
     "schema": {"type": "integer", "minimum": 0, "maximum": 9_999_999_999_999_999},
 }
 CONFIRM: Final[Json] = {
     "name": wire_headers.CONFIRM_HEADER,
     "in": "header",
     "required": False,
-    "description": "Of the plan that showed the order of a schedule: without that plan, open and of the same order, nothing is armed.",
+    "description": "The confirmToken of a plan with the same order as the schedule. Without such an open plan the service arms nothing.",
     "schema": {"type": "string", "minLength": 8, "maxLength": 128, "pattern": "^[!-~]+$"},
 }
 LAST_EVENT_ID: Final[Json] = {
     "name": "Last-Event-ID",
     "in": "header",
     "required": False,
-    "description": "The id of the last event that was read; it goes before since.",
+    "description": "The id of the last event that the client read; it takes precedence over since.",
     "schema": {"type": "string", "pattern": "^evt_[0-9]{1,18}$"},
 }
 STREAM_EXAMPLE: Final = (
@@ -88,22 +88,25 @@ VERSION: Final[Json] = {
     "name": wire_headers.API_VERSION_HEADER,
     "in": "header",
     "required": False,
-    "description": "The date version that the caller was written for.",
+    "description": "The date version of the interface that the client was written for.",
     "schema": {"type": "string", "enum": [wire_headers.API_VERSION]},
 }
 
-# Headers of every answer.
+# Headers of every response.
 ANSWER_HEADERS: Final[dict[str, Json]] = {
     wire_headers.API_VERSION_HEADER: {"description": "Date version of the interface.", "schema": {"type": "string"}},
-    wire_headers.REQUEST_ID_HEADER: {"description": "The request's number, as in error.requestId.", "schema": {"type": "string"}},
-    "RateLimit": {"description": "What is left of the quota.", "schema": {"type": "string"}},
-    "RateLimit-Policy": {"description": "The quota.", "schema": {"type": "string"}},
+    wire_headers.REQUEST_ID_HEADER: {"description": "The request's id, as in error.requestId.", "schema": {"type": "string"}},
+    "RateLimit": {"description": "What is left of the rate limit.", "schema": {"type": "string"}},
+    "RateLimit-Policy": {"description": "The rate limit of this route.", "schema": {"type": "string"}},
 }  # fmt: skip
 RETRY_AFTER: Final[Json] = {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 0}}
-CHALLENGE: Final[Json] = {"description": "The scheme asked for.", "schema": {"type": "string"}}
-REPLAYED: Final[Json] = {"description": "true when this is the first answer again.", "schema": {"type": "string"}}
+CHALLENGE: Final[Json] = {
+    "description": "The authentication scheme that the service requires.",
+    "schema": {"type": "string"},
+}
+REPLAYED: Final[Json] = {"description": "true when this response repeats the first one.", "schema": {"type": "string"}}
 
-# Words that our service writes where the tolerant models read any text.
+# The values that the service sends in text fields; the models accept any text.
 _SIDES: Final = ("long", "short")
 _INTENTS: Final = ("open", "close")
 _BOOKS: Final = ("main", "stocks", "events")
@@ -152,7 +155,7 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def description(rules: Iterable[Rule], base_url: str) -> Json:
-    """The whole document. Rules that OUTSIDE names stay out; every other is in, described or not."""
+    """The whole document. It leaves out only the rules that OUTSIDE names."""
     schemas = _Schemas()
     paths: dict[str, Json] = {}
     for rule in rules:
@@ -165,8 +168,8 @@ def description(rules: Iterable[Rule], base_url: str) -> Json:
             "title": "Trading Service Interface",
             "version": wire_headers.DESCRIPTION_VERSION,
             "summary": "Stocks, bonds, crypto and event markets for agents and people.",
-            "description": "A sandbox: balances are play money. Amounts, prices and sizes in answers are strings; instants are unix milliseconds "
-            "on the service's clock. Every failure has the error object. Date version "
+            "description": "A sandbox: balances are play money. Amounts, prices and sizes in responses are strings. Times are unix milliseconds "
+            "on the service's clock. Every failure has an error object. Date version "
             f"{wire_headers.API_VERSION}, limits version {wire_headers.LIMITS_VERSION}.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
@@ -186,7 +189,7 @@ def description(rules: Iterable[Rule], base_url: str) -> Json:
                 "control": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "The control token of this sandbox; none over its own local socket.",
+                    "description": "The control token of this sandbox; the local control socket needs none.",
                 },
             },
         },
@@ -194,7 +197,7 @@ def description(rules: Iterable[Rule], base_url: str) -> Json:
 
 
 def is_outside(rule: Rule) -> bool:
-    """Whether the description leaves this route out."""
+    """True if the description leaves this route out."""
     return any(
         rule.path == path or (path.endswith("/") and path != "/" and rule.path.startswith(path)) for path in OUTSIDE
     )
@@ -228,7 +231,7 @@ def _operation(rule: Rule, schemas: _Schemas) -> Json:
 NEEDS: Final[dict[Access, str]] = {
     Access.READ: "read",
     Access.TRADE: "trade",
-    Access.SHRINK: "trade, or trade:close_only for what only shrinks a position, or outcomes alone for event markets",
+    Access.SHRINK: "trade; trade:close_only if the request only shrinks a position; outcomes for event markets",
     Access.OWNER: "the owner",
     Access.ANY: "any credential",
 }
@@ -274,11 +277,11 @@ def _success(rule: Rule, said: Described, schemas: _Schemas) -> Json:
         content: Json = {"schema": {"type": "object"} if answer == JSON else {"type": "string"}}
         if answer == STREAM:
             content["schema"]["description"] = (
-                "Server-sent events. Of each: id is the event's id, event its type, data one Event. A last one may have event: error, no id, "
-                "and an ErrorEnvelope as its data; then the stream ends."
+                "Server-sent events. In each message id is the event's id, event is its type and data is one Event. The last message may have "
+                "event: error, no id, and an ErrorEnvelope as its data; then the stream ends."
             )
             content["example"] = STREAM_EXAMPLE
-            # What data holds, by the name of the event; `*` is every other name.
+            # The schema of data by event name; `*` is every other name.
             content["x-event-data"] = {"error": schemas.ref(ErrorEnvelope), "*": schemas.ref(Event)}
         return {"description": said.title, "headers": headers, "content": {answer: content}}
     models = answer if isinstance(answer, tuple) else (answer,)
@@ -291,7 +294,7 @@ def _success(rule: Rule, said: Described, schemas: _Schemas) -> Json:
 
 
 def codes_of(rule: Rule, said: Described) -> list[str]:
-    """Every error code that this operation can answer with, in the order of the table."""
+    """Every error code of this operation, in the order of CODES."""
     found = {"invalid_input", "internal_error", "service_unavailable", *said.codes}
     if rule.access is not Access.NONE:
         found |= {"unauthorized"}
@@ -338,27 +341,27 @@ def _failure(status: int, codes: list[str], schemas: _Schemas) -> Json:
 
 
 class _Writer(GenerateJsonSchema):
-    """pydantic's writer; a field that only code checks may be anything until `_take` says what it is."""
+    """pydantic's schema generator. A field without a JSON schema accepts any value until `_take` sets its schema."""
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> Json:
         return {}
 
 
 class _Schemas:
-    """Components as they are asked for."""
+    """Collects the schemas of the models that the description uses."""
 
     def __init__(self) -> None:
         self._found: dict[str, Json] = {}
 
     def ref(self, model: type[BaseModel]) -> Json:
-        """A reference to a model's schema, which is among the components from now on."""
+        """A reference to a model's schema. Adds the schema to the components."""
         name = model.__name__
         if name not in self._found:
             self._take(name, self.inline(model))
         return {"$ref": REF.format(model=name)}
 
     def inline(self, model: type[BaseModel]) -> Json:
-        """A model's schema; those that it refers to are among the components from now on."""
+        """A model's schema. Adds the schemas that it refers to to the components."""
         is_request = issubclass(model, Request)
         made = model.model_json_schema(
             by_alias=True,
@@ -397,7 +400,7 @@ def _models(root: type[BaseModel]) -> dict[str, type[BaseModel]]:
 
 
 def _tell_request(model: type[Request], schema: Json) -> None:
-    """What the strict door does besides: null is refused except where it means something, and rules between fields hold."""
+    """Add rules that the models do not state: where null is allowed, and rules between fields."""
     for name, part in schema.get("properties", {}).items():
         part.pop("title", None)
         if part.get("default", 0) is None:
@@ -429,7 +432,7 @@ def _drop_null(part: Json) -> None:
 
 
 def _tell_resource(model: type[BaseModel], schema: Json) -> None:
-    """Every field is always there, null when it does not apply; only what the model leaves out by itself may be absent."""
+    """Mark every field as required, except the fields that the model may leave out."""
     required = []
     for name, field in model.model_fields.items():
         alias = field.serialization_alias or field.alias or name
@@ -468,7 +471,7 @@ _ABOVE_ZERO: Final[Json] = {"pattern": r"^(0*[1-9][0-9]*(\.[0-9]+)?|0+\.[0-9]*[1
 
 
 def _guardian_kinds(*, market_implied: bool) -> Json:
-    """One branch a type: which fields belong to it, from the table that the requests are held to."""
+    """One branch per guardian type with its fields, from the table that validates requests."""
     own = [name for name in aliases(GuardianFields) if name not in ("type", "scope")]
     kinds: list[Json] = []
     for kind, rule in GUARDIAN_RULES.items():

@@ -1,4 +1,4 @@
-"""The page that `webWatch` names: one wallet for a browser, public and read-only, drawn from the same public views."""
+"""The page that `webWatch` links to: a public, read-only view of one wallet."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PAD: Final = 8
 DASH: Final = "\u2013"
 
 
-def watch(desk: WalletOperations, address: str) -> str:
-    """The page of one address; Refused when the address is none."""
-    wallet = desk.wallet_body(address)
+def watch(wallets: WalletOperations, address: str) -> str:
+    """The page of one address. Refused if the address is malformed."""
+    wallet = wallets.wallet_body(address)
     name = str(wallet["address"])
-    pnl = desk.wallet_pnl_body(name)
-    nav = desk.wallet_nav_body(name, "7d")
-    trades = desk.wallet_trades_body(name, WalletTradesQuery(limit=TRADES_SHOWN))["trades"]
+    pnl = wallets.wallet_pnl_body(name)
+    nav = wallets.wallet_nav_body(name, "7d")
+    trades = wallets.wallet_trades_body(name, WalletTradesQuery(limit=TRADES_SHOWN))["trades"]
     title = wallet["nickname"] or f"{name[:6]}\u2026{name[-4:]}"
     parts = [
         '<div class="watch">',
@@ -32,7 +32,7 @@ def watch(desk: WalletOperations, address: str) -> str:
         f'<p class="soft"><code>{text(name)}</code> &middot; {text(wallet["environment"])} &middot; {text(iso(wallet["updatedAt"]))}</p>',
     ]
     if not wallet["registered"]:
-        parts.append("<p>This address is no account here.</p>")
+        parts.append("<p>This address has no account on this service.</p>")
     else:
         parts += [_figures(wallet, pnl), _chart(nav["series"]), _positions(wallet["positions"]), _trades(trades)]
     parts.append('<p class="soft">Public and read-only. Play money. Refreshes every 30 seconds.</p></div>')
@@ -56,7 +56,7 @@ def _figures(wallet: dict[str, Any], pnl: dict[str, Any]) -> str:
 
 
 def _chart(series: list[dict[str, Any]]) -> str:
-    """The last seven days as a line; attributes only, so that no style need be allowed."""
+    """A line chart of the last seven days. It uses attributes only, so that the content policy need not allow styles."""
     values = [float(point["navUsd"]) for point in series]
     if len(values) < 2:
         return ""
@@ -110,7 +110,7 @@ def _trades(trades: list[dict[str, Any]]) -> str:
 
 
 def _usd(amount: str | float | None, *, signed: bool = False) -> str:
-    """To the cent, for the eye; the exact amounts are in the views."""
+    """An amount rounded to cents for display."""
     if amount is None:
         return DASH
     value = Decimal(str(amount))

@@ -1,4 +1,4 @@
-"""The approval page's HTML: one small form at a time, no script, nothing from elsewhere. Everything that came from outside is escaped here."""
+"""HTML of the approval page: one form at a time, no script, no external resource. This module escapes all outside text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 SCOPES: Final[tuple[tuple[str, str], ...]] = (
     ("read", "See positions, orders, trades and events"),
     ("trade", "Place, change and cancel orders; arm guardians"),
-    ("trade:close_only", "Only shrink positions, never open or grow one"),
+    ("trade:close_only", "Shrink positions; never open or grow one"),
     ("outcomes", "Trade event markets"),
 )
 
@@ -48,7 +48,7 @@ HEADERS: Final = {
     "Content-Security-Policy": (
         f"default-src 'none'; style-src 'sha256-{_HASH}'; img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
-    # Not "no-referrer": with it a browser sends its own forms with Origin null, and the origin is what is checked.
+    # Not "no-referrer": a browser would then send its forms with Origin null, and the service checks the origin.
     "Referrer-Policy": "same-origin",
     "X-Frame-Options": "DENY",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -73,22 +73,22 @@ def _button(step: str, words: str, kind: str = "go") -> str:
 
 
 def enter_code(csrf: str, code: str, problem: str | None = None) -> str:
-    """Which device is it?"""
+    """The form for the code that the device shows."""
     field = (
         '<label for="userCode">Code shown on your device</label>'
         '<input class="code" type="text" id="userCode" name="userCode" maxlength="16" required autofocus '
         f'spellcheck="false" autocapitalize="characters" placeholder="XXXX-XXXX" value="{escape(code[:16])}">'
     )
-    text = '<p class="soft">Go on only if you started this yourself and the code is the one on your device.</p>'
+    text = '<p class="soft">Continue only if you started this request yourself and your device shows this code.</p>'
     return _page("Connect a device", text + _form(csrf, field + _button("code", "Continue")), problem)
 
 
 def sign_in(csrf: str, problem: str | None = None) -> str:
-    """Who is it?"""
+    """The sign-in form: a phone number, or the owner's API key."""
     phone = (
         '<label for="phoneNumber">Phone number</label>'
         '<input type="tel" id="phoneNumber" name="phoneNumber" maxlength="80" placeholder="+44 7911 123456">'
-        '<label for="country">Country (not needed with +)</label>'
+        '<label for="country">Country (not needed if the number begins with +)</label>'
         '<input type="text" id="country" name="country" maxlength="64">' + _button("phone", "Send me a code")
     )
     key = (
@@ -96,16 +96,16 @@ def sign_in(csrf: str, problem: str | None = None) -> str:
         '<input type="password" id="apiKey" name="apiKey" maxlength="200" spellcheck="false">'
         + _button("key", "Continue with the key", "plain")
     )
-    words = '<h2>No phone?</h2><p class="soft">A sandbox account is its first API key&#39;s.</p>'
+    words = '<h2>No phone?</h2><p class="soft">Whoever has the first API key of a sandbox account is its owner.</p>'
     return _page("Sign in to decide", _form(csrf, phone) + words + _form(csrf, key), problem)
 
 
 def enter_otp(csrf: str, phone: str, sandbox_code: str | None, problem: str | None = None) -> str:
-    """The code that was sent."""
+    """The form for the code that was sent to the phone."""
     shown = (
         ""
         if sandbox_code is None
-        else f'<p class="note">No message leaves this sandbox. The code is <b id="sandboxCode">{escape(sandbox_code)}</b>.</p>'
+        else f'<p class="note">The sandbox sends no SMS. The code is <b id="sandboxCode">{escape(sandbox_code)}</b>.</p>'
     )
     field = (
         f'<label for="otp">Six digits sent to {escape(phone)}</label>'
@@ -127,8 +127,8 @@ def decide(
     caps: Sequence[tuple[str, str]],
     problem: str | None = None,
 ) -> str:
-    """What it asks, and what it may have."""
-    rows = [("Account", owner), ("Code", user_code), ("Asked from", origin), ("Program", agent or "did not say"), *caps]
+    """The decision form: what the device asks for, and which scopes it gets."""
+    rows = [("Account", owner), ("Code", user_code), ("Asked from", origin), ("Program", agent or "unknown"), *caps]
     facts = "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(said)}</dd>" for term, said in rows) + "</dl>"
     boxes = "".join(
         f'<label class="scope"><input type="checkbox" name="scope" value="{scope}"{" checked" if scope in chosen else ""}>'
@@ -137,12 +137,12 @@ def decide(
         if scope in offered
     )
     fields = (
-        '<label for="name">Name of its key</label>'
+        '<label for="name">Name of the new key</label>'
         f'<input type="text" id="name" name="name" maxlength="64" value="{escape(name)}">'
-        f"<fieldset><legend>What it may do</legend>{boxes}</fieldset>"
+        f"<fieldset><legend>What the device may do</legend>{boxes}</fieldset>"
         f'<div class="pair">{_button("deny", "Deny", "no")}{_button("approve", "Approve")}</div>'
     )
-    # Enter presses a form's first button. It shall decide nothing: the first one is disabled, and then browsers press none.
+    # The Enter key presses the first button of a form. A disabled first button keeps Enter from deciding.
     nothing = "<button disabled hidden></button>"
     return _page("A device asks for a key", facts + _form(csrf, nothing + fields), problem)
 

@@ -1,6 +1,6 @@
-"""One HTTP connection: what arrives too slowly, in too many headers or as no HTTP at all ends here, in the interface's words. Knows no operation.
+"""One HTTP connection. Answers slow, oversized and malformed requests with the interface's error object. Knows no operation.
 
-A request that has begun must be whole within REQUEST_SECONDS, however its bytes drip; so must a connection begin its first one.
+A request must arrive whole within REQUEST_SECONDS of its first byte. A new connection must send its first request within the same time.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from bot.service.security import rate_limits
 from bot.service.views.responses import Answer, refuse
 from bot.wire.headers import API_VERSION, API_VERSION_HEADER, REQUEST_ID_HEADER
 
-CONNECTION: Final = "bracketbot.connection"  # scope extension: {"close": ends the connection without a word}
-HEAD_BYTES_MAX: Final = 32 * 1024  # of a request's line and headers
+CONNECTION: Final = "bracketbot.connection"  # scope extension: {"close": closes the connection without a response}
+HEAD_BYTES_MAX: Final = 32 * 1024  # of the request line and headers
 REQUEST_SECONDS: Final = 30.0  # for a whole request, body included, to arrive
-LOOK_SECONDS: Final = 5.0  # how often a connection's patience is looked at
+LOOK_SECONDS: Final = 5.0  # how often the timeout is checked
 
 _REASONS: Final = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 
 
 class Protocol(HttpToolsProtocol):
-    """HTTP/1.1 with bounds, whose app may end the connection: what an injected fault does to a caller."""
+    """HTTP/1.1 with limits. The application may close the connection, which injected faults use."""
 
-    more_headers: Callable[[], Mapping[str, str]] = staticmethod(dict)  # that every answer of the service has
+    more_headers: Callable[[], Mapping[str, str]] = staticmethod(dict)  # that every response of the service has
     request_seconds = REQUEST_SECONDS
     look_seconds = LOOK_SECONDS
 
-    _begun: float | None = None  # when the request that is arriving began; None between requests
-    _head: int | None = 0  # bytes of its head so far; None once the head is whole
+    _begun: float | None = None  # when the current request began to arrive; None between requests
+    _head: int | None = 0  # bytes of its headers so far; None when the headers are complete
     _watch: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # narrower, as uvicorn's own is
@@ -68,20 +68,20 @@ class Protocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """What is no HTTP gets the error object as well."""
-        self._end(400, "this is not an HTTP/1.1 request that can be read")
+        """Answer malformed HTTP with the error object."""
+        self._end(400, "this is not a valid HTTP/1.1 request")
 
     def _look(self) -> None:
         if self._begun is not None and self.loop.time() - self._begun > self.request_seconds:
             if self._head:
                 self._end(408, f"the request did not arrive within {self.request_seconds:g} s")
             else:
-                self.transport.close()  # Either nothing was asked, or the body is cut: then it asked for nothing.
+                self.transport.close()  # No request has begun, or its body is incomplete, which is the same as no request.
             return
         self._watch = self.loop.call_later(self.look_seconds, self._look)
 
     def _end(self, status: int, text: str) -> None:
-        """Answer what cannot be read, and hang up."""
+        """Answer a request that cannot be read, and close the connection."""
         answer = self._refused(text, status)
         head = [b"HTTP/1.1 %d %s" % (status, _REASONS[status])]
         head += [f"{name}: {value}".encode("latin-1") for name, value in answer.headers.items()]

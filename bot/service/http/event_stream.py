@@ -1,8 +1,8 @@
-"""The event stream: server-sent events over the same feed as GET /v1/events, resumed by id. Reads committed events; changes nothing.
+"""The event stream: server-sent events of the feed that GET /v1/events reads, resumed by event id. Reads committed events only.
 
-A stream looks at the feed at least every 2 s and whenever an event of its account happens. It ends with one `event: error`, whose data is the
-interface's error object and which has no id, when its caller may read no more (revoked or expired: within 2 s) or when what it had
-not read yet is gone (a reset, or too slow a reader: resync). A resume after such an end answers that same error as a plain response.
+A stream reads the feed at least every 2 s, and whenever its account has an event. A stream ends with one `event: error` that has no id and the
+interface's error object as its data. It ends within 2 s after the credential is revoked or expires. It also ends, with the fix resync, if
+unread events are gone: after a reset, or because the reader was too slow. A client that then resumes gets the same error as a plain response.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from bot.errors import Refusal
 from bot.service.http.routes_v1 import Router, call_of
-from bot.service.operations.accounts import AccountOperations, another_feed, lost_place
+from bot.service.operations.accounts import AccountOperations, cursor_lost, feed_replaced
 from bot.service.security.auth import Access, Principal, authenticate, refuse_access
 from bot.service.views import event_views
 from bot.service.views.read_access import peek
@@ -31,60 +31,62 @@ from bot.venue.events import Event
 from bot.venue.state import event_id
 from bot.wire.queries import EventStreamQuery
 
-STREAMS_MAX: Final = 64  # open at once, an account
-LOOK_SECONDS: Final = 1.5  # the interface says 2: what has run out in between is noticed within those
+STREAMS_MAX: Final = 64  # open streams of one account
+LOOK_SECONDS: Final = 1.5  # the interface promises 2 s for noticing an expired credential
 PING_SECONDS: Final = 15
 RETRY_MS: Final = 2_000
-EXAMINED_MAX: Final = 500  # events taken from the feed at a time, so that one far reader does not hold up the rest
-TOGETHER_MAX: Final = 25  # events of a burst that leave as one piece
+EXAMINED_MAX: Final = (
+    500  # events read from the feed at a time, so that one reader far behind does not delay the others
+)
+TOGETHER_MAX: Final = 25  # events of a burst that are sent in one write
 LAST_EVENT_ID: Final = "Last-Event-ID"
 
 
 class Streams:
-    """All open streams: whom to wake, how many there are, when they have to end."""
+    """All open streams: wakes them, counts them and ends them."""
 
     def __init__(self) -> None:
-        self._bells: dict[str, set[asyncio.Event]] = {}
+        self._wakeups: dict[str, set[asyncio.Event]] = {}
         self._closed = False
-        self.generation = 0  # another one: what a stream has told need not have happened any more
+        self.generation = 0  # changes when the service is restored: events that a stream has sent may be void
 
-    def ring(self, events: Iterable[Event]) -> None:
-        """Something happened to these accounts."""
-        if self._bells:
+    def wake(self, events: Iterable[Event]) -> None:
+        """Wake the streams of the accounts that these events belong to."""
+        if self._wakeups:
             for account in {event.account for event in events}:
-                for bell in self._bells.get(account, ()):
-                    bell.set()
+                for wakeup in self._wakeups.get(account, ()):
+                    wakeup.set()
 
     def close(self) -> None:
-        """End every stream; the service stops."""
+        """End every stream because the service stops."""
         self._closed = True
-        for bells in self._bells.values():
-            for bell in bells:
-                bell.set()
+        for wakeups in self._wakeups.values():
+            for wakeup in wakeups:
+                wakeup.set()
 
     def interrupt(self) -> None:
-        """Have every open stream end with a resync: the feed is another one now."""
+        """End every open stream with a resync because the service was restored to another state."""
         self.generation += 1
-        for bells in self._bells.values():
-            for bell in bells:
-                bell.set()
+        for wakeups in self._wakeups.values():
+            for wakeup in wakeups:
+                wakeup.set()
 
     def has_closed(self) -> bool:
         return self._closed
 
     def count(self, account: str) -> int:
-        return len(self._bells.get(account, ()))
+        return len(self._wakeups.get(account, ()))
 
     def enter(self, account: str) -> asyncio.Event:
-        bell = asyncio.Event()
-        self._bells.setdefault(account, set()).add(bell)
-        return bell
+        wakeup = asyncio.Event()
+        self._wakeups.setdefault(account, set()).add(wakeup)
+        return wakeup
 
-    def leave(self, account: str, bell: asyncio.Event) -> None:
-        bells = self._bells[account]
-        bells.discard(bell)
-        if not bells:
-            del self._bells[account]
+    def leave(self, account: str, wakeup: asyncio.Event) -> None:
+        wakeups = self._wakeups[account]
+        wakeups.discard(wakeup)
+        if not wakeups:
+            del self._wakeups[account]
 
 
 class EventStream(EventSourceResponse):
@@ -106,7 +108,7 @@ def _ping() -> ServerSentEvent:
 
 
 class StreamOperations:
-    """Opens streams over the feed of an AccountDesk."""
+    """Opens streams over the feed of an account."""
 
     def __init__(self, accounts: AccountOperations, streams: Streams) -> None:
         self._accounts = accounts
@@ -114,18 +116,18 @@ class StreamOperations:
         self._streams = streams
 
     def open(self, http: Request) -> Response:
-        """GET /v1/events/stream. Refused, before anything is sent, when the place to resume from is lost."""
+        """GET /v1/events/stream. Refused, before anything is sent, if the feed no longer has the cursor."""
         call = call_of(http)
         query = call.ask(EventStreamQuery)
         account_id = call.principal.account
-        self._accounts.look()
-        # A browser that comes back sends its old address with the newer header.
+        self._accounts.refresh()
+        # A browser that reconnects sends its old URL and a newer Last-Event-ID.
         account = self._accounts.account(call.principal)
         cursor = account.events_first - 1
         if last := http.headers.get(LAST_EVENT_ID, "").strip():
-            cursor = self._accounts.place_of(account, last, name=LAST_EVENT_ID)
+            cursor = self._accounts.cursor_seq(account, last, name=LAST_EVENT_ID)
         elif query.since is not None:
-            cursor = self._accounts.place_of(account, query.since)
+            cursor = self._accounts.cursor_seq(account, query.since)
         if self._streams.count(account_id) >= STREAMS_MAX:
             text = f"an account has at most {STREAMS_MAX} open streams; end one of them first"
             fix = {"action": "wait", "seconds": RETRY_MS // 1000}
@@ -133,15 +135,15 @@ class StreamOperations:
             raise Refused(
                 Refusal("rate_limited", text, fix=fix, details=details), None, {"Retry-After": str(RETRY_MS // 1000)}
             )
-        bell = self._streams.enter(account_id)
+        wakeup = self._streams.enter(account_id)
         header = http.headers.get("Authorization")
 
         def error(refusal: Refusal) -> bytes:
             body: bytes = http.scope["refuse"](refusal).body
             return ServerSentEvent(body.decode(), event="error", sep="\n").encode()
 
-        content = self._follow(account_id, header, query.filters, cursor, bell, error)
-        return EventStream(content, lambda: self._streams.leave(account_id, bell))
+        content = self._follow(account_id, header, query.filters, cursor, wakeup, error)
+        return EventStream(content, lambda: self._streams.leave(account_id, wakeup))
 
     async def _follow(
         self,
@@ -149,30 +151,30 @@ class StreamOperations:
         header: str | None,
         wanted: frozenset[str] | None,
         cursor: int,
-        bell: asyncio.Event,
+        wakeup: asyncio.Event,
         error: Callable[[Refusal], bytes],
     ) -> AsyncIterator[bytes]:
         generation = self._streams.generation
         yield ServerSentEvent(retry=RETRY_MS, sep="\n").encode()
         while not self._streams.has_closed():
-            bell.clear()
+            wakeup.clear()
             refusal = self._refusal(header) or self._gap(account_id, cursor)
             if refusal is None and generation != self._streams.generation:
-                refusal = another_feed(peek(self._machine.state, account_id))
+                refusal = feed_replaced(peek(self._machine.state, account_id))
             if refusal is not None:
                 yield error(refusal)
                 return
             found = list(islice(pages.after(peek(self._machine.state, account_id), cursor), EXAMINED_MAX))
             if not found:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(bell.wait(), LOOK_SECONDS)
+                    await asyncio.wait_for(wakeup.wait(), LOOK_SECONDS)
                 continue
-            await self._machine.settle()  # Nobody hears of what a crash could still undo.
+            await self._machine.settle()  # Send only events that a crash cannot undo.
             for at in range(0, len(found), TOGETHER_MAX):
                 if generation != self._streams.generation:
                     break
                 if self._streams.has_closed() or self._refusal(header) is not None:
-                    break  # A slow reader may be kept at this batch for long.
+                    break  # Sending this batch to a slow reader may take long.
                 together = found[at : at + TOGETHER_MAX]
                 cursor = together[-1].seq
                 if piece := b"".join(_told(happened) for happened in together if _is_wanted(happened, wanted)):
@@ -180,12 +182,12 @@ class StreamOperations:
             await asyncio.sleep(0)
 
     def _gap(self, account_id: str, cursor: int) -> Refusal | None:
-        """Why the next event is not there any more, if so. A reader who had all of it before a reset just hears of the reset."""
+        """Why the next event is no longer in the feed, or None. A reader who had read everything before a reset only gets the reset event."""
         account = peek(self._machine.state, account_id)
-        return lost_place(account, cursor) if cursor < account.events_first - 1 else None
+        return cursor_lost(account, cursor) if cursor < account.events_first - 1 else None
 
     def _refusal(self, header: str | None) -> Refusal | None:
-        """Why the caller who opened the stream may read no more, if so."""
+        """Why the caller may no longer read this stream, or None."""
         found = authenticate(self._machine.state, header, self._machine.clock.now_ms())
         return refuse_access(found, Access.READ) if isinstance(found, Principal) else found
 
@@ -203,9 +205,9 @@ def _told(happened: Event) -> bytes:
     return ServerSentEvent(text, event=name, id=event_id(happened.seq), sep="\n").encode()
 
 
-def add_stream(router: Router, desk: StreamOperations) -> None:
+def add_stream(router: Router, streams: StreamOperations) -> None:
     """The stream's route."""
 
     @router.route("GET", "/v1/events/stream", Access.READ, "default", query=EventStreamQuery)
     async def event_stream(http: Request) -> Response:
-        return desk.open(http)
+        return streams.open(http)

@@ -1,6 +1,6 @@
-"""Faults on demand: what the sandbox does to callers of /v1 so that their error handling meets it. Holds no state of the venue; forgotten at a restart.
+"""Faults on demand: the sandbox makes requests to /v1 fail, so that clients can test their error handling. Faults end with the process.
 
-A request meets one fault at most, the oldest that fits it; the feed may repeat an event besides. Time is real time.
+At most one fault applies to a request: the oldest that matches. In addition the feed may repeat an event. Time is real time.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from bot.service.views.responses import Refused, invalid
 from bot.wire.control import FaultRequest
 
 ANY: Final = "*"
-FEED: Final = "get_events"  # the operations that repeat an event
+FEED: Final = "get_events"  # the operations that can repeat an event
 STREAM: Final = "get_events_stream"
 FAULTS_MAX: Final = 100
 COUNT_MAX: Final = 1_000_000
-READ_S: Final = 5.0  # for the rest of a request whose connection is to be closed
-INJECTED: Final = "bracketbot.injected"  # scope key: the refusal that the edge answers with instead of the operation
+READ_S: Final = 5.0  # to wait for the rest of a request before its connection is closed
+INJECTED: Final = (
+    "bracketbot.injected"  # scope key: the refusal that the gateway sends instead of running the operation
+)
 
 Run = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -58,7 +60,7 @@ class Fault:
 
 
 class Faults:
-    """The faults that are set. A fault names an operation as the OpenAPI document does, or "*"."""
+    """The faults that are set. A fault names an operationId of the OpenAPI document, or "*"."""
 
     def __init__(self) -> None:
         self._operations: frozenset[str] = frozenset()
@@ -67,7 +69,7 @@ class Faults:
         self._seq = 0
 
     def follow(self, rules: Sequence[Rule], rule_of: Callable[[Scope], Rule | None]) -> None:
-        """Know the operations: all rules, and which of them a request falls under."""
+        """Take the routes whose requests may fail, and the function that finds a request's route."""
         self._operations = frozenset(_operation(rule) for rule in rules if rule.path.startswith("/v1/"))
         self._rule_of = rule_of
 
@@ -84,15 +86,21 @@ class Faults:
     def add(self, request: FaultRequest) -> None:
         op, kind = request.op, request.kind
         if op != ANY and op not in self._operations:
-            raise Refused(invalid("op", f"names no operation: {op!r}", [ANY, *sorted(self._operations)]))
+            raise Refused(invalid("op", f"{op!r} is not an operation", [ANY, *sorted(self._operations)]))
         if kind == "delay" and request.ms is None:
             raise Refused(invalid("ms", "is required for a delay", "0..600000"))
         if kind == "duplicate_event" and op not in (ANY, FEED, STREAM):
-            raise Refused(invalid("op", "only the event feed repeats an event", [ANY, FEED, STREAM]))
+            raise Refused(
+                invalid(
+                    "op",
+                    "must be the event feed or the event stream: only they can repeat an event",
+                    [ANY, FEED, STREAM],
+                )
+            )
         if request.count > COUNT_MAX:
-            raise Refused(invalid("count", "is too many", f"1..{COUNT_MAX}"))
+            raise Refused(invalid("count", "is too large", f"1..{COUNT_MAX}"))
         if len(self._faults) >= FAULTS_MAX:
-            raise Refused(invalid("op", f"at most {FAULTS_MAX} faults are set at a time; clear them first"))
+            raise Refused(invalid("op", f"cannot be set: the limit is {FAULTS_MAX} faults; delete the faults first"))
         self._seq += 1
         self._faults.append(Fault(f"flt_{self._seq:06d}", op, kind, request.count, request.ms))
 
@@ -110,11 +118,11 @@ class Faults:
     # ── Doing it ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def is_idle(self, scope: Scope) -> bool:
-        """Whether nothing can happen to this request. A stream may meet a fault that is set while it is open."""
+        """True if no fault can apply to this request. A fault that is set while a stream is open applies to the stream."""
         return not self._faults and scope["path"] != "/v1/events/stream"
 
     async def around(self, scope: Scope, receive: Receive, send: Send, run: Run) -> None:
-        """Let a request run, with what its fault does to it."""
+        """Run a request with its fault."""
         op = None
         if self._faults or scope["path"] == "/v1/events/stream":
             op = self._operation_of(scope)
@@ -143,7 +151,7 @@ class Faults:
         await run(scope, receive, send)
 
     def _repeating_page(self, send: Send) -> Send:
-        """A page of the feed with its last event twice; a page without events leaves the fault to the next one."""
+        """Repeat the last event of a page of the feed. A page without events leaves the fault for the next page."""
         start: Message | None = None
         parts: list[bytes] = []
 
@@ -178,7 +186,7 @@ class Faults:
             fault = self._find(STREAM, repeats=True) if self._faults and body.startswith(b"id: evt_") else None
             if fault is not None:
                 self._use(fault)
-                first, end, _ = body.partition(b"\n\n")  # Several may leave as one piece.
+                first, end, _ = body.partition(b"\n\n")  # One write may hold several events.
                 await send({**message, "body": first + end})
             await send(message)
 
@@ -187,13 +195,13 @@ class Faults:
 
 def _refusal(kind: str) -> Refused:
     if kind == "status_429":
-        text = "a fault that was set through the sandbox's control: too many requests"
+        text = "injected by the sandbox control: too many requests"
         return Refused(Refusal("rate_limited", text, fix={"action": "wait", "seconds": 1}), None, {"Retry-After": "1"})
-    return Refused(Refusal("internal_error", "a fault that was set through the sandbox's control"), 500)
+    return Refused(Refusal("internal_error", "injected by the sandbox control: internal error"), 500)
 
 
 class Whole:
-    """A request's `receive` that knows whether all of the request has come."""
+    """A request's `receive` that knows whether the whole request has arrived."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -206,11 +214,11 @@ class Whole:
 
 
 async def _hang_up(scope: Scope, receive: Whole) -> None:
-    """End the connection without an answer. The request is read to its end before: closed with bytes unread, a connection is
-    reset instead, and whether the caller sees one or the other would be chance."""
+    """Close the connection without a response, after reading the whole request. With unread bytes the kernel would reset the connection,
+    and the caller would see one or the other by chance."""
     connection = (scope.get("extensions") or {}).get(CONNECTION)
     if connection is None:
-        raise ConnectionResetError("a fault that was set through the sandbox's control closed this connection")
+        raise ConnectionResetError("injected by the sandbox control: internal error closed this connection")
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(READ_S):
             while not receive.is_read:
@@ -221,11 +229,11 @@ async def _hang_up(scope: Scope, receive: Whole) -> None:
 
 
 async def _without_reply(scope: Scope, receive: Whole, run: Run) -> None:
-    """Do all of it, up to the commit, and answer nothing."""
+    """Execute the request up to the commit, and send no response."""
     answered = asyncio.Event()
 
     async def swallow(message: Message) -> None:
-        # The edge sends after the commit: from the first message on, what was asked for is done.
+        # The gateway sends after the commit: at the first message the operation is done.
         answered.set()
 
     running = asyncio.ensure_future(run(scope, receive, swallow))

@@ -1,7 +1,7 @@
 """The gateway: the ASGI application. It routes requests, and gives every response the service's headers and every failure an error object.
 
-In this order: request id, route (404, 405 with a complete Allow), version, caller, scope, rate, body (size, type, JSON), schema. Only then the
-operation runs. An answer leaves after everything that it could have seen is on disk.
+It checks in this order: request id, route (404, or 405 with a complete Allow), version, caller, scope, rate limit, body (size, type, JSON),
+schema. Then the operation runs. The gateway sends a response after everything that the response may show is on disk.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ R = TypeVar("R", bound=Request)
 Endpoint = Callable[[HttpRequest], Awaitable[Response]]
 
 PATH_MAX: Final = 2_048
-RPC_INVALID: Final = -32600  # JSON-RPC's invalid request
-RPC_REFUSED: Final = -32000  # the first of those that a server may give a meaning
-IDS_AT_ONCE: Final = 128  # request ids drawn together: each draw lets other threads run, which costs more than the draw
+RPC_INVALID: Final = -32600  # JSON-RPC: invalid request
+RPC_REFUSED: Final = -32000  # the first code that JSON-RPC leaves to servers
+IDS_AT_ONCE: Final = (
+    128  # request ids drawn together: each draw yields to other threads, which costs more than the draw
+)
 ID_BYTES: Final = 12
 
-# A request may say each of these once: of two, nobody could tell which one was meant.
+# Headers that a request may have only once: with two, the meaning would be unclear.
 SINGLE_HEADERS: Final = frozenset(
     {
         b"authorization",
@@ -66,7 +68,7 @@ _NOBODY: Final = Principal("", "", frozenset(), owner=False)
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What the edge asks before an operation runs. `policy` None: no rate limit."""
+    """What the gateway checks before an operation runs. `policy` None: no rate limit."""
 
     method: str
     path: str
@@ -76,13 +78,13 @@ class Rule:
     query: type[Request] = EmptyQuery
     is_order: bool = False
     keyed: bool = False
-    origins: frozenset[str] | None = None  # pages that may ask, for what browsers must not reach; None: not asked
-    metadata: str = ""  # where a caller without a credential learns how to get one
-    is_rpc: bool = False  # callers read a failure as JSON-RPC's: the error object is its data
+    origins: frozenset[str] | None = None  # web pages that may call this route; None: any
+    metadata: str = ""  # address that tells a caller without a credential how to get one
+    is_rpc: bool = False  # errors are JSON-RPC errors, with the error object as their data
 
 
 class Call(NamedTuple):
-    """A request that passed the edge."""
+    """A request that passed the checks of the gateway."""
 
     principal: Principal
     context: Context
@@ -101,7 +103,7 @@ class Call(NamedTuple):
 
 
 class Routes:
-    """Which rule a path and method fall under."""
+    """Finds the rule of a path and method."""
 
     def __init__(self, rules: list[Rule]) -> None:
         self._literal: dict[str, tuple[dict[str, Rule], dict[str, str]]] = {}
@@ -116,7 +118,7 @@ class Routes:
                 self._literal[path] = methods, {}
 
     def find(self, path: str) -> tuple[dict[str, Rule], dict[str, str]] | None:
-        """The rules of a path by method, and what stands in the path's braces; None for a path that is no route."""
+        """The rules of a path by method, and the values of its path parameters; None if no route has this path."""
         found = self._literal.get(path)
         if found is not None or len(path) > PATH_MAX:
             return found
@@ -128,7 +130,7 @@ class Routes:
 
 
 class Gateway:
-    """The outermost layer."""
+    """The ASGI application: runs every request through its checks to its operation."""
 
     def __init__(
         self,
@@ -146,7 +148,7 @@ class Gateway:
         self._routes = Routes(rules)
         self._control_token = control_token or None
         self.faults: Faults | None = None
-        self._hosts = hosts  # names by which a service on loopback may be called; None: any
+        self._hosts = hosts  # host names that a service on loopback accepts; None: any
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http"  # The server is started without lifespan and without WebSockets.
@@ -159,12 +161,12 @@ class Gateway:
         await _Exchange(self, scope, receive, send).run()
 
     def find(self, scope: Scope) -> tuple[dict[str, Rule], dict[str, str]] | None:
-        """As `Routes.find`, of a request. A slash that was written %2F is part of a name, and no name of ours has one."""
+        """As `Routes.find`, for a request. An encoded slash (%2F) belongs to a name, and no name of the service has a slash."""
         raw = scope.get("raw_path") or b""
         return None if b"%2F" in raw or b"%2f" in raw else self._routes.find(scope["path"])
 
     def rule_of(self, scope: Scope) -> Rule | None:
-        """The rule that a request falls under."""
+        """The rule of a request, or None."""
         found = self.find(scope)
         return None if found is None else found[0].get(scope["method"])
 
@@ -174,11 +176,11 @@ class Gateway:
 
 
 class _Exchange:
-    """One request on its way in and its answer on its way out."""
+    """One request and its response."""
 
-    def __init__(self, edge: Gateway, scope: Scope, receive: Receive, send: Send) -> None:
-        self._edge = edge
-        self._operations = edge.operations
+    def __init__(self, gateway: Gateway, scope: Scope, receive: Receive, send: Send) -> None:
+        self._gateway = gateway
+        self._operations = gateway.operations
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -201,31 +203,29 @@ class _Exchange:
             call = await self._admit()
             self._scope["call"] = call
             self._scope["refuse"] = self.answer_of
-            endpoint = self._edge.endpoints[self._route]
+            endpoint = self._gateway.endpoints[self._route]
             response = await endpoint(HttpRequest(self._scope, self._receive, self._respond))
             await response(self._scope, self._receive, self._respond)
         except Refused as no:
             await self._refuse(no.refusal, no.status, no.headers)
         except Exception as error:
-            # Our own mistake: the caller learns its number, the log the rest. The machine ends itself when its state is in doubt.
+            # A bug: the caller gets the request id, the log gets the details. If the state is in doubt the machine stops the service.
             log.exception(
                 "request.failed", request_id=self._request_id, path=self._scope["path"], error=type(error).__name__
             )
             if not self._started:
-                await self._refuse(
-                    Refusal("internal_error", "an error of the service; the same request may be sent again")
-                )
+                await self._refuse(Refusal("internal_error", "the service failed; you may send the same request again"))
         finally:
-            self._scope.pop("refuse", None)  # It leads back here: a circle, which only the collector would find.
+            self._scope.pop("refuse", None)  # Break the reference cycle, so that the garbage collector need not.
 
     # ── In ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _admit(self) -> Call:
-        edge, scope = self._edge, self._scope
-        found = edge.find(scope)
+        gateway, scope = self._gateway, self._scope
+        found = gateway.find(scope)
         if found is None:
             self._take("public")
-            raise Refused(Refusal("not_found", f"no route {scope['path'][:200]!r}", fix={"action": "read_docs"}))
+            raise Refused(Refusal("not_found", f"no such route: {scope['path'][:200]!r}", fix={"action": "read_docs"}))
         methods, scope["path_params"] = found
         rule = methods.get(scope["method"])
         if rule is None:
@@ -247,7 +247,7 @@ class _Exchange:
         principal = self._caller(rule)
         context = self._context(rule)
         raw = await self._body() if rule.body is not None else b""
-        check_still(self._operations.machine, generation, principal)
+        check_still_valid(self._operations.machine, generation, principal)
         value = self._parse(raw)
         try:
             query = self._read(rule.query, self._query())
@@ -267,7 +267,7 @@ class _Exchange:
         return Call(principal, context, body, query)
 
     def _read(self, model: type[Request], value: Any) -> Request:
-        """A body or query as its model. Models are frozen: of nothing, the same one is made once only."""
+        """A body or query as its model. Models are frozen, so an empty one is made once and shared."""
         if value != {}:
             return model.from_wire(value)
         empty = _EMPTY.get(model)
@@ -278,7 +278,7 @@ class _Exchange:
     def _check_headers(self) -> None:
         if self._twice is not None:
             raise Refused(invalid(self._twice.decode(), "is given twice"))
-        hosts = self._edge._hosts  # noqa: SLF001
+        hosts = self._gateway._hosts  # noqa: SLF001
         if hosts is not None:
             host = self._headers.get(b"host", b"").decode("latin-1").lower()
             name = host[: host.rfind("]") + 1] if host.startswith("[") else host.partition(":")[0]
@@ -298,7 +298,9 @@ class _Exchange:
         name = origin.decode("latin-1").strip().lower()
         if name not in rule.origins:
             self._take("public")
-            raise Refused(Refusal("forbidden", f"the page {name[:80]!r} may not ask here", details={"field": "Origin"}))
+            raise Refused(
+                Refusal("forbidden", f"pages of {name[:80]!r} may not call this address", details={"field": "Origin"})
+            )
 
     def _ip(self) -> str:
         client = self._scope.get("client")
@@ -325,7 +327,7 @@ class _Exchange:
         self._principal = found
         if found.key is not None:
             operations.key_used(found.key)
-        # A request that came inside another one has paid for its policy there.
+        # A tool call inside an MCP request has already taken its token there.
         self._take(None if rule.policy == self._scope.get("paid") else rule.policy)
         refused = refuse_access(found, rule.access)
         if refused is not None:
@@ -334,21 +336,21 @@ class _Exchange:
         return found
 
     def _check_control(self, header: str | None) -> None:
-        """Over its own socket the file's permission is the credential; over TCP a token is."""
+        """Over the control socket the file permission is the credential; over TCP the control token is."""
         if is_local_socket(self._scope):
             return
-        token = self._edge._control_token  # noqa: SLF001
+        token = self._gateway._control_token  # noqa: SLF001
         given = (header or "").strip().partition(" ")[2].strip()
         if token is None or not hmac.compare_digest(token.encode(), given.encode("utf-8", "replace")):
             text = (
-                "the sandbox's control needs its own token"
+                "the sandbox control requires the control token"
                 if token is not None
-                else "the sandbox's control is off on this address"
+                else "the sandbox control is disabled on this address"
             )
             raise Refused(Refusal("unauthorized", text), None, {"WWW-Authenticate": "Bearer"})
 
     def _take(self, policy: str | None) -> None:
-        limits = self._operations.quota
+        limits = self._operations.rate_limits
         enabled = limits.enabled and self._operations.machine.clock.speed != 0 and policy is not None
         if not enabled:
             self._rate = _UNLIMITED
@@ -406,7 +408,7 @@ class _Exchange:
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                # The body is cut: it may have been any request, so it is none.
+                # An incomplete body could be any request, so it is refused.
                 raise Refused(invalid("body", "ended before its Content-Length"))
             part = message.get("body", b"")
             size += len(part)
@@ -420,7 +422,7 @@ class _Exchange:
     def _parse(self, raw: bytes) -> Any:
         if not raw:
             return {}
-        check_form(self._headers.get(b"content-type"), self._headers.get(b"content-encoding"))
+        check_content_type(self._headers.get(b"content-type"), self._headers.get(b"content-encoding"))
         try:
             return strict_json.parse(raw)
         except strict_json.BadJson as error:
@@ -492,42 +494,42 @@ def _new_id() -> str:
 
 
 def _as_rpc(answer: Answer) -> dict[str, Any]:
-    """A failure as JSON-RPC says it, so that an agent's library shows why. The request's id is not known: it is refused before it is read."""
+    """An error object as a JSON-RPC error, so that an agent's library shows the reason. The id is null because the body has not been read."""
     error = json.loads(answer.body)["error"]
     code = RPC_INVALID if error["code"] == "invalid_input" else RPC_REFUSED
     return {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": error["message"], "data": error}}
 
 
 async def send_answer(answer: Answer, send: Send) -> None:
-    """An answer as ASGI messages."""
+    """Send an answer as ASGI messages."""
     await send({"type": "http.response.start", "status": answer.status, "headers": headers_of(answer)})
     await send({"type": "http.response.body", "body": answer.body})
 
 
 def headers_of(answer: Answer) -> list[tuple[bytes, bytes]]:
-    """The headers that are the answer's own."""
+    """The headers of this answer, without the headers that every response has."""
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer.body)).encode())]
     for name, value in answer.headers.items():
         headers.append((name.lower().encode(), value.encode("latin-1")))
     return headers
 
 
-def check_form(kind: bytes | None, coding: bytes | None) -> None:
-    """Refused when a body's Content-Type or Content-Encoding says that it is anything but plain JSON; None says nothing, which is taken as that."""
+def check_content_type(kind: bytes | None, coding: bytes | None) -> None:
+    """Refuse a body whose Content-Type or Content-Encoding is not plain JSON. A missing header counts as plain JSON."""
     if kind is not None and kind != b"application/json" and not _is_json(kind.decode("latin-1")):
         fix = {"field": "Content-Type", "value": "application/json"}
         raise Refused(invalid("Content-Type", "must be application/json", ["application/json"], fix=fix), 415)
     if coding is not None and coding.strip().lower() != b"identity":
         fix = {"field": "Content-Encoding", "value": "identity"}
         raise Refused(
-            invalid("Content-Encoding", "must be identity: a body is read as it is sent", ["identity"], fix=fix),
+            invalid("Content-Encoding", "must be identity: compressed bodies are not supported", ["identity"], fix=fix),
             415,
             {"Accept-Encoding": "identity"},
         )
 
 
 def is_local_socket(scope: Scope) -> bool:
-    """Whether the request came over a Unix socket: such a server has no port, and such a client no address."""
+    """True if the request came over a Unix socket. Such a server has no port, and such a client has no address."""
     server, client = scope.get("server"), scope.get("client")
     return server is not None and server[1] is None and client is None and str(server[0]).startswith("/")
 
@@ -538,16 +540,16 @@ def _is_json(kind: str) -> bool:
 
 def _check_sound(machine: Machine) -> None:
     if machine.fault is not None:
-        text = "the service is ending after an error of its own"
+        text = "the service is stopping after an internal error"
         raise Refused(Refusal("service_unavailable", text), None, {"Retry-After": "1"})
 
 
-def check_still(machine: Machine, generation: int, principal: Principal) -> None:
-    """After a wait. Refused when whoever asked may not be there any more, since the service went to another state; or may ask no more; or when
-    the state is not to be trusted any more."""
+def check_still_valid(machine: Machine, generation: int, principal: Principal) -> None:
+    """Check a request again after a wait. Refused if the service was restored to another state, if the credential is no longer
+    valid, or if the service has failed."""
     _check_sound(machine)
     if generation != machine.generation:
-        text = "the service went to another state meanwhile; nothing was done, send it again"
+        text = "the service was restored during this request; nothing was done, send the request again"
         raise Refused(Refusal("service_unavailable", text), None, {"Retry-After": "1"})
     ended = None if principal is _NOBODY else end_of(machine.state, principal, machine.clock.now_ms())
     if ended is not None:

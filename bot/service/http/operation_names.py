@@ -1,4 +1,4 @@
-"""What an operation is called where it needs a name: in the OpenAPI document and for the sandbox's faults."""
+"""The name of an operation: its operationId in OpenAPI, and its name for the sandbox's faults."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The page at verificationUri, where the owner approves or denies a device. Its visits live in memory, ten minutes of real time.
+"""The page at verificationUri, where the owner approves or denies a device. A visit is kept in memory for ten minutes of real time.
 
-Every form comes back with its visit's token (a cookie of this path alone) and a CSRF token, from this very origin; signing in gives the
-visit a new name, so that one planted before is worth nothing.
+Every form must come from this origin, with the visit's token (a cookie of this path only) and a CSRF token. Sign-in gives the visit a new
+token, so that a token planted by an attacker is useless.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from starlette.responses import Response
 from bot.clock import monotonic_ns
 from bot.errors import Refusal
 from bot.money import format_e8
-from bot.service.http import approval_page as html
+from bot.service.http import approval_page
 from bot.service.http.routes_v1 import Router, call_of
 from bot.service.operations import phone_numbers
 from bot.service.operations.executor import Context
@@ -48,7 +48,7 @@ class DevicePageQuery(Request):
 
 @dataclass(slots=True)
 class Visit:
-    """One person at the page: which device, whose number, who signed in."""
+    """One person at the page: the device, the phone number, and the owner who signed in."""
 
     csrf: str
     until_ns: int
@@ -59,14 +59,14 @@ class Visit:
 
 
 class _Denied(Exception):
-    """A form that is not this page's own."""
+    """The form did not come from this page. The visit must start again."""
 
 
 Form = dict[str, list[str]]
 
 
 class ApprovalPage:
-    """The steps: code, sign-in, decision. Each answers the next page."""
+    """The steps: code, sign-in, decision. Each step returns the next page."""
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
@@ -81,9 +81,9 @@ class ApprovalPage:
         }
 
     def show(self, query: DevicePageQuery) -> Response:
-        """GET: a new visit and the first form. A code in the address only fills the field in."""
+        """GET: start a visit and show the first form. A code in the URL only fills in the field."""
         name, visit = self._begin()
-        return self._answer(html.enter_code(visit.csrf, query.user_code), cookie=name)
+        return self._answer(approval_page.enter_code(visit.csrf, query.user_code), cookie=name)
 
     async def take(self, http: HttpRequest, context: Context) -> Response:
         """POST: one step."""
@@ -93,19 +93,23 @@ class ApprovalPage:
             visit = self._visit(name)
             form = await _form(http)
             if not hmac.compare_digest(visit.csrf.encode(), _one(form, "csrf").encode()):
-                raise _Denied("This form is not the page's own any more.")
+                raise _Denied("This form has expired.")
             step = self._steps.get(_one(form, "step"))
             if step is None:
                 raise _Denied("This form has no such button.")
         except _Denied as denied:
-            return self._answer(html.done("Start again", f"{denied} Open the address on your device once more."), 403)
+            return self._answer(
+                approval_page.done("Start again", f"{denied} Open the address that your device shows again."), 403
+            )
         was_known = visit.owner is not None
         page, status = self._run(step, visit, form, context)
         if visit.owner is not None and not was_known:
-            self._visits.pop(name, None)  # Another of its requests may have been quicker, or newer visits many.
+            self._visits.pop(
+                name, None
+            )  # A parallel request may have ended the visit, or newer visits may have displaced it.
             name = secrets.token_urlsafe(32)
             self._visits[name] = visit
-        if visit.device is None and visit.owner is not None:  # Decided: the visit is over.
+        if visit.device is None and visit.owner is not None:  # The owner has decided, so the visit ends.
             self._visits.pop(name, None)
         return self._answer(page, status, cookie=name)
 
@@ -128,7 +132,7 @@ class ApprovalPage:
         grant = self._operations.find_device(typed, context.ip)
         letters = "".join(letter for letter in typed.upper() if letter.isalpha())
         visit.device, visit.user_code = grant.device, f"{letters[:4]}-{letters[4:8]}"
-        return html.sign_in(visit.csrf)
+        return approval_page.sign_in(visit.csrf)
 
     def _phone(self, visit: Visit, form: Form, context: Context) -> str:
         self._waiting(visit)
@@ -138,7 +142,7 @@ class ApprovalPage:
         request = OtpRequest.from_wire(body)
         code = self._operations.new_code(request, context)
         visit.phone = phone_numbers.parse_phone(request.phone_number, request.country).e164
-        return html.enter_otp(visit.csrf, visit.phone, code)
+        return approval_page.enter_otp(visit.csrf, visit.phone, code)
 
     def _otp(self, visit: Visit, form: Form, context: Context) -> str:
         self._waiting(visit)
@@ -156,31 +160,33 @@ class ApprovalPage:
         if isinstance(found, Refusal):
             raise Refused(found)
         if not found.owner:
-            raise Refused(Refusal("forbidden", "this key is not the owner's: only the account's first key may approve"))
+            raise Refused(
+                Refusal("forbidden", "only the owner's key, the first key of an account, may approve a device")
+            )
         visit.owner = found
         return self._decision(visit)
 
     def _approve(self, visit: Visit, form: Form, context: Context) -> str:
         owner, device = self._owner(visit), self._waiting(visit)
-        scopes = tuple(scope for scope, _ in html.SCOPES if scope in form.get("scope", []))
+        scopes = tuple(scope for scope, _ in approval_page.SCOPES if scope in form.get("scope", []))
         if not scopes or len(scopes) != len(form.get("scope", [])):
-            raise Refused(invalid("scope", "must be at least one of the scopes offered"))
+            raise Refused(invalid("scope", "must be one or more of the offered scopes"))
         name = "".join(letter for letter in _one(form, "name").strip() if letter.isprintable())[:64] or NAME_DEFAULT
         self._operations.decide_device(owner, device, name, scopes, yes=True)
         visit.device = None
-        return html.done(
+        return approval_page.done(
             "Approved", f"The device gets a key named “{name}” with {', '.join(scopes)}. You may close this page."
         )
 
     def _deny(self, visit: Visit, form: Form, context: Context) -> str:
         self._operations.decide_device(self._owner(visit), self._waiting(visit), "", (), yes=False)
         visit.device = None
-        return html.done("Denied", "The device gets nothing. You may close this page.")
+        return approval_page.done("Denied", "The device gets no key. You may close this page.")
 
     def _decision(self, visit: Visit, problem: str | None = None, form: Form | None = None) -> str:
         owner, grant = self._owner(visit), self._operations.waiting_device(visit.device or "")
         if grant is None:
-            return html.done("Too late", "This request has ended or was decided already.")
+            return approval_page.done("Too late", "This request has expired, or somebody has already decided it.")
         account = self._operations.account(owner)
         key = self._operations.key(owner)
         caps: list[tuple[str, str]] = []
@@ -196,38 +202,38 @@ class ApprovalPage:
                 )
                 if isinstance(said, str)
             ]
-        return html.decide(
+        return approval_page.decide(
             visit.csrf,
             owner=f"{account.name or 'account'} · {account.address}",
             user_code=visit.user_code,
             origin=grant.origin,
             agent=grant.agent,
             name=NAME_DEFAULT if form is None else _one(form, "name")[:64],
-            offered=[scope for scope, _ in html.SCOPES if covers(tuple(owner.scopes), scope)],
+            offered=[scope for scope, _ in approval_page.SCOPES if covers(tuple(owner.scopes), scope)],
             chosen=["read"] if form is None else form.get("scope", []),
             caps=caps,
             problem=problem,
         )
 
     def _again(self, visit: Visit, problem: str, form: Form) -> str:
-        """The form that a refused step came from, with the reason."""
+        """The same form again, with the reason for the refusal."""
         if visit.device is None:
-            return html.enter_code(visit.csrf, _one(form, "userCode"), problem)
+            return approval_page.enter_code(visit.csrf, _one(form, "userCode"), problem)
         if visit.owner is not None:
             return self._decision(visit, problem, form)
         if visit.phone is not None and _one(form, "step") == "otp":
-            return html.enter_otp(visit.csrf, visit.phone, None, problem)
-        return html.sign_in(visit.csrf, problem)
+            return approval_page.enter_otp(visit.csrf, visit.phone, None, problem)
+        return approval_page.sign_in(visit.csrf, problem)
 
     def _owner(self, visit: Visit) -> Principal:
-        """Who signed in, if the credential is still good."""
+        """The owner who signed in. Refused if the credential is no longer valid."""
         owner = visit.owner
         if owner is None:
             raise Refused(Refusal("unauthorized", "sign in first"))
         state = self._operations.machine.state
         if owner.account not in state.accounts or (owner.key is not None and owner.key not in state.keys):
-            visit.owner = None  # the sandbox was reset, or went back to before that
-            raise Refused(Refusal("unauthorized", "the account is not there any more"))
+            visit.owner = None  # the sandbox was reset or restored to a state without this account
+            raise Refused(Refusal("unauthorized", "the account no longer exists"))
         key = self._operations.key(owner)
         now = self._operations.machine.catch_up()
         if key is not None and (key.revoked or (key.expires_ms is not None and now >= key.expires_ms)):
@@ -237,8 +243,8 @@ class ApprovalPage:
 
     def _waiting(self, visit: Visit) -> str:
         if visit.device is None or self._operations.waiting_device(visit.device) is None:
-            visit.device, visit.owner = None, None  # the visit begins again: its page asks for another code
-            raise Refused(Refusal("not_found", "this request has ended or was decided already"))
+            visit.device, visit.owner = None, None  # The visit starts again with another code.
+            raise Refused(Refusal("not_found", "this request has expired, or somebody has already decided it"))
         return visit.device
 
     # ── Visits and forms ────────────────────────────────────────────────────────────────────────────────────────────
@@ -259,17 +265,17 @@ class ApprovalPage:
         return visit
 
     def _check_origin(self, http: HttpRequest) -> None:
-        """A form comes from this page: the browser says so in Origin, or in Sec-Fetch-Site."""
+        """Refuse a form from another site. Browsers name the site in Origin or in Sec-Fetch-Site."""
         origin, site = http.headers.get("origin"), http.headers.get("sec-fetch-site")
         host = http.headers.get("host", "")
         own = origin is not None and urlsplit(origin).netloc == host and host != ""
         if origin is None:
             own = site == "same-origin"
         if not own or (site is not None and site != "same-origin"):
-            raise _Denied("This form came from elsewhere.")
+            raise _Denied("This form came from another site.")
 
     def _answer(self, page: str, status: int = 200, *, cookie: str | None = None) -> Response:
-        answer = Response(page, status, headers=dict(html.HEADERS), media_type="text/html")
+        answer = Response(page, status, headers=dict(approval_page.HEADERS), media_type="text/html")
         if cookie is not None:
             secure = self._operations.base_url.startswith("https:")
             answer.set_cookie(
@@ -287,7 +293,7 @@ async def _form(http: HttpRequest) -> Form:
     """The fields of a form as a browser sends it; _Denied for anything else."""
     kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
-        raise _Denied("This is no form.")
+        raise _Denied("This request is not a form.")
     parts: list[bytes] = []
     size = 0
     async for part in http.stream():

@@ -12,7 +12,7 @@ from bot.wire import queries
 
 
 def add_views(router: Router, operations: Operations) -> None:
-    """What the interface shows of an account and of a wallet."""
+    """The routes that show an account or a public wallet."""
     route = router.route
 
     @route("GET", "/v1/changelog", Access.NONE, "public")

@@ -51,14 +51,14 @@ class Router:
 
 
 def call_of(http: Request) -> Call:
-    """What the edge made of the request."""
+    """The call that the gateway made from the request."""
     call = http.scope["call"]
     assert isinstance(call, Call)
     return call
 
 
 class AnswerResponse(Response):
-    """An answer whose bytes and headers are made already."""
+    """A response from an answer whose bytes and headers are complete."""
 
     def __init__(self, answer: Answer) -> None:
         self.status_code = answer.status
@@ -79,7 +79,7 @@ EMPTY: Final = requests.EmptyRequest
 
 
 def add_routes(router: Router, operations: Operations) -> None:
-    """Everything under /v1 that is built so far."""
+    """Add the routes of markets, accounts, orders and guardians."""
     _add_public(router, operations)
     _add_account(router, operations)
     _add_orders(router, operations)

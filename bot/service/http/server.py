@@ -1,4 +1,4 @@
-"""The server: uvicorn as the service needs it, and a listener on a free port for a service inside another one. Knows no operation."""
+"""The HTTP server: uvicorn with the settings of the service, and a listener for an embedded service. Knows no operation."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from bot.service.http.connections import Protocol
 
 Headers = Callable[[], Mapping[str, str]]
 
-STOP_SECONDS: Final = 1  # for requests under way when the service is told to stop
+STOP_SECONDS: Final = 1  # for running requests when the service stops
 
 
 class Server(uvicorn.Server):
-    """uvicorn without its signal handling, which would end the process before the snapshot is kept."""
+    """uvicorn without its signal handling, which would end the process before the service saves its snapshot."""
 
     on_started: Callable[[], None] | None = None
-    on_stop: Callable[[], None] = staticmethod(lambda: None)  # open streams end now: nothing else would end them
+    on_stop: Callable[[], None] = staticmethod(
+        lambda: None
+    )  # ends open event streams, which would not end by themselves
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -38,8 +40,8 @@ class Server(uvicorn.Server):
             self.on_started()
 
 
-def server_of(app: ASGIApp, headers: Headers = dict, *, loop: str = "uvloop") -> Server:
-    """A server that serves this app on sockets that it is given. `headers`: more of them for answers of its own, to what never gets to the app."""
+def make_server(app: ASGIApp, headers: Headers = dict, *, loop: str = "uvloop") -> Server:
+    """A server for this application on given sockets. `headers`: added to responses that the server sends without the application."""
 
     class Stamping(Protocol):
         more_headers = staticmethod(headers)
@@ -61,23 +63,23 @@ def server_of(app: ASGIApp, headers: Headers = dict, *, loop: str = "uvloop") ->
 
 
 def free_port(host: str = "127.0.0.1") -> socket.socket:
-    """A socket bound to a port that nobody uses. Of one that is not said to be TCP asyncio does not take Nagle's delay off: each answer that is
-    written in two parts would wait 40 ms for the caller's delayed acknowledgement."""
+    """A socket bound to a free port. It names IPPROTO_TCP, because asyncio disables Nagle's algorithm only then; with Nagle a response in two
+    writes waits 40 ms for the caller's delayed acknowledgement."""
     sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.bind((host, 0))
     return sock
 
 
 class Listener:
-    """An app on a socket, in the running loop."""
+    """Serves an application on a socket, in the running event loop."""
 
     def __init__(self, app: ASGIApp, sock: socket.socket, headers: Headers = dict) -> None:
-        self.server = server_of(app, headers)
+        self.server = make_server(app, headers)
         self._sock = sock
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Returns when the app can be reached."""
+        """Return when the application can be reached."""
         started = asyncio.Event()
         self.server.on_started = started.set
         self._task = asyncio.create_task(self.server.serve(sockets=[self._sock]), name="service-listener")
@@ -91,7 +93,7 @@ class Listener:
             raise RuntimeError("the server ended before it could be reached")
 
     async def stop(self) -> None:
-        """Returns when the last request is answered and the port is free."""
+        """Return when the last request is answered and the port is free."""
         self.server.stop()
         if self._task is not None:
             await self._task

@@ -1,4 +1,4 @@
-"""Candles of one market in six intervals, the running bars included, fed by the very points that fill orders. Keeps the last 5,000 of each."""
+"""Candles of one market in six intervals, running bars included, built from the price points that fill orders. Keeps the last 5,000 of each."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ STEPS: Final = tuple(INTERVAL_MS.items())
 
 # The last closed candles of an interval, oldest first, as they were when the store was made; at most so many.
 History = Callable[[str, int], list[Candle]]
-HELPING: Final = 32  # candles of history that a first small question makes; a larger one makes all
-PAGE: Final = (
-    64  # candles packed together: 25 bytes each instead of 300, and the newest ones, that everybody asks for, stay open
-)
-PACKING: Final = 1  # zlib's fastest: a page is packed while callers wait
+HELPING: Final = 32  # candles of history that a small first request makes; a larger request makes all
+PAGE: Final = 64  # candles packed together: 25 bytes each instead of 300; the newest candles stay unpacked
+PACKING: Final = 1  # zlib's fastest level, because callers wait while a page is packed
 
 
 class _Running:
@@ -39,12 +37,12 @@ class _Running:
 
 
 class _Closed:
-    """The last 5,000 closed candles of an interval, oldest first; those before the newest 64 to 127 are packed in pages."""
+    """The last 5,000 closed candles of an interval, oldest first. All but the newest 64 to 127 are packed in pages."""
 
     __slots__ = ("_newest", "_pages")
 
     def __init__(self, candles: Iterable[Candle] = ()) -> None:
-        self._pages: deque[bytes] = deque()  # whole ones, except that the oldest may be short
+        self._pages: deque[bytes] = deque()  # whole pages; only the oldest may be short
         self._newest = list(candles)
         self._pack()
 
@@ -54,7 +52,7 @@ class _Closed:
             self._pack()
 
     def prepend(self, older: list[Candle]) -> None:
-        """Put history before all that there is."""
+        """Insert history before the first candle."""
         if not self._pages:
             self._newest[:0] = older
             self._pack()
@@ -113,7 +111,7 @@ class CandleStore:
         return closed[0].close if closed else None
 
     def load(self, interval: str, candles: Iterable[Candle], running: Candle | None = None) -> None:
-        """History of one interval, oldest first, and what is known of its open bar."""
+        """Load the history of one interval, oldest first, and its open bar."""
         self._closed[interval] = _Closed(candles)
         if running is not None:
             bar = _Running(running.ts, running.open)
@@ -121,7 +119,7 @@ class CandleStore:
             self._running[interval] = bar
 
     def point(self, at_ms: int, px: int, volume: int = 0) -> None:
-        """A price was seen at `at_ms`, with what was traded since the one before."""
+        """Add a price at `at_ms`, with the volume since the previous price."""
         for name, step in self._steps:
             running = self._running[name]
             start = at_ms - at_ms % step
@@ -137,7 +135,7 @@ class CandleStore:
             running.volume += volume
 
     def page(self, interval: str, limit: int, now_ms: int) -> list[tuple[Candle, bool]]:
-        """The last `limit` candles with whether each is closed, oldest first."""
+        """The last `limit` candles, oldest first, each with whether it is closed."""
         self._help(interval, limit)
         step = INTERVAL_MS[interval]
         running = self._running[interval]
@@ -148,7 +146,7 @@ class CandleStore:
         return [*((candle, True) for candle in rest), *found]
 
     def _help(self, interval: str, limit: int) -> None:
-        """Make as much history as `limit` candles may need."""
+        """Make the history that `limit` candles may need."""
         asked, had = self._helped.get(interval, (0, 0))
         if self._history is None or asked >= limit:
             return
@@ -172,7 +170,7 @@ class CandleStore:
 
 
 def merge(parts: Iterable[Candle], ts: int) -> Candle | None:
-    """One candle that opens at `ts` out of finer ones in order; None without any."""
+    """Merge finer candles in order into one that opens at `ts`; None without candles."""
     whole: Candle | None = None
     for part in parts:
         if whole is None:

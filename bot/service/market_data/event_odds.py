@@ -1,8 +1,8 @@
-"""Simulated prices of event markets: the odds that somebody has who learns more and more. Seeded, and free of the order in which they are asked.
+"""Simulated prices of event markets: odds that become certain as information arrives. Seeded; the order of requests does not matter.
 
-The outcome is drawn at the beginning, Yes with the prior's chance. Evidence then arrives as a walk of the log odds, L, in information time v:
-dL = ±dv/2 + dW with the outcome's sign. The price p = 1 / (1 + exp(-L)) is then what one must think who saw only the walk, so it is a
-martingale: of all markets at p, a share of p is settled Yes. Information comes thinly far from the end and fast near it, and at the end the
+The outcome is drawn first, Yes with the prior's probability. Evidence then arrives as a walk of the log odds, L, in information time v:
+dL = ±dv/2 + dW with the outcome's sign. The price p = 1 / (1 + exp(-L)) is the probability for an observer of the walk, so it is a
+martingale: of all markets at p, a share of p is settled Yes. Information arrives slowly far from the end and fast near it. At the end the
 walk is absorbed. Finer candles are Brownian bridges inside coarser ones in that same time, so that the six intervals agree.
 """
 
@@ -19,7 +19,7 @@ from bot.venue.outcome import PX_MAX, PX_MIN
 from bot.wire.vocabulary import INTERVAL_MS
 
 HOUR_MS: Final = INTERVAL_MS["1h"]
-HORIZON_HOURS: Final = 720.0  # Further away little is learned.
+HORIZON_HOURS: Final = 720.0  # Longer before the end little information arrives.
 LAST_HOURS: Final = 0.2
 PAST_PACE: Final = 0.05
 LAST_MINUTES: Final = 20.0  # Information of the last half minute: the walk ends near certainty.
@@ -37,7 +37,7 @@ class Stretch(NamedTuple):
 
 
 class EventMarket(Refinement[Stretch]):
-    """The candles of one event market up to its end. `pace` says how much is learned before the last hour."""
+    """The candles of one event market up to its end. `pace`: how much information arrives before the last hour."""
 
     lot = E8
 
@@ -94,7 +94,7 @@ class EventMarket(Refinement[Stretch]):
     def _raw(self, at_ms: int) -> float:
         if at_ms >= self._start_day:
             return self._known(at_ms)
-        # Before the listing little is learned, however near the end is: a market opens somewhere about its prior.
+        # Before the listing little information arrives, so that a market opens near its prior.
         return self._begun - PAST_PACE * math.log1p((self._start_day - at_ms) / DAY_MS)
 
     def _known(self, at_ms: int) -> float:
@@ -102,7 +102,7 @@ class EventMarket(Refinement[Stretch]):
         return self._pace * math.log1p(HORIZON_HOURS / (hours + LAST_HOURS)) + LAST_MINUTES / (60 * hours + 0.5)
 
     def _information(self, at_ms: int) -> float:
-        """How much has been learned since the beginning: the variance of the log odds."""
+        """The information since the beginning: the variance of the log odds."""
         return self._raw(at_ms) - self._origin
 
     # ── Days ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -122,7 +122,7 @@ class EventMarket(Refinement[Stretch]):
         return self._ahead[index]
 
     def _make_past(self) -> list[Stretch]:
-        """The days before the start: a bridge from the prior to what is thought at the start."""
+        """Make the days before the start: a bridge from the prior to the odds at the start."""
         chance = self._random("past", 0)
         made: list[Stretch] = []
         before, at = self._prior, self._first_day
@@ -145,7 +145,7 @@ class EventMarket(Refinement[Stretch]):
     # ── Refinement ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _refine(self, parent: Stretch, interval: str, length: int) -> list[Stretch]:
-        """Split a stretch: a bridge between its ends, kept between its extremes, which go to the parts that came nearest to them."""
+        """Split a stretch with a bridge between its ends. The parts nearest to its extremes get the extremes."""
         chance = self._random(interval, parent.ts)
         step = INTERVAL_MS[interval]
         end = min(parent.ts + length, -(-self.expires_ms // step) * step)

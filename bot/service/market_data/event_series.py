@@ -1,7 +1,7 @@
-"""Series of event markets: when one is settled the next one of its kind is listed, for months if need be. Makes listings and prices; applies nothing.
+"""Series of event markets: when a market is settled the next one is listed. Makes listings and prices; applies nothing.
 
-The next one begins where the last one ends and lasts as long. Its coin has a number: BTC-UP-DAY, BTC-UP-DAY-2, BTC-UP-DAY-3. What it is and
-how its price goes follow from the seed and its coin, so that a restart makes the same one again.
+The next market begins when the last one ends, and lasts as long. Its coin has a number: BTC-UP-DAY, BTC-UP-DAY-2, BTC-UP-DAY-3. The seed and
+the coin determine the market and its prices, so a restart makes the same market.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bot.venue.state import HOUR_MS, MarketSpec
 
 _NUMBERED: Final = re.compile(r"(.+)-([0-9]{1,9})")
 _TICK: Final = E8 // 1000
-_ODDS_SPREAD: Final = 0.7  # standard deviation of a later market's log odds around the first one's
+_ODDS_SPREAD: Final = 0.7  # standard deviation of a later market's prior log odds around the first market's
 _CHANCE_MIN: Final = 0.05
 
 
@@ -32,8 +32,8 @@ class Next(NamedTuple):
     source: SimulatedSource
 
 
-class Series:
-    """The event markets that a service began with, and all that follow them. `is_held`: their prices are pushed only."""
+class EventSeries:
+    """The event markets of a service, and the markets that follow them. `is_held`: prices are only pushed."""
 
     def __init__(self, listings: dict[str, Listing], *, seed: int, start_ms: int, is_held: bool) -> None:
         self._first = {coin: one for coin, one in listings.items() if one.lasts_hours is not None}
@@ -42,12 +42,12 @@ class Series:
         self.is_held = is_held
 
     def next_coin(self, coin: str) -> str | None:
-        """The coin that follows; None for a market of no series."""
+        """The coin of the next market; None if the market belongs to no series."""
         first, number = self._place(coin)
         return None if first is None else f"{first}-{number + 1}"
 
     def after(self, coin: str, at_ms: int) -> Next:
-        """The market that follows this one, beginning now."""
+        """The next market, which begins now."""
         name = self.next_coin(coin)
         assert name is not None
         first, _ = self._place(name)
@@ -60,7 +60,7 @@ class Series:
         return Next(spec, listing.px if bar is None else bar.close, source)
 
     def source(self, spec: MarketSpec) -> SimulatedSource:
-        """How the price of a market of a series goes."""
+        """The price source of a market of a series."""
         first, number = self._place(spec.coin)
         assert first is not None and spec.expires_ms is not None
         listing = self._first[first]
@@ -78,7 +78,7 @@ class Series:
         return SimulatedSource(market, start_ms)
 
     def start_of(self, spec: MarketSpec) -> int:
-        """When a market of a series was listed: the first ones with the service."""
+        """When a market of a series was listed. The first ones were listed with the service."""
         first, number = self._place(spec.coin)
         assert first is not None and spec.expires_ms is not None
         return self._start_ms if number == 1 else spec.expires_ms - (self._first[first].lasts_hours or 0) * HOUR_MS
@@ -93,7 +93,7 @@ class Series:
         return found[1], int(found[2])
 
     def _chance(self, coin: str, px: int) -> int:
-        """What the next one of its kind is thought of at first; an even question stays even."""
+        """The prior of the next market. An even prior stays even."""
         if 2 * px == E8:
             return px
         odds = math.log(px / (E8 - px)) + Random(f"{self._seed}:{coin}:prior").gauss(0, _ODDS_SPREAD)

@@ -1,4 +1,4 @@
-"""The markets that an embedded service lists, with the figures of each class. Data only; the venue gives them meaning.
+"""The markets that an embedded service lists, with the parameters of each class. Data only.
 
 Sizes, leverage and tiers are those of the venue that this sandbox models. Spread and depth follow from a market's turnover, fitted to recorded
 books (10k, 100k and 1M USD move BTC by about 0.05, 0.2 and 0.5 bps; a thin altcoin by a hundred times as much).
@@ -19,7 +19,7 @@ BPS_RATE: Final = E8 // 10_000  # one basis point as a fraction scaled 1e8
 
 
 class Depth(NamedTuple):
-    """A book: half the spread, what the first level holds in USD, and how far apart the levels are."""
+    """An order book: half the spread, the USD amount of the first level, and the distance between levels."""
 
     half_bps: float
     first_usd: int
@@ -38,7 +38,7 @@ class Listing:
     lasts_hours: int | None = None
 
 
-# By turnover of a day in USD, the first that it reaches (venue.md 2.12).
+# (daily turnover in USD, depth): the first row that the turnover reaches (venue.md 2.12).
 CRYPTO_DEPTHS: Final = (
     (1_000_000_000, Depth(0.1, 60_000, 0.08)),
     (100_000_000, Depth(0.8, 25_000, 0.6)),
@@ -64,7 +64,7 @@ def _px(text: str) -> int:
 
 
 def _tiers(leverage: int, lower_millions: int) -> tuple[tuple[int, int], ...]:
-    """One more tier of half the leverage from so many millions on; none when it is 0."""
+    """A second tier with half the leverage from this many millions on; none if it is 0."""
     return ((0, leverage), (lower_millions * _MILLION, leverage // 2)) if lower_millions else ()
 
 
@@ -168,7 +168,7 @@ def _share(
     asset_class: str,
     fees: float,
 ) -> Listing:
-    """A perp on an outside price: isolated, a multiple of the fee, half the funding, a wider default bound."""
+    """A perpetual on an outside price: isolated margin, a multiple of the fee, half the funding, wider default slippage."""
     px, day_usd = _px(text), round(day_millions * 1_000_000)
     spec = replace(
         _spec(coin, name, px, sz, leverage, _depth(STOCK_DEPTHS, day_usd)),
@@ -189,7 +189,7 @@ def _share(
 # ── Events ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _DAY: Final = 24
-# What a share pays in fees: rate * p * (1 - p), by subject (venue.md 2.14).
+# Fee per share: rate * p * (1 - p), by subject (venue.md 2.14).
 _FEES: Final = {"crypto": 7_000_000, "sports": 3_000_000, "finance": 4_000_000, "economics": 5_000_000, "world": 0}
 
 # slug, question, chance of Yes, hours until it is settled, how fast it becomes known, turnover of a day in thousands, subject
@@ -211,7 +211,7 @@ _EVENTS: Final = (
 
 
 def _event(slug: str, question: str, chance: str, hours: int, pace: float, day_thousands: int, subject: str) -> Listing:
-    """Shares of Yes and No at 0.001..0.999, paid in full. Spread and steps are parts of the payout, not of the price."""
+    """Shares of Yes and No at 0.001..0.999, paid in full. Spread and steps are fractions of the payout, not of the price."""
     lively = day_thousands >= 500
     spec = MarketSpec(
         coin=f"event:{slug}",
@@ -246,7 +246,7 @@ CATALOGUE: Final[dict[str, Listing]] = {
 
 
 def select(coins: tuple[str, ...] | None) -> list[Listing]:
-    """The listings asked for, in the catalogue's order; all of them when nothing is asked. KeyError names an unknown coin."""
+    """The requested listings in the catalogue's order; all listings for None. KeyError names an unknown coin."""
     if not coins:
         return list(CATALOGUE.values())
     wanted = {f"event:{coin[6:].upper()}" if coin[:6].lower() == "event:" else coin.upper() for coin in coins}
@@ -257,7 +257,7 @@ def select(coins: tuple[str, ...] | None) -> list[Listing]:
 
 
 def starting_at(listing: Listing, start_ms: int) -> Listing:
-    """The listing in a service that starts then: an event market is settled at a full hour, so many hours later."""
+    """The listing in a service that starts at this time. An event market is settled at a full hour, `lasts_hours` later."""
     if listing.lasts_hours is None:
         return listing
     expires_ms = start_ms - start_ms % HOUR_MS + listing.lasts_hours * HOUR_MS
@@ -265,7 +265,7 @@ def starting_at(listing: Listing, start_ms: int) -> Listing:
 
 
 def listing_at(listing: Listing, px: int) -> Listing:
-    """The same market at another price: the depth in USD stays what it was. Shares of an event stay shares."""
+    """The same market at another price, with the same depth in USD. The depth of an event market is in shares and stays."""
     if listing.spec.margin_mode == "full":
         assert PX_MIN <= px <= PX_MAX, px
         return listing

@@ -1,4 +1,4 @@
-"""Net asset value through time: what `venue.nav` wrote down, priced with the candles. Reads only; the same history always gives the same series."""
+"""Net asset value over time: the records of `venue.nav` priced with candles. Reads only and deterministic."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from bisect import bisect_right
 from typing import Final, NamedTuple
 
 from bot.service.market_data.candles import CandleStore
-from bot.service.market_data.price_feed import Feed
-from bot.venue import ledger
-from bot.venue import nav as stands
+from bot.service.market_data.price_feed import PriceFeed
+from bot.venue import ledger, nav
 from bot.venue.state import DAY_MS, HOUR_MS, Account, State
 from bot.wire.vocabulary import INTERVAL_MS
 
 # range of the interface -> (its length, its step)
 RANGES: Final = {
-    "1d": (DAY_MS, stands.STEP_MS),
+    "1d": (DAY_MS, nav.STEP_MS),
     "7d": (7 * DAY_MS, HOUR_MS),
     "30d": (30 * DAY_MS, 4 * HOUR_MS),
-    "all": (stands.DAYS_KEPT * DAY_MS, DAY_MS),
+    "all": (nav.DAYS_KEPT * DAY_MS, DAY_MS),
 }
 
 
@@ -26,10 +25,10 @@ class Point(NamedTuple):
     nav: int
 
 
-def series(state: State, account: Account, feed: Feed, span: str, now_ms: int) -> list[Point]:
-    """A point on each boundary of the range's step since the account began, then now.
+def series(state: State, account: Account, feed: PriceFeed, span: str, now_ms: int) -> list[Point]:
+    """One point at each step boundary of the range since the account was opened, and one now.
 
-    A boundary's point is what the step before it ended with; the last point is the account's value at this instant.
+    A boundary's point is the value at the end of the step before it. The last point is the present value.
     """
     length, step = RANGES[span]
     first = _first_boundary(account, length, step, now_ms)
@@ -38,8 +37,8 @@ def series(state: State, account: Account, feed: Feed, span: str, now_ms: int) -
     return [*points, Point(now_ms, ledger.account_value(state, account))]
 
 
-def gains(state: State, account: Account, feed: Feed, now_ms: int) -> dict[str, int]:
-    """What was gained within each range: the value now less that of the range's first point, or less the starting balance when the account is younger."""
+def gains(state: State, account: Account, feed: PriceFeed, now_ms: int) -> dict[str, int]:
+    """The gain within each range: the present value minus the first point, or minus the starting balance of a younger account."""
     value = ledger.account_value(state, account)
     found: dict[str, int] = {}
     for span, (length, step) in RANGES.items():
@@ -58,12 +57,12 @@ def begun_ms(account: Account) -> int:
 def _first_boundary(account: Account, length: int, step: int, now_ms: int) -> int:
     begun = begun_ms(account)
     if now_ms - length <= begun:
-        return begun - begun % step + step  # the opening itself is no step's end
+        return begun - begun % step + step  # the account's opening is not the end of a step
     return -(-(now_ms - length) // step) * step
 
 
-def _values(account: Account, feed: Feed, at: range, step: int, now_ms: int) -> list[int]:
-    """The account's value at each of these boundaries."""
+def _values(account: Account, feed: PriceFeed, at: range, step: int, now_ms: int) -> list[int]:
+    """The account's value at each boundary."""
     history = account.history
     closes: dict[str, _Closes] = {}
     values: list[int] = []
@@ -79,18 +78,18 @@ def _values(account: Account, feed: Feed, at: range, step: int, now_ms: int) -> 
             if known is None:
                 known = closes[coin] = _Closes(feed.store(coin), step, at.start, now_ms)
             sizes.append((size, known.before(ts, not_before_ms=stand.ts, otherwise=mark)))
-        values.append(stands.value(stand.cash, sizes))
+        values.append(nav.value(stand.cash, sizes))
     return values
 
 
 class _Closes:
-    """Closes of one market by the instant at which they were final, from the last one at or before `since_ms` on."""
+    """Closes of one market by the time at which they became final, from the last one at or before `since_ms`."""
 
     def __init__(self, store: CandleStore, step: int, since_ms: int, now_ms: int) -> None:
         self._ends: list[int] = []
         self._closes: list[int] = []
         for interval, length in INTERVAL_MS.items():
-            # A market recorded in hours has no five minutes: then the finest that it has.
+            # A market recorded in hours has no 5-minute candles; use its finest interval.
             if length < step:
                 continue
             page = store.page(interval, (now_ms - since_ms) // length + 3, now_ms)
@@ -100,7 +99,7 @@ class _Closes:
                 return
 
     def before(self, ts: int, *, not_before_ms: int, otherwise: int) -> int:
-        """The last close at or before `ts`; the price at which the stand was written where no later close is known."""
+        """The last close at or before `ts`; without a later close the price of the record."""
         after = bisect_right(self._ends, ts)
         if after == 0 or self._ends[after - 1] <= not_before_ms:
             return otherwise

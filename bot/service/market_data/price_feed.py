@@ -1,7 +1,7 @@
-"""What drives the markets: simulated, recorded and pushed prices behind one feed of points in time order. Applies nothing; machine.py does.
+"""One feed of price points in time order, from simulated, recorded and pushed prices. Applies nothing; machine.py does.
 
-Each candle is four points in the adaptive order: its open at once, its extremes after a third and two thirds, its close in its last
-millisecond. The feed's place is (instant, market): everything up to there has been taken, and a restart goes on from it.
+Each candle is four points in the adaptive order: the open at its start, the extremes after one and two thirds, the close in its last
+millisecond. The feed's position is (instant, market): everything up to it has been taken, and a restart continues from it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from bot.service.market_data.event_odds import EventMarket
 from bot.service.market_data.simulator import Candle, SimulatedMarket, path_of
 from bot.wire.vocabulary import INTERVAL_MS
 
-HISTORY_BARS: Final = 1_000  # of each interval before a simulated market's start
-RECORDED_HISTORY_BARS: Final = 200  # of a recorded file, when it has twice as many
+HISTORY_BARS: Final = 1_000  # candles of each interval before a simulated market's start
+RECORDED_HISTORY_BARS: Final = 200  # candles of a recorded file, if it has twice as many
 MINUTE_MS: Final = INTERVAL_MS["1m"]
 FOREVER_MS: Final = 1 << 62
 LADDER: Final = tuple(INTERVAL_MS.items())
 
 
 class Point(NamedTuple):
-    """One price of a market. `volume` is the whole bar's; `part` of it was traded since the point before."""
+    """One price of a market. `volume`: of the whole bar. `part`: the volume since the previous point."""
 
     at_ms: int
     coin: str
@@ -36,13 +36,13 @@ class Point(NamedTuple):
 
 
 class Source(Protocol):
-    """Where the prices of one market come from."""
+    """The price source of one market."""
 
     base_ms: int
     lot: int
 
     def bar_at(self, at_ms: int) -> Candle | None:
-        """The base candle that is open at `at_ms`, or None in a hole of the data."""
+        """The base candle that is open at `at_ms`, or None in a gap of the data."""
         ...
 
     def next_bar(self, after_ms: int) -> Candle | None:
@@ -55,7 +55,7 @@ class Source(Protocol):
 
 
 class SimulatedSource:
-    """A simulated market, endless but for an event's settlement."""
+    """A simulated market. It ends only if it is an event market."""
 
     base_ms = MINUTE_MS
 
@@ -83,7 +83,7 @@ class SimulatedSource:
 
 
 class RecordedSource:
-    """Candles of a file, in the file's interval; coarser ones are made of them."""
+    """Candles of a file in the file's interval. Coarser candles are merged from them."""
 
     def __init__(self, candles: list[Candle], base_ms: int, lot: int = 1) -> None:
         self.base_ms = base_ms
@@ -93,7 +93,7 @@ class RecordedSource:
 
     @property
     def history(self) -> int:
-        """How many candles are past when trading starts."""
+        """The number of candles before trading starts."""
         return min(RECORDED_HISTORY_BARS, len(self.candles) // 2)
 
     def bar_at(self, at_ms: int) -> Candle | None:
@@ -127,7 +127,7 @@ class RecordedSource:
 
 
 def points_of(coin: str, candle: Candle, base_ms: int, lot: int = 1) -> tuple[Point, Point, Point, Point]:
-    """The four points of a candle, with the volume dealt out evenly in lots."""
+    """The four points of a candle, with its volume distributed evenly in lots."""
     third = base_ms // 3
     quarter = candle.volume // 4 // lot * lot
     times = (0, third, 2 * third, base_ms - 1)
@@ -141,23 +141,23 @@ def points_of(coin: str, candle: Candle, base_ms: int, lot: int = 1) -> tuple[Po
 
 @dataclass(slots=True)
 class _Lane:
-    """One market on its way through its source."""
+    """The position of one market in its source."""
 
     coin: str
     source: Source
-    pending: list[Point]  # points of the present candle that lie ahead, the next one last
-    store: CandleStore | None = None  # made when first asked for: history takes longer to make than to start without
+    pending: list[Point]  # future points of the present candle, the next one last
+    store: CandleStore | None = None  # made at the first request, so that the start is fast
     passed_ms: int = 0  # every point up to here has been taken
     pushed: bool = False
 
     def advance(self, after_ms: int) -> None:
-        """Have the next point ready."""
+        """Prepare the next point."""
         if not self.pending and not self.pushed and (bar := self.source.next_bar(after_ms)) is not None:
             self.pending = list(reversed(points_of(self.coin, bar, self.source.base_ms, self.source.lot)))
 
 
-class Feed:
-    """The points of all markets, by time and then in the order of the markets."""
+class PriceFeed:
+    """The points of all markets, by time, then by market order."""
 
     def __init__(self, sources: dict[str, Source]) -> None:
         self._order = {coin: index for index, coin in enumerate(sources)}
@@ -165,9 +165,9 @@ class Feed:
         self._heap: list[tuple[int, int, str]] = []
 
     def start(self, at_ms: int, upto: str | None = None, *, inclusive: bool = True) -> None:
-        """Take the place right after every point at or before `at_ms`; of that very instant only the markets up to `upto` when it is given.
+        """Move to the position after every point at or before `at_ms`. With `upto`, of that instant only the markets up to `upto`.
 
-        `inclusive=False` leaves the points of that instant to come.
+        `inclusive=False`: the points of that instant are still to come.
         """
         limit = len(self._order) if upto is None else self._order[upto]
         for coin, lane in self._lanes.items():
@@ -175,7 +175,7 @@ class Feed:
         self._stack()
 
     def add(self, coin: str, source: Source, at_ms: int) -> None:
-        """One more market, whose points begin at this very instant; in it they come after those of all others."""
+        """Add a market whose points begin at this instant, after the points of all other markets."""
         self._order[coin] = len(self._order)
         lane = self._lanes[coin] = _Lane(coin, source, [])
         self._place(lane, at_ms - 1)
@@ -200,7 +200,7 @@ class Feed:
         heapify(self._heap)
 
     def _fill(self, lane: _Lane) -> CandleStore:
-        """History of all intervals as it was right after the last point taken, running bars included."""
+        """Load the history of all intervals after the last point taken, running bars included."""
         source, passed_ms = lane.source, lane.passed_ms
         bar, seen = self._seen(lane)
         running = None
@@ -226,7 +226,7 @@ class Feed:
         return store
 
     def _seen(self, lane: _Lane) -> tuple[Candle | None, list[Point]]:
-        """The present base candle and those of its points that have been taken."""
+        """The present base candle and its points that have been taken."""
         source, passed_ms = lane.source, lane.passed_ms
         bar = source.bar_at(passed_ms)
         if bar is None:
@@ -236,7 +236,7 @@ class Feed:
     # ── Taking points ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def next_ms(self) -> int | None:
-        """When the next point is; None when nothing comes by itself."""
+        """The time of the next point, or None."""
         return self._heap[0][0] if self._heap else None
 
     def opens(self, at_ms: int) -> tuple[tuple[str, int], ...]:
@@ -245,7 +245,7 @@ class Feed:
         return tuple((point.coin, point.px) for point in nexts if point.at_ms == at_ms and point.step == 0)
 
     def pop(self) -> Point:
-        """Take the next point; it is in the candles from now on."""
+        """Take the next point and add it to the candles."""
         _, order, coin = self._heap[0]
         lane = self._lanes[coin]
         point = lane.pending.pop()
@@ -261,12 +261,12 @@ class Feed:
         return point
 
     def has_ended(self, coin: str) -> bool:
-        """Whether a recorded market has no point left."""
+        """True if a recorded market has no points left."""
         lane = self._lanes[coin]
         return not lane.pending and not lane.pushed
 
     def hold(self, coin: str) -> None:
-        """From now on the prices of this market are pushed; its own are not played any more."""
+        """Stop the market's own prices; from now on its prices are pushed."""
         lane = self._lanes[coin]
         if not lane.pushed:
             lane.pushed = True
@@ -274,7 +274,7 @@ class Feed:
             self._stack()
 
     def push(self, coin: str, at_ms: int, px: int, volume: int) -> None:
-        """A price from outside."""
+        """Add a price from outside."""
         self.hold(coin)
         self.store(coin).point(at_ms, px, volume)
 
@@ -284,14 +284,14 @@ class Feed:
         return lane.store if lane.store is not None else self._fill(lane)
 
     def warm(self) -> bool:
-        """Make the history of one more market; False when all have theirs."""
+        """Make the history of one more market; False if all markets have theirs."""
         lane = next((lane for lane in self._lanes.values() if lane.store is None), None)
         if lane is not None:
             self._fill(lane)
         return lane is not None
 
     def forget(self, coin: str) -> None:
-        """Let the candles of a market that is over go; whoever asks for them has them made again."""
+        """Drop the candles of a market that has ended. A later request makes them again."""
         lane = self._lanes[coin]
         if not lane.pushed and isinstance(lane.source, SimulatedSource):
             lane.store = None
@@ -307,7 +307,7 @@ class Feed:
         return self.store(coin).last_px
 
     def rewind(self, coin: str, at_ms: int) -> None:
-        """The candles of one market as they were at `at_ms`, before its prices began to be pushed."""
+        """Restore the candles of one market at `at_ms`, before its first pushed price."""
         lane = self._lanes[coin]
         lane.passed_ms = at_ms
         self._fill(lane)

@@ -1,4 +1,4 @@
-"""Recorded candle files: read, judged and refused with the row and what is wrong. Playing them is price_feed.py's."""
+"""Reads recorded candle files, and refuses bad ones with the row and the reason."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ BYTES_MAX: Final = 2_000_000_000
 
 
 def read_candles(path: Path, *, sz_decimals: int, are_odds: bool = False) -> list[Candle]:
-    """All candles of a `ts,open,high,low,close,volume` file (.csv or .csv.gz), ts = open time in ms UTC. ConfigError names row and fault.
+    """All candles of a `ts,open,high,low,close,volume` file (.csv or .csv.gz), ts = open time in ms UTC. ConfigError names the row and the fault.
 
-    `are_odds`: of an event market. Beyond its last prices they are held to these, as in a session.
+    `are_odds`: prices of an event market, which are clamped to its lowest and highest price, as in a backtest.
     """
     candles: list[Candle] = []
     lot: int = 10 ** (8 - sz_decimals)
@@ -41,7 +41,7 @@ def read_candles(path: Path, *, sz_decimals: int, are_odds: bool = False) -> lis
                 raise ConfigError(f"{path}: the file is empty; it must start with {','.join(COLUMNS)}")
             if tuple(name.strip().lower() for name in header) != COLUMNS:
                 raise ConfigError(
-                    f"{path}: row 1: the columns are {','.join(header)[:200]!r}, they must be {','.join(COLUMNS)}"
+                    f"{path}: row 1: the columns are {','.join(header)[:200]!r}; they must be {','.join(COLUMNS)}"
                 )
             last = 0
             for number, row in enumerate(rows, start=2):
@@ -49,7 +49,7 @@ def read_candles(path: Path, *, sz_decimals: int, are_odds: bool = False) -> lis
                     continue
                 candle = _candle(path, number, row, lot, are_odds=are_odds)
                 if candle.ts == last:
-                    raise ConfigError(f"{path}: row {number}: ts {candle.ts} is there twice")
+                    raise ConfigError(f"{path}: row {number}: ts {candle.ts} appears twice")
                 if candle.ts < last:
                     raise ConfigError(
                         f"{path}: row {number}: ts {candle.ts} comes after {last}: rows must be sorted by time"
@@ -59,7 +59,7 @@ def read_candles(path: Path, *, sz_decimals: int, are_odds: bool = False) -> lis
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (EOFError, zlib.error) as error:
-        raise ConfigError(f"{path}: is not a whole gzip file: {error}") from None
+        raise ConfigError(f"{path}: is not a complete gzip file: {error}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not text in UTF-8: {error.reason}") from None
     except csv.Error as error:
@@ -103,7 +103,7 @@ def _candle(path: Path, number: int, row: list[str], lot: int, *, are_odds: bool
             raise wrong(f"{name} must be {'at least 0' if name == 'volume' else 'above 0'}, not {text.strip()[:40]}")
         if are_odds and name != "volume" and value > PAYOUT:
             raise wrong(
-                f"{name} {text.strip()[:40]} is above 1, which is all that a share pays: divide odds in cents or percent by 100"
+                f"{name} {text.strip()[:40]} is above 1, the payout of a share; divide odds in cents or percent by 100"
             )
         amounts.append(value)
     opened, high, low, close, volume = amounts
@@ -118,19 +118,21 @@ def _candle(path: Path, number: int, row: list[str], lot: int, *, are_odds: bool
 
 
 def interval_of(path: Path, candles: list[Candle]) -> int:
-    """The interval of a file in ms: the smallest distance between rows, which must be one of the six. A single candle is a minute."""
+    """The interval of a file in ms: the smallest distance between rows, which must be one of the six intervals. A single candle counts as one minute."""
     if len(candles) == 1:
         return MINUTE_MS
     step = min(b.ts - a.ts for a, b in pairwise(candles))
     if step not in INTERVAL_MS.values():
-        raise ConfigError(f"{path}: its candles are {step / 1000:g} s apart, which is none of {', '.join(INTERVAL_MS)}")
+        raise ConfigError(
+            f"{path}: its candles are {step / 1000:g} s apart; the interval must be one of {', '.join(INTERVAL_MS)}"
+        )
     return step
 
 
 def coin_of(path: Path, known: tuple[str, ...]) -> str:
-    """The market that a file's name speaks of: `binance_BTCUSDT_1m_202505.csv.gz` -> BTC. ConfigError when it names none."""
+    """The market in a file's name: `binance_BTCUSDT_1m_202505.csv.gz` -> BTC. ConfigError if there is none."""
     for word in re.split(r"[-_.\s()]", path.name.upper()):
         for coin in sorted(known, key=len, reverse=True):
             if word == coin or any(word == coin + quote for quote in ("USDT", "USDC", "USD", "PERP")):
                 return coin
-    raise ConfigError(f"{path}: the name speaks of no known market; write COIN={path} with one of {', '.join(known)}")
+    raise ConfigError(f"{path}: the file name does not name a market; write COIN={path} with one of {', '.join(known)}")

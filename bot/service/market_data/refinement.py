@@ -1,4 +1,4 @@
-"""The walk down from days to minutes that all simulated prices share: a block of fine candles is made from the one coarser candle that holds it."""
+"""Refines simulated days into minutes: makes a block of finer candles from each coarser candle."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from bot.wire.vocabulary import INTERVAL_MS
 
 DAY_MS: Final = INTERVAL_MS["1d"]
 LADDER: Final = ("1d", "4h", "1h", "15m", "5m", "1m")
-# Refined blocks kept a market: those that hold the present and those that a walk through the past is in. What has been played is kept as
-# candles, packed (candles.py); 600 blocks would be 45 MB for 50 markets.
+# Refined blocks kept per market: enough for the present and for one walk through the past. Past prices are kept as packed candles (candles.py);
+# 600 blocks would take 45 MB for 50 markets.
 KEPT_BLOCKS: Final = 60
 
 
 class Rung(Protocol):
-    """What opens at an instant."""
+    """A candle, or its equivalent, with an open time."""
 
     @property
     def ts(self) -> int: ...
@@ -26,13 +26,13 @@ C = TypeVar("C", bound=Rung)
 
 
 class Refinement(ABC, Generic[C]):
-    """Candles of every interval, each a function of the day's and of chance that is seeded by its place: the order of asking changes nothing."""
+    """Candles of every interval. Each depends only on its day and on randomness seeded by its position, so the order of requests does not matter."""
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[tuple[str, int], list[C]] = OrderedDict()
 
     def forget(self) -> None:
-        """Let all blocks go; they are made again when asked for."""
+        """Drop all blocks. A later request makes them again."""
         self._blocks.clear()
 
     @abstractmethod
@@ -41,10 +41,10 @@ class Refinement(ABC, Generic[C]):
 
     @abstractmethod
     def _refine(self, parent: C, interval: str, length: int) -> list[C]:
-        """A candle that lasts `length` split into its parts."""
+        """Split a candle that lasts `length` into its parts."""
 
     def _block(self, interval: str, ts: int) -> list[C]:
-        """All candles of `interval` inside the next coarser candle that holds `ts`."""
+        """All candles of `interval` inside the next coarser candle that contains `ts`."""
         level = LADDER.index(interval)
         if level == 0:
             return [self._day(ts // DAY_MS * DAY_MS)]

@@ -1,11 +1,10 @@
-"""Simulated prices: a regime-switching walk over days, refined downward into finer candles. Seeded, and free of the order in which it is asked.
+"""Simulated prices: a regime-switching walk over days, refined into finer candles. Seeded; the order of requests does not matter.
 
-Days before the start are made when they are first asked for. While the outside price of a stock is closed its own price is nearly still, and
-it reopens with a gap. A day's return comes from a regime (calm, normal, wild; sticky, with now and then a jump). Each candle is then split into its finer
-ones by a multiplicative cascade: the shares of variance are uneven and inherited, so quiet and busy hours cluster, and the first open,
-last close, extremes and volume of the parts are exactly those of the whole. The extremes throw the path back: one that was held at them would stand
-still there. So the six intervals agree wherever they overlap, any
-candle is a function of (seed, coin, start, interval, time) alone, and a restart goes on with the same prices without having stored any.
+Days before the start are made at the first request. While the outside price of a stock is closed, its price hardly moves; it reopens with a gap. A day's return depends on a regime (calm, normal or wild; sticky), with an occasional jump. Each candle is then split into its finer
+ones by a multiplicative cascade: the shares of variance are uneven and inherited, so quiet and busy hours cluster. The first open,
+last close, extremes and volume of the parts are exactly those of the whole. The extremes reflect the path; a clamped path would stand
+still there. The six intervals therefore agree wherever they overlap. Any
+candle is a function of (seed, coin, start, interval, time) alone, so a restart continues with the same prices without storing them.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ HISTORY_DAYS: Final = 1_002  # so that 1,000 daily candles are past at the start
 REGIMES: Final = ((0.55, 0.0006, 0.93), (1.0, 0.0, 0.90), (1.9, -0.001, 0.82))
 JUMP_CHANCE: Final = 0.03
 JUMP_SIZE: Final = 2.5  # standard deviations
-STILL: Final = 0.001  # variance of a span whose outside price is closed, relative to an open one
+STILL: Final = 0.001  # variance of a span with a closed outside price, relative to an open one
 STILL_VOLUME: Final = 0.05
-GAP: Final = 0.5  # standard deviation of a reopening, relative to a day's
+GAP: Final = 0.5  # standard deviation of a reopening gap, relative to a day's
 GAP_INSIDE: Final = 0.25  # the same inside a candle, relative to its range
 UNEVEN: Final = 0.4  # standard deviation of the logarithm of a part's share of variance
 DEVIATION: Final = math.sqrt(math.pi / 8)  # standard deviation of a move relative to the mean range (Feller, 1951)
 REACH: Final = (0.8, 0.15)  # range of a part relative to its share's, mean and deviation; the extremes add to it
-PRICE_FACTOR_MAX: Final = 20.0  # a simulated price stays within 20 times of where it was listed
+PRICE_FACTOR_MAX: Final = 20.0  # a simulated price stays within a factor of 20 of its listed price
 
 
 class Candle(NamedTuple):
@@ -47,7 +46,7 @@ class Candle(NamedTuple):
 
 
 class _Walk:
-    """A walk over days: where it stands, and in which regime."""
+    """A walk over days: its position and its regime."""
 
     def __init__(self, chance: Random, at_ms: int, px: int) -> None:
         self.chance = chance
@@ -57,7 +56,7 @@ class _Walk:
 
 
 class SimulatedMarket(Refinement[Candle]):
-    """The candles of one simulated market, in the past and in the future of any instant."""
+    """The candles of one simulated market, in the past and in the future."""
 
     def __init__(self, market: Market, *, seed: int, px: int, start_ms: int, daily_vol: float, day_usd: int) -> None:
         super().__init__()
@@ -116,7 +115,7 @@ class SimulatedMarket(Refinement[Candle]):
         return self._whole(walk.chance, at, opened, close, sigma, activity)
 
     def _day_before(self, walk: _Walk) -> Candle:
-        """The same walk backward: its prices tend to where it was listed, too."""
+        """The same walk backward; its prices also tend to the listed price."""
         at = walk.at_ms - DAY_MS
         close = self._gapped(walk, walk.at_ms, walk.px) if walk.at_ms != self._start_day else walk.px
         move, sigma, activity = self._mood(walk, at)
@@ -126,7 +125,7 @@ class SimulatedMarket(Refinement[Candle]):
         return self._whole(walk.chance, at, opened, close, sigma, activity)
 
     def _mood(self, walk: _Walk, at: int) -> tuple[float, float, float]:
-        """(log return, its standard deviation, activity) of a day, by its regime and by how much of it the outside price is open."""
+        """(log return, standard deviation, activity) of a day, from its regime and the share of it that the outside price is open."""
         chance = walk.chance
         scale, drift, stay = REGIMES[walk.regime]
         if chance.random() > stay:
@@ -143,12 +142,12 @@ class SimulatedMarket(Refinement[Candle]):
         return move * still, sigma * still, activity * (share + STILL_VOLUME * (1 - share))
 
     def _pull(self, px: int) -> float:
-        """How far a day leads back to the listed price."""
+        """The part of a day's return that leads back to the listed price."""
         off = math.log(px / self._px)
         return 0.02 * off if abs(off) < math.log(PRICE_FACTOR_MAX) else 0.5 * off
 
     def _gapped(self, walk: _Walk, at: int, px: int) -> int:
-        """A price on the other side of a reopening."""
+        """The price after the gap of a reopening, if there is one."""
         if self._calendar is None or not self._calendar.reopens(at):
             return px
         return self._grid(round(px * math.exp(GAP * self._vol * _normal(walk.chance))))
@@ -163,13 +162,13 @@ class SimulatedMarket(Refinement[Candle]):
     # ── Refinement ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _refine(self, parent: Candle, interval: str, length: int) -> list[Candle]:
-        """Split a candle so that the parts make up the whole again, to the last unit."""
+        """Split a candle so that the parts add up to it exactly."""
         chance = self._random(interval, parent.ts)
         grid, low, high = self._grid, parent.low, parent.high
         floor, top = math.log(low), math.log(high)
         step = INTERVAL_MS[interval]
         parts = length // step
-        # A bridge from open to close, thrown back by the extremes; uneven shares of variance make busy and quiet parts.
+        # A bridge from open to close, reflected at the extremes. Uneven shares of variance make busy and quiet parts.
         shares = [math.exp(UNEVEN * _normal(chance)) for _ in range(parts)]
         gaps: set[int] = set()
         if self._calendar is not None:
@@ -205,15 +204,15 @@ class SimulatedMarket(Refinement[Candle]):
             upper, lower = max(opened, close), min(opened, close)
             usual = span * math.sqrt(share / total) * (REACH[0] + REACH[1] * _normal(chance))
             beyond = max(usual - math.log(upper / lower), 0.0)
-            # Beyond its body it reaches to where there is room.
+            # The wicks extend where the parent's range leaves space.
             over, under, chosen = top - math.log(upper), math.log(lower) - floor, chance.random()
             rooms = chosen * over + (1 - chosen) * under
             up = beyond * chosen * over / rooms if rooms > 0.0 else 0.0
             highs.append(min(high, max(upper, grid(round(upper * math.exp(up))))))
             lows.append(max(low, min(lower, grid(round(lower * math.exp(up - beyond))))))
-        # The whole candle's extremes belong to the parts that came nearest to them.
+        # The parts nearest to the candle's extremes get the extremes.
         most = max(shares)
-        busy = [index for index, share in enumerate(shares) if share * 20 > most]  # Never those that stand still.
+        busy = [index for index, share in enumerate(shares) if share * 20 > most]  # Not a part that stands still.
         highs[max(busy, key=highs.__getitem__)] = high
         lows[min(busy, key=lows.__getitem__)] = low
         volumes = self._split(parent.volume, shares)
@@ -243,7 +242,7 @@ class SimulatedMarket(Refinement[Candle]):
 
 
 def _normal(chance: Random) -> float:
-    """Nearly a normal variate, never beyond six deviations: twelve uniforms, so nothing but sums."""
+    """An approximately normal variate within six deviations: the sum of twelve uniforms, minus 6."""
     draw = chance.random
     return (
         draw() + draw() + draw() + draw() + draw() + draw() + draw() + draw() + draw() + draw() + draw() + draw() - 6.0
@@ -251,7 +250,7 @@ def _normal(chance: Random) -> float:
 
 
 def _thrown_back(at: float, floor: float, top: float) -> float:
-    """Where a path has come to between two walls that reflect it."""
+    """The position of a path that is reflected at `floor` and `top`."""
     span = top - floor
     if span <= 0.0:
         return floor

@@ -1,7 +1,7 @@
-"""When the outside price of a stock, bond or index is open: New York's clock and the holidays of its exchange. Trading itself never closes.
+"""When the outside price of a stock, bond or index is open: New York time and exchange holidays. Trading itself never closes.
 
-A trading day of shares lasts from 20:00 the evening before to 20:00, of indices from 18:00 to 17:00; days that touch are one session. Weekends
-and the exchange's holidays have none. On its half days, when it closes at 13:00, shares end at 17:00 with its late session, indices at 13:15.
+A trading day of shares lasts from 20:00 of the evening before to 20:00, of indices from 18:00 to 17:00. Adjacent days are one session. Weekends
+and exchange holidays have no session. On half days, when the exchange closes at 13:00, shares end at 17:00 and indices at 13:15.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ SECOND_MS: Final = 1_000
 
 
 class Session(NamedTuple):
-    """Whether the outside price is open, and when that changes next."""
+    """Whether the outside price is open, and when that changes."""
 
     is_open: bool
     turns_ms: int
 
 
 class Calendar:
-    """The sessions of one kind of market, made year by year as they are asked for."""
+    """The sessions of one kind of market, made year by year on request."""
 
     def __init__(self, kind: str) -> None:
         begins, ends = CALENDARS[kind]
@@ -38,7 +38,7 @@ class Calendar:
         self._years: tuple[int, int] | None = None
 
     def at(self, at_ms: int) -> Session:
-        """The session of an instant; at its very end it is over."""
+        """The session at an instant. The end of a session is exclusive."""
         self._reach(at_ms)
         index = bisect_right(self._opens, at_ms) - 1
         if index >= 0 and at_ms < self._closes[index]:
@@ -46,7 +46,7 @@ class Calendar:
         return Session(is_open=False, turns_ms=self._opens[index + 1])
 
     def open_ms(self, start_ms: int, end_ms: int) -> int:
-        """How much of a span is open."""
+        """How many milliseconds of a span are open."""
         self._reach(start_ms)
         self._reach(end_ms)
         index = max(0, bisect_right(self._opens, start_ms) - 1)
@@ -57,13 +57,13 @@ class Calendar:
         return total
 
     def reopens(self, at_ms: int) -> bool:
-        """Does a session begin at this very instant?"""
+        """True if a session begins at this instant."""
         self._reach(at_ms)
         index = bisect_right(self._opens, at_ms) - 1
         return index >= 0 and self._opens[index] == at_ms
 
     def _reach(self, at_ms: int) -> None:
-        """Have the sessions around an instant: the year before it to the year after, when they are needed."""
+        """Make the sessions around an instant, adding years before or after as needed."""
         while not self._opens or at_ms < self._opens[0]:
             self._add(before=True, at_ms=at_ms)
         while at_ms >= self._opens[-1]:
@@ -107,25 +107,25 @@ class Calendar:
 
 
 def _joined(a: tuple[list[int], list[int]], b: tuple[list[int], list[int]]) -> tuple[list[int], list[int]]:
-    """Two years in order; a session over New Year is one."""
+    """Join the sessions of two years; a session over New Year becomes one."""
     if a[1] and b[0] and a[1][-1] == b[0][0]:
         return a[0] + b[0][1:], a[1][:-1] + b[1]
     return a[0] + b[0], a[1] + b[1]
 
 
 def is_trading_day(day: date) -> bool:
-    """Whether the exchange opens on this date of New York."""
+    """True if the exchange opens on this date."""
     return day.weekday() < SATURDAY and day not in _holidays(day.year)
 
 
 def is_half_day(day: date) -> bool:
-    """Whether the exchange closes early on this date of New York: at 13:00 as a rule."""
+    """True if the exchange closes early on this date, usually at 13:00."""
     return day in _half_days(day.year)
 
 
 @lru_cache(maxsize=64)
 def _holidays(year: int) -> frozenset[date]:
-    import holidays  # Heavy, and a service of crypto alone has no use for it.
+    import holidays  # Slow to import, and not needed for crypto markets.
 
     return frozenset(holidays.financial_holidays("NYSE", years=year))
 

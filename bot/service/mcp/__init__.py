@@ -1,3 +1,3 @@
-"""The tools for agents (MCP): each call of a tool is one request of the interface, through the same gateway.
+"""The tools for agents (MCP): each tool call is one request of the interface, through the same gateway.
 
-Start with `tools.py`; `server.py` is the SDK's server and is imported when the first agent comes."""
+Start with `tools.py`; `server.py` is the SDK's server and is imported at the first MCP request."""

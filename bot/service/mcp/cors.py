@@ -1,4 +1,4 @@
-"""Web pages that may call /mcp: the answers a browser wants before and after such a call. Stands in front of the edge, which refuses all other pages."""
+"""CORS for /mcp: preflight responses and headers for the allowed origins. It runs before the gateway, which refuses all other origins."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OF_REFUSAL: Final = frozenset({b"allow", b"content-type", b"content-length"})
 
 
 class CrossOrigin:
-    """Only for what is in the list, only at /mcp: everywhere else a page of another site sees nothing."""
+    """Grants listed origins access to /mcp only."""
 
     def __init__(self, app: ASGIApp, origins: frozenset[str]) -> None:
         self._app = app
@@ -36,7 +36,7 @@ class CrossOrigin:
             await self._app(scope, receive, send)
             return
         granted = [(b"access-control-allow-origin", origin), (b"vary", b"Origin")]
-        asks_first = False  # a preflight that the edge has nothing against
+        asks_first = False  # a preflight request that the gateway allows
 
         async def grant(message: Message) -> None:
             nonlocal asks_first

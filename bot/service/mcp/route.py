@@ -1,4 +1,4 @@
-"""/mcp: the door for agents. The edge asks every POST for its credential; each call of a tool is then a request of its own, through the same edge."""
+"""POST /mcp: the gateway authenticates every POST. Each tool call is then a request of its own through the same gateway."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bot.service.http.gateway import check_form
+from bot.service.http.gateway import check_content_type
 from bot.service.http.routes_v1 import Router, respond
 from bot.service.mcp.tools import Reply, Sent
 from bot.service.operations.accounts import BODY_BYTES_MAX
@@ -25,16 +25,16 @@ PATH: Final = "/mcp"
 METADATA: Final = "/.well-known/oauth-protected-resource/mcp"
 SERVER_METADATA: Final = "/.well-known/oauth-authorization-server"
 CONTENT_TYPE: Final = b"content-type"
-POLICY: Final = "default"  # what each POST costs; a tool of the same policy costs no more
+POLICY: Final = "default"  # the rate limit of each POST; a tool with the same policy takes no second token
 
-# What an inner request takes over from the POST that carries it.
+# Headers that a tool's request takes from its POST.
 _CARRIED: Final = frozenset({b"host", b"authorization", b"x-api-version"})
-# What the POST's answer takes over from the inner one.
+# Headers that the POST's response takes from the tool's response.
 _RETURNED: Final = frozenset({b"x-request-id", b"idempotency-replayed"})
 
 
 class McpRoute:
-    """Opens when the first agent comes, and stays open until the service stops."""
+    """Starts the MCP server at the first request, and stops it with the service."""
 
     def __init__(self, docs: str) -> None:
         self._docs = docs
@@ -45,25 +45,25 @@ class McpRoute:
         self._closing = asyncio.Event()
 
     def lead_to(self, service: ASGIApp) -> None:
-        """Where the requests go that calls stand for: the whole service, edge included."""
+        """Set the application that runs the tools' requests: the gateway."""
         self._service = service
 
     async def answer(self, http: Request) -> Response:
-        """Hand one POST to the protocol."""
+        """Pass one POST to the MCP library."""
         headers = dict(http.scope["headers"])
-        check_form(headers.get(CONTENT_TYPE), headers.get(b"content-encoding"))
+        check_content_type(headers.get(CONTENT_TYPE), headers.get(b"content-encoding"))
         body = await _body(http)
         try:
-            said = strict_json.parse(body)  # What nobody could read in one way only is refused here as everywhere.
+            said = strict_json.parse(body)  # Ambiguous JSON is refused, as on every route.
         except strict_json.BadJson as error:
             raise Refused(invalid("body", str(error))) from None
         if isinstance(said, dict) and "id" in said and type(said["id"]) not in (str, int):
-            # The protocol's library would take it for a notification, which gets no answer.
+            # The MCP library would treat the message as a notification and send no response.
             raise Refused(invalid("id", "must be a string or an integer", ["a string", "an integer"]))
         return _Handed(await self._open(), body)
 
     async def close(self) -> None:
-        """End with the service."""
+        """Stop the MCP server."""
         self._closing.set()
         if self._task is not None:
             await self._task
@@ -72,13 +72,13 @@ class McpRoute:
     async def _open(self) -> StreamableHTTPSessionManager:
         async with self._opening:
             if self._manager is None:
-                # The import takes most of a second: in a thread, so that prices and heartbeats go on.
+                # The import takes most of a second, so it runs in a thread.
                 over_http = await asyncio.to_thread(_imported)
                 manager = over_http(self._carry, self._docs, _scopes_of)
                 ready = asyncio.Event()
                 self._task = task = asyncio.create_task(self._hold(manager, ready), name="service-mcp")
                 await ready.wait()
-                if task.done():  # It could not begin: the next agent finds another one.
+                if task.done():  # The start failed; the next request tries again.
                     self._task = None
                     await task
                 self._manager = manager
@@ -93,7 +93,7 @@ class McpRoute:
             ready.set()
 
     async def _carry(self, context: Any, sent: Sent) -> Reply:
-        """A tool's request through the edge, with the credential of the POST that it came in."""
+        """Send a tool's request through the gateway with the credential of its POST."""
         assert self._service is not None
         outer: Scope = context.request.scope
         headers = [(name, value) for name, value in outer["headers"] if name in _CARRIED]
@@ -137,14 +137,14 @@ class McpRoute:
         try:
             await self._service(scope, receive, send)
         except ConnectionResetError:
-            status, returned, parts = 500, {}, []  # a fault that the sandbox was told to have: the answer is lost
+            status, returned, parts = 500, {}, []  # an injected fault: the response is lost
         outer["mcp.returned"] = [(name, value) for name, value in returned.items() if name in _RETURNED]
         named = {name.decode("latin-1"): value.decode("latin-1") for name, value in returned.items()}
         return Reply(status, b"".join(parts), named)
 
 
 async def _scopes_of(context: Any) -> frozenset[str]:
-    """The scopes of the POST's caller."""
+    """The scopes of the caller of the POST."""
     scopes: frozenset[str] = context.request.scope["call"].principal.scopes
     return scopes
 
@@ -156,7 +156,7 @@ def _imported() -> Any:
 
 
 async def _body(http: Request) -> bytes:
-    """The whole body, bounded like every other."""
+    """The whole body, with the usual size limit."""
     parts, size = [], 0
     async for part in http.stream():
         size += len(part)
@@ -167,7 +167,7 @@ async def _body(http: Request) -> bytes:
 
 
 class _Handed(Response):
-    """An answer that the protocol writes."""
+    """A response that the MCP library writes."""
 
     def __init__(self, manager: StreamableHTTPSessionManager, body: bytes) -> None:
         super().__init__()
@@ -176,7 +176,9 @@ class _Handed(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         unread = True
-        if CONTENT_TYPE not in dict(scope["headers"]):  # Taken as JSON, as everywhere here; the protocol wants it said.
+        if CONTENT_TYPE not in dict(
+            scope["headers"]
+        ):  # The service treats it as JSON, but the MCP library requires the header.
             scope = {**scope, "headers": [*scope["headers"], (CONTENT_TYPE, b"application/json")]}
 
         async def again() -> Message:
@@ -195,14 +197,14 @@ class _Handed(Response):
 
 
 def add_mcp(router: Router, operations: Operations, origins: frozenset[str] = frozenset()) -> McpRoute:
-    """The door and the pages that say how to get in. `origins`: web pages besides our own that may ask."""
+    """Add /mcp and its OAuth metadata. `origins`: other origins whose pages may call it."""
     base = operations.base_url
-    door = McpRoute(operations.docs)
+    mcp_route = McpRoute(operations.docs)
     pages = origins | {base.lower()}
 
     @router.route("POST", PATH, Access.ANY, POLICY, is_rpc=True, metadata=f"{base}{METADATA}", origins=pages)
     async def mcp(http: Request) -> Response:
-        return await door.answer(http)
+        return await mcp_route.answer(http)
 
     @router.route("GET", METADATA, Access.NONE, "public")
     async def protected_resource(http: Request) -> Response:
@@ -221,7 +223,7 @@ def add_mcp(router: Router, operations: Operations, origins: frozenset[str] = fr
 
     @router.route("GET", SERVER_METADATA, Access.NONE, "public")
     async def authorization_server(http: Request) -> Response:
-        # A client that looks here for a way to sign in learns that there is none yet: keys come from the interface.
+        # There is no OAuth sign-in; clients get keys from the interface.
         return respond(
             Answer.ok(
                 {
@@ -234,4 +236,4 @@ def add_mcp(router: Router, operations: Operations, origins: frozenset[str] = fr
             )
         )
 
-    return door
+    return mcp_route

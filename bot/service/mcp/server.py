@@ -1,4 +1,4 @@
-"""The tools as an MCP server of the official SDK. Imported when the first agent comes: the SDK costs more memory than the service itself may at its start."""
+"""The tools as an MCP server of the official SDK. Imported at the first MCP request, because the SDK needs much memory."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from bot.service.views.responses import Refused
 from bot.wire.headers import DESCRIPTION_VERSION
 
 Context = ServerRequestContext[Any, Any]
-Send = Callable[[Context, Sent], Awaitable[Reply]]  # carries a request to the service, with the caller's credential
-ScopesOf = Callable[[Context], Awaitable[frozenset[str] | None]]  # of the caller; None: not known
+Send = Callable[[Context, Sent], Awaitable[Reply]]  # sends a request to the service with the caller's credential
+ScopesOf = Callable[[Context], Awaitable[frozenset[str] | None]]  # the caller's scopes; None: unknown
 
 SERVER_NAME = "bracketbot"
 
 
 def build(send: Send, docs: str, scopes_of: ScopesOf) -> Server[Any]:
-    """A server whose calls go out by `send`. `docs`: where its own errors are explained."""
+    """An MCP server that sends the tools' requests with `send`. `docs`: the base URL of error documentation."""
     offered = {tool.name: _offered(tool) for tool in TOOLS.values()}
     schemas = {name: tool.input_schema for name, tool in offered.items()}
 
@@ -67,7 +67,7 @@ def build(send: Send, docs: str, scopes_of: ScopesOf) -> Server[Any]:
 
 
 def over_http(send: Send, docs: str, scopes_of: ScopesOf) -> StreamableHTTPSessionManager:
-    """The server behind an address: no sessions, each answer one JSON body. Caller, Host and Origin are the edge's, which stands in front."""
+    """The server over HTTP: no sessions, one JSON body per response. The gateway checks caller, Host and Origin."""
     return StreamableHTTPSessionManager(
         build(send, docs, scopes_of),
         json_response=True,

@@ -1,4 +1,4 @@
-"""Operations on accounts: opening, resetting, the snapshot, limits, events, trades. Reads come with the marks of their instant."""
+"""Operations on accounts: open, reset, snapshot, limits, events, trades. Every read uses the mark prices of its instant."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _EVENT_ID: Final = re.compile(r"evt_([0-9]{1,18})", re.ASCII)
 
 
 class AccountOperations(OperationExecutor):
-    """One account as a whole."""
+    """Opens, resets and reads accounts."""
 
     def open_account(self, request: SandboxAccountRequest, context: Context) -> Answer:
         """POST /v1/sandbox/accounts."""
@@ -65,7 +65,7 @@ class AccountOperations(OperationExecutor):
         return account, minted
 
     def new_key(self, account: str, name: str) -> tuple[Key, Minted]:
-        """An owner's key, not written down yet."""
+        """An owner's key that is not in the state yet."""
         minted = mint(len(self.machine.state.keys) + 1)
         now = self.machine.clock.now_ms()
         return Key(
@@ -93,7 +93,7 @@ class AccountOperations(OperationExecutor):
 
     def snapshot(self, principal: Principal, context: Context) -> Answer:
         """GET /v1/account: everything at one instant."""
-        now = self.look()
+        now = self.refresh()
         state, account = self.machine.state, self.account(principal)
         limits = self._limits(principal, context, now)
         return Answer.ok(
@@ -122,7 +122,7 @@ class AccountOperations(OperationExecutor):
 
     def limits(self, principal: Principal, context: Context) -> Answer:
         """GET /v1/limits."""
-        return Answer.ok(self._limits(principal, context, self.look()))
+        return Answer.ok(self._limits(principal, context, self.refresh()))
 
     def _limits(self, principal: Principal, context: Context, now: int) -> dict[str, Any]:
         state, account = self.machine.state, self.account(principal)
@@ -131,11 +131,11 @@ class AccountOperations(OperationExecutor):
             "platform": self.platform(),
             "account": account_views.account_limits(state, account, now),
             "key": None if (key := self.key(principal)) is None else account_views.key_limits(state, account, key, now),
-            "rate": self.quota.views(principal.caller, context.ip),
+            "rate": self.rate_limits.views(principal.caller, context.ip),
         }
 
     def platform(self) -> dict[str, Any]:
-        """What bounds everybody."""
+        """The limits that apply to every account."""
         return {
             "maxNotionalUsd": None,
             "minNotionalUsd": "10",
@@ -167,10 +167,10 @@ class AccountOperations(OperationExecutor):
 
     def events(self, principal: Principal, query: EventsQuery, context: Context) -> Answer:
         """GET /v1/events."""
-        self.look()
+        self.refresh()
         account = self.account(principal)
         first = account.events_first
-        start = first - 1 if query.since is None else self.place_of(account, query.since)
+        start = first - 1 if query.since is None else self.cursor_seq(account, query.since)
         page: list[dict[str, Any]] = []
         examined = start
         wanted = query.filters
@@ -186,20 +186,20 @@ class AccountOperations(OperationExecutor):
         last = event_id(examined) if examined > start or query.since is None else query.since
         return Answer.ok({"events": page, "lastEventId": last})
 
-    def place_of(self, account: Account, since: str, *, name: str = "since") -> int:
-        """The number of the event to go on behind; Refused when it is no id or, with 410, not in the feed."""
+    def cursor_seq(self, account: Account, since: str, *, name: str = "since") -> int:
+        """The event number of a cursor. Refused if the text is not an event id, or with 410 if the feed does not have it."""
         form = _EVENT_ID.fullmatch(since)
         if form is None:
             raise Refused(invalid(name, "must be an event id", "evt_ and digits"))
         at = int(form[1])
-        lost = lost_place(account, at)
+        lost = cursor_lost(account, at)
         if lost is not None:
             raise Refused(lost, 410)
         return at
 
     def trades(self, principal: Principal, query: TradesQuery) -> Answer:
         """GET /v1/trades: newest first."""
-        self.look()
+        self.refresh()
         account = self.account(principal)
         coin = None if query.coin is None else self.coin(query.coin)
         found: list[dict[str, Any]] = []
@@ -214,23 +214,23 @@ class AccountOperations(OperationExecutor):
         return Answer.ok({"trades": found, "nextBefore": found[-1]["seq"] if found and more else None})
 
 
-def lost_place(account: Account, at: int) -> Refusal | None:
-    """Why a reader cannot go on behind event number `at`, if so."""
-    # What falls out of the feed by age leaves a cursor just before it whole; a reset wipes also the event that the cursor stands on.
+def cursor_lost(account: Account, at: int) -> Refusal | None:
+    """Why a reader cannot continue after event number `at`, or None."""
+    # A cursor just before the oldest event is valid if older events expired, but not if a reset wiped them.
     first = pages.oldest(account)
     oldest = account.events_first if first is not None and _is_reset(first) else account.events_first - 1
     if oldest <= at <= account.event_seq:
         return None
     newest = event_id(account.event_seq)
-    text = f"no event {event_id(at)} in this account's feed: it was wiped, or never was"
+    text = f"no event {event_id(at)} in this account's feed: it was wiped by a reset, or it never existed"
     fix = {"action": "resync", "lastEventId": newest}
     return Refusal("not_found", text, fix=fix, details={"lastEventId": newest, "epoch": account.epoch})
 
 
-def another_feed(account: Account) -> Refusal:
-    """Why nobody can go on: the whole service went back to another state."""
+def feed_replaced(account: Account) -> Refusal:
+    """The refusal for a reader of the feed before the service was restored."""
     newest = event_id(account.event_seq)
-    text = "the service went back to another state: what was told last need not have happened"
+    text = "the service was restored to another state: events after the restored state are void"
     fix = {"action": "resync", "lastEventId": newest}
     return Refusal("not_found", text, fix=fix, details={"lastEventId": newest, "epoch": account.epoch})
 

@@ -1,6 +1,6 @@
-"""The device flow: a machine without a screen asks, a person approves on the page, the machine takes its key once.
+"""The device flow: a device asks for a key, a person approves on the page, the device collects its key once.
 
-Grants are venue state, both codes by digest; how fast a device polls and how often codes are guessed is remembered here, in real time.
+Grants are venue state and hold only digests of both codes. This module limits polling and wrong codes, in real time.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from bot.venue.state import Grant, Key
 from bot.wire.requests import DeviceTokenRequest
 
 INTERVAL_SECONDS: Final = 5
-SLOWER_SECONDS: Final = 5  # added each time a device asks too soon
+SLOWER_SECONDS: Final = 5  # added each time a device polls too soon
 GRANT_TTL_MS: Final = 600_000
-# Consonants without those that are read for one another: 20 letters, 8 of them are 34.6 bits, and no words come of them.
+# Consonants that look different from each other and form no words: 8 of 20 letters are 34.6 bits.
 USER_LETTERS: Final = "BCDFGHJKLMNPQRSTVWXZ"
 USER_LENGTH: Final = 8
 WRONG_CODES: Final = (5, 60)  # (wrong user codes of one address, seconds)
-AGENT_MAX: Final = 80  # letters of a User-Agent that the page shows
+AGENT_MAX: Final = 80  # characters of a User-Agent that the page shows
 PACES_MAX: Final = 10_000
 
 _PLAIN: Final = re.compile(r"[^\x20-\x7e]")
@@ -46,10 +46,10 @@ class _Pace:
 
 
 class DeviceOperations(KeyOperations):
-    """Both ends of a device's request: the device's own, and the person's decision."""
+    """Both sides of a device's request: the device's requests, and the person's decision."""
 
-    def __init__(self, machine: Machine, quota: RateLimits, base_url: str) -> None:
-        super().__init__(machine, quota, base_url)
+    def __init__(self, machine: Machine, rate_limits: RateLimits, base_url: str) -> None:
+        super().__init__(machine, rate_limits, base_url)
         self._paces: OrderedDict[str, _Pace] = OrderedDict()
         self._wrong_codes = AttemptLimits(*WRONG_CODES)
 
@@ -81,20 +81,22 @@ class DeviceOperations(KeyOperations):
         )
 
     def device_token(self, request: DeviceTokenRequest, context: Context) -> Answer:
-        """POST /v1/oauth/device/token: the key, once, when a person has approved."""
+        """POST /v1/oauth/device/token: returns the key once, after a person has approved."""
         now = self.machine.catch_up()
         grant = self.machine.state.grants.get(_device_digest(request.device_code))
         if grant is None:
-            raise Refused(_no("unauthorized", "the deviceCode is not known here", "invalid_grant", "restart"))
+            raise Refused(_no("unauthorized", "the deviceCode is unknown", "invalid_grant", "restart"))
         if grant.status == "used":
-            raise Refused(_no("unauthorized", "this deviceCode has given its key already", "invalid_grant", "restart"))
+            raise Refused(
+                _no("unauthorized", "the key of this deviceCode has already been collected", "invalid_grant", "restart")
+            )
         if grant.status == "denied":
             raise Refused(_no("forbidden", "the owner denied this device", "access_denied", "restart"))
         if SystemClock().now_ms() >= grant.expires_ms:
             raise Refused(_no("session_expired", "the deviceCode has expired", "expired_token", "restart"))
         interval = self._ask(grant.device)
         if grant.status == "pending":
-            text = f"the owner has not decided yet; ask again in {interval} s"
+            text = f"the owner has not decided yet; poll again in {interval} s"
             raise Refused(_no("forbidden", text, "authorization_pending", "wait", interval=interval))
         return self._redeem(grant, now)
 
@@ -139,12 +141,12 @@ class DeviceOperations(KeyOperations):
         return pace
 
     def _ask(self, device: str) -> int:
-        """One poll; Refused when it comes too soon. The interval to keep from now on."""
+        """Count one poll and return the current interval. Refused if the poll came too soon."""
         pace, now = self._pace(device), monotonic_ns()
         asked, pace.asked_ns = pace.asked_ns, now
         if asked is not None and now - asked < pace.interval * 1_000_000_000:
             pace.interval += SLOWER_SECONDS
-            text = f"asked too soon; from now on wait {pace.interval} s each time"
+            text = f"polled too soon; wait {pace.interval} s before each request"
             refusal = _no("rate_limited", text, "slow_down", "wait", interval=pace.interval)
             raise Refused(refusal, None, {"Retry-After": str(pace.interval)})
         return pace.interval
@@ -152,7 +154,7 @@ class DeviceOperations(KeyOperations):
     # ── The person's end ────────────────────────────────────────────────────────────────────────────────────────────
 
     def find_device(self, user_code: str, ip: str) -> Grant:
-        """The waiting request of a user code, in any spelling. Wrong codes are counted by address."""
+        """The waiting request of a user code, in any spelling. Wrong codes are counted by IP address."""
         wait = self._wrong_codes.wait_seconds(ip)
         if wait:
             text = f"too many wrong codes; wait {wait} s"
@@ -162,20 +164,26 @@ class DeviceOperations(KeyOperations):
             if grant.user == digest and is_waiting(grant, real_ms):
                 return grant
         self._wrong_codes.note(ip)
-        raise Refused(Refusal("not_found", "no device waits with this code: it is mistyped, used or expired"))
+        raise Refused(Refusal("not_found", "no device waits with this code: the code is mistyped, used or expired"))
 
     def waiting_device(self, device: str) -> Grant | None:
-        """A request that was found before, if it still waits."""
+        """The request of this device if it still waits, else None."""
         grant = self.machine.state.grants.get(device)
         return grant if grant is not None and is_waiting(grant, SystemClock().now_ms()) else None
 
     def decide_device(
         self, principal: Principal, device: str, name: str, scopes: tuple[str, ...], *, yes: bool
     ) -> Grant:
-        """The owner's word. Refused when it came too late, or would give more than the owner's own credential has."""
+        """Record the owner's decision. Refused if it comes too late, or grants more than the owner's credential has."""
         assert principal.owner
         if yes and not all(covers(tuple(principal.scopes), scope) for scope in scopes):
-            raise Refused(Refusal("key_limit_exceeded", "a key may not make a wider one", details={"cap": "scopes"}))
+            raise Refused(
+                Refusal(
+                    "key_limit_exceeded",
+                    "a key cannot create a key with more rights than its own",
+                    details={"cap": "scopes"},
+                )
+            )
         self.machine.catch_up()
         command = DecideGrant(
             device, principal.account, yes, SystemClock().now_ms(), name, scopes if yes else (), principal.key
@@ -196,7 +204,7 @@ def _user_digest(letters: str) -> str:
 
 
 def _letters_of(user_code: str) -> str:
-    """A user code as people type it: any case, with or without its dash."""
+    """The letters of a user code in any case, with or without the dash."""
     return re.sub(r"[^A-Z0-9]", "", user_code[:32].upper())
 
 

@@ -1,4 +1,4 @@
-"""What all operations stand on: the machine, the caller's context, and the one way a command becomes an answer (idempotency included)."""
+"""The base of all operations: the machine, the caller's context, and the idempotent execution of commands."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from bot.venue.state import Account, Key
 from bot.wire.headers import IDEMPOTENCY_REPLAYED_HEADER, REQUEST_ID_HEADER
 from bot.wire.order_requests import bare_coin
 
-NAME_SHOWN_MAX: Final = 80  # of a market that there is none of
+NAME_SHOWN_MAX: Final = 80  # characters of an unknown market's name in an error
 
 
 class Context(NamedTuple):
-    """What came with a request besides its body."""
+    """The data of a request besides its body."""
 
     request_id: str
     idempotency_key: str | None = None
@@ -34,11 +34,11 @@ class Context(NamedTuple):
 
 
 class OperationExecutor:
-    """Shared by all families of operations. Every method is synchronous: between two awaits the whole service stands still."""
+    """The base class of all operations. Every method is synchronous, so no other request runs in the middle of one."""
 
-    def __init__(self, machine: Machine, quota: RateLimits, base_url: str) -> None:
+    def __init__(self, machine: Machine, rate_limits: RateLimits, base_url: str) -> None:
         self.machine = machine
-        self.quota = quota
+        self.rate_limits = rate_limits
         self.base_url = base_url
 
     @property
@@ -52,14 +52,14 @@ class OperationExecutor:
         """The caller's key; None for a session."""
         return None if principal.key is None else self.machine.state.keys[principal.key]
 
-    def look(self) -> int:
-        """Before a read: bring the state up to now and let its marks be seen. Answers now."""
+    def refresh(self) -> int:
+        """Bring the state and its mark prices up to now, before a read. Returns now."""
         now = self.machine.catch_up()
         self.machine.show_marks()
         return now
 
     def coin(self, market: str) -> str:
-        """The coin of a market's name in any of its spellings; Refused when there is none."""
+        """The coin of a market's name, in any spelling. Refused if there is no such market."""
         coin = bare_coin(market)
         if coin not in self.machine.state.markets:
             raise Refused(no_market(coin[:NAME_SHOWN_MAX], self.machine.state.markets))
@@ -77,10 +77,10 @@ class OperationExecutor:
         *,
         replay: Callable[[Any, int], Any] | None = None,
     ) -> Answer:
-        """Run a caller's command once: `command(now)` is applied unless it is a no, `view(answer, now)` is the body of a yes.
+        """Run a caller's command once. `command(now)` returns the command or a refusal; `view(answer, now)` is the body of a success.
 
-        With an idempotency key the answer is kept in the same transaction, when it is final; the same request again gets the very same bytes,
-        or what `replay(answer, now)` made of it: a secret is not kept.
+        With an idempotency key a final answer is stored in the command's transaction. The same request then gets the same bytes again, or
+        the body that `replay(answer, now)` made, which leaves out secrets.
         """
         now = self.machine.catch_up()
         key = context.idempotency_key
@@ -124,15 +124,15 @@ class OperationExecutor:
 
 
 def expired(context: Context, now_ms: int) -> Refusal | None:
-    """Why a request that came after its X-Expires-After is not carried out; for commands that the venue itself does not fence."""
+    """Why a request after its X-Expires-After is refused, or None; for commands whose expiry the venue does not check."""
     if context.expires_ms is None or now_ms <= context.expires_ms:
         return None
     text = "the request arrived after its X-Expires-After"
     return Refusal("idempotency_conflict", text, details={"reason": "expired"})
 
 
-def scaled(text: str, name: str, parse: Callable[[str], int]) -> int:
-    """An amount of a body as a scaled integer; Refused when it is finer than 1e-8."""
+def parse_scaled(text: str, name: str, parse: Callable[[str], int]) -> int:
+    """An amount of a body as a scaled integer. Refused if it has more than 8 decimals."""
     try:
         return parse(text)
     except ValueError:

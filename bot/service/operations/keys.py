@@ -1,4 +1,4 @@
-"""Keys and settings: what an owner hands out and what an owner caps. A key never makes one wider than itself; its secret is shown once."""
+"""Keys and settings of an account's owner. A key cannot create a key with more rights. A secret is shown once."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from bot.venue.state import Account, Key
 from bot.wire.order_requests import bare_coin
 from bot.wire.requests import KeyRequest, SettingsRequest
 
-SECONDS_MAX: Final = 10**11  # an instant below this is one in seconds: in milliseconds it lies in 1973
+SECONDS_MAX: Final = 10**11  # a time below this is in seconds: as milliseconds it would be in 1973
 _KEY_ID: Final = re.compile(r"key_[0-9]{1,20}", re.ASCII)
 
 
 class KeyOperations(AccountOperations):
     """The owner's keys and self-limits."""
 
-    def __init__(self, machine: Machine, quota: RateLimits, base_url: str) -> None:
-        super().__init__(machine, quota, base_url)
-        # When each key was last seen since the service started, or went to another state; nothing hangs on it.
+    def __init__(self, machine: Machine, rate_limits: RateLimits, base_url: str) -> None:
+        super().__init__(machine, rate_limits, base_url)
+        # Last use of each key since the service started or was restored; for display only.
         self._used: dict[str, int] = {}
         self._generation = machine.generation
 
     def key_used(self, key_id: str) -> None:
-        """A request came with this key."""
+        """Note the time of a request with this key."""
         self._forget_another_state()
         self._used[key_id] = self.machine.clock.now_ms()
 
     def _forget_another_state(self) -> None:
-        """After a restore a key's id may be another key's, and its time one that is still to come."""
+        """Forget the times after a restore: a key id may then belong to another key, and a time may lie in the future."""
         if self._generation != self.machine.generation:
             self._generation = self.machine.generation
             self._used.clear()
@@ -68,18 +68,18 @@ class KeyOperations(AccountOperations):
 
     @staticmethod
     def check_width(parent: Key, key: Key) -> None:
-        """Refuse a key that may more than the one that makes it."""
+        """Refuse a key with more rights than the key that creates it."""
         wider = wider_than(parent, key)
         if wider is not None:
             field, most = wider
-            text = f"a key may not make a wider one: {field} must be within its own"
+            text = f"a key cannot create a key with more rights than its own: {field} is beyond its own value"
             raise Refused(
                 Refusal("key_limit_exceeded", text, fix={"field": field, "value": most}, details={"cap": field})
             )
 
     def keys(self, principal: Principal) -> Answer:
-        """GET /v1/keys: those that were not revoked, by creation."""
-        self.look()
+        """GET /v1/keys: the keys that are not revoked, oldest first."""
+        self.refresh()
         self._forget_another_state()
         listed = [
             account_views.key(key, self._used.get(key.id))
@@ -89,10 +89,10 @@ class KeyOperations(AccountOperations):
         return Answer.ok({"keys": listed})
 
     def revoke_key(self, principal: Principal, key_id: str, context: Context) -> Answer:
-        """DELETE /v1/keys/{id}: with the key go its resting entries and its schedules. What protects a position stays."""
+        """DELETE /v1/keys/{id}: also cancels the key's resting entries and schedules. Orders that protect a position stay."""
         if not _KEY_ID.fullmatch(key_id):
-            # It may be the key itself, sent by mistake: what is no id goes into no log and no answer.
-            return self.refusal(Refusal("not_found", "no key has such an id: they begin with key_"), context)
+            # The text may be the secret, sent by mistake, so it goes into no log and no response.
+            return self.refusal(Refusal("not_found", "no key has this id; key ids begin with key_"), context)
         command = RevokeKey(principal.account, key_id, sweeps=True)
 
         def view(gone: Revoked, now: int) -> Any:
@@ -107,11 +107,11 @@ class KeyOperations(AccountOperations):
 
     def settings(self, principal: Principal) -> Answer:
         """GET /v1/settings."""
-        self.look()
+        self.refresh()
         return Answer.ok(_settings(self.account(principal)))
 
     def change_settings(self, principal: Principal, request: SettingsRequest, context: Context) -> Answer:
-        """PATCH /v1/settings: what is named changes, the rest stays."""
+        """PATCH /v1/settings: changes the fields of the request only."""
         account, named = self.account(principal), request.model_fields_set
         trade, daily = account.max_trade, account.daily_cap
         if "max_trade_usd" in named:
@@ -127,7 +127,7 @@ class KeyOperations(AccountOperations):
 
 
 def refuse_past(expires_ms: int | None, now_ms: int) -> Refusal | None:
-    """Why a key may not end at this instant, if so: it would end before its first request. Seconds are taken for milliseconds most often."""
+    """Why a key may not expire at this time, or None. A time in the past is often seconds sent as milliseconds."""
     if expires_ms is None or expires_ms > now_ms:
         return None
     problem = f"{expires_ms} lies in the past, the service's clock is at {now_ms}: milliseconds?"
@@ -145,7 +145,7 @@ def _settings(account: Account) -> dict[str, Any]:
 
 
 def cap(value: Any, name: str) -> int | None:
-    """An amount of a cap, scaled; None is no cap."""
+    """The amount of a cap as a scaled integer; None means no cap."""
     if value is None:
         return None
     scaled = exact(value, name)
@@ -155,7 +155,7 @@ def cap(value: Any, name: str) -> int | None:
 
 
 def key_of(request: KeyRequest, minted: Minted, account: str, now_ms: int, source: str) -> Key:
-    """A key as asked for, not written down yet."""
+    """The requested key, which is not in the state yet."""
     coins = request.allowed_coins
     return Key(
         minted.key_id,
@@ -176,12 +176,12 @@ def key_of(request: KeyRequest, minted: Minted, account: str, now_ms: int, sourc
 
 
 def covers(own: Sequence[str], scope: str) -> bool:
-    """Whether these scopes include one; who may trade may also only shrink."""
+    """True if these scopes include `scope`. The scope trade includes trade:close_only."""
     return scope in own or (scope == "trade:close_only" and "trade" in own)
 
 
 def wider_than(parent: Key, key: Key) -> tuple[str, Any] | None:
-    """The first respect in which `key` may more than `parent`, and the most that it may have."""
+    """The first field in which `key` has more rights than `parent`, and the largest allowed value; None if there is none."""
     if not all(covers(parent.scopes, scope) for scope in key.scopes):
         return "scopes", list(parent.scopes)
     caps = (

@@ -1,4 +1,4 @@
-"""The kill switch by its own route: entries canceled, with `flatten` every position closed, openings blocked until the owner lifts it."""
+"""The kill switch: cancels entries, closes every position with `flatten`, and blocks new positions until the owner removes it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class KillOperations(OperationExecutor):
     """POST /v1/account/kill."""
 
     def kill(self, principal: Principal, request: KillRequest, context: Context) -> Answer:
-        """Stop now, as a kill_switch guardian does. Never refused for what the account is or owes; orderSubmitted says whether there was anything to do."""
+        """Stop now, as a kill_switch guardian does. The account's state is never a reason to refuse. orderSubmitted says whether anything was closed or canceled."""
 
         def view(killed: Killed, now: int) -> Any:
             state = self.machine.state

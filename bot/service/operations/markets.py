@@ -1,4 +1,4 @@
-"""Operations that need no credential: markets, candles, the order book, the way in, the state of the service."""
+"""Operations that need no credential: markets, candles, the order book, first steps, the status of the service."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ LISTED_AFTER_MS: Final = 86_400_000  # how long a settled event market stays in 
 
 
 class MarketOperations(AccountOperations):
-    """What anybody may read."""
+    """The public reads."""
 
     def markets(self, query: MarketsQuery) -> Answer:
         """GET /v1/markets."""
-        now = self.look()
+        now = self.refresh()
         state, feed = self.machine.state, self.machine.feed
         wanted = query.query.strip().lower()
         found = [
@@ -42,7 +42,7 @@ class MarketOperations(AccountOperations):
         return Answer.ok({"markets": found[: query.limit]})
 
     def _opportunity(self, body: dict[str, Any], now: int) -> float:
-        """Range of the last 24 hours over the spread: how many times a taker could have been paid for crossing it."""
+        """The price range of the last 24 hours divided by the spread."""
         day = self.machine.feed.store(body["coin"]).day(now)
         if day is None:
             return 0.0
@@ -52,7 +52,7 @@ class MarketOperations(AccountOperations):
 
     def candles(self, market: str, query: CandlesQuery) -> Answer:
         """GET /v1/markets/{coin}/candles."""
-        now = self.look()
+        now = self.refresh()
         coin = self.coin(market)
         page = self.machine.feed.store(coin).page(query.interval, query.limit, now)
         return Answer.ok(
@@ -76,7 +76,7 @@ class MarketOperations(AccountOperations):
 
     def book(self, market: str) -> Answer:
         """GET /v1/markets/{coin}/book."""
-        now = self.look()
+        now = self.refresh()
         coin = self.coin(market)
         listed = self.machine.state.markets[coin]
         bids, asks = book(listed)
@@ -143,7 +143,7 @@ class MarketOperations(AccountOperations):
 
     def status(self, context: Context) -> Answer:
         """GET /v1/system/status."""
-        now = self.look()
+        now = self.refresh()
         clock = self.machine.clock
         speed = int(clock.speed) if clock.speed == int(clock.speed) else clock.speed
         closed = [
@@ -160,12 +160,12 @@ class MarketOperations(AccountOperations):
                 "limitsVersion": LIMITS_VERSION,
                 "serverTime": now,
                 "clock": {"mode": clock.mode, "speed": speed},
-                "limits": {"platform": self.platform(), "rate": self.quota.views(None, context.ip)},
+                "limits": {"platform": self.platform(), "rate": self.rate_limits.views(None, context.ip)},
             }
         )
 
 
 def _is_over(market: Market, now: int, wanted: str) -> bool:
-    """Was it settled so long ago that it stands in no list any more? By its whole name it is still found."""
+    """True if the market was settled too long ago for the lists. A search for its full name still finds it."""
     expires_ms = market.spec.expires_ms
     return expires_ms is not None and now - expires_ms > LISTED_AFTER_MS and wanted != market.spec.coin.lower()

@@ -1,7 +1,7 @@
-"""Operations: every operation of the interface as one synchronous method, the same for REST, for agents and for sessions.
+"""Every operation of the interface as one synchronous method, for REST, agents and backtests.
 
-A method takes the caller (`Principal`), a request model of `bot.wire` and a `Context`; it answers an `Answer` (status and bytes) or raises
-`Refused`. The transports above only read requests and send answers; an answer leaves after `machine.settle()`.
+A method takes the caller (`Principal`), a request model of `bot.wire` and a `Context`; it returns an `Answer` (status and bytes) or raises
+`Refused`. The transports only read requests and send answers. They send an answer after `machine.settle()`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operations on orders, positions and guardians: a wire request becomes a command, its answer a body. No rule of trading lives here."""
+"""Operations on orders, positions and guardians: turn requests into commands, and results into bodies. No trading rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from bot.errors import Refusal
 from bot.money import e8_of_decimal, format_e8, parse_e8
-from bot.service.operations.executor import Context, OperationExecutor, expired, scaled
+from bot.service.operations.executor import Context, OperationExecutor, expired, parse_scaled
 from bot.service.security.auth import Principal, refuse_blocking, refuse_market
 from bot.service.views import account_views
 from bot.service.views.responses import Answer, Refused, invalid
@@ -62,7 +62,7 @@ from bot.wire.order_requests import (
 )
 
 PLAN_TTL_REAL_MS: Final = 60_000
-AMOUNT_MAX: Final = Decimal(10**12)  # of any number in a body: beyond any balance
+AMOUNT_MAX: Final = Decimal(10**12)  # largest number in a body; larger than any balance
 BLOCKING: Final = frozenset({"flatten", "block_opens"})  # actions that block openings
 CLOSE_ONLY_GUARDIANS: Final = frozenset({"trailing_stop", "max_hold", "dead_man_switch"})
 
@@ -122,7 +122,7 @@ class OrderOperations(OperationExecutor):
         )
 
     def plan_ttl_ms(self) -> int:
-        """A plan lives a minute of real time, or a minute of a clock that stands still."""
+        """A plan is valid for a minute of real time, or for a minute of a manual clock."""
         return int(PLAN_TTL_REAL_MS * (self.machine.clock.speed or 1))
 
     def confirm(self, principal: Principal, request: ConfirmRequest, context: Context) -> Answer:
@@ -130,13 +130,13 @@ class OrderOperations(OperationExecutor):
         token = token_digest(request.confirm_token)
         plan = self.machine.state.plans.get(token)
         if plan is not None and plan.account != principal.account:
-            plan = None  # The venue says that there is none: another account's token is no news to anybody.
+            plan = None  # The venue responds not_found, so that a token of another account stays secret.
         if plan is not None:
             self._check_market(principal, plan.order.coin)
             for inline in plan.order.guardians:
                 self._check_guarded(principal, inline)
         if principal.close_only and plan is not None and not plan.shrinks:
-            text = "this key may only shrink positions, and the plan opens or grows one"
+            text = "this key may only shrink positions; the plan opens or grows one"
             return self.refusal(Refusal("forbidden", text, fix={"action": "replan"}), context)
 
         def command(now: int) -> Command:
@@ -158,7 +158,7 @@ class OrderOperations(OperationExecutor):
         self._check_market(principal, coin)
         fraction = None if request.fraction is None else exact(request.fraction, "fraction")
         usd = None if request.usd_amount is None else _usd(request.usd_amount, "usdAmount")
-        size = None if request.size is None else scaled(request.size, "size", parse_e8)
+        size = None if request.size is None else parse_scaled(request.size, "size", parse_e8)
 
         def command(now: int) -> Command:
             return ClosePosition(
@@ -203,13 +203,13 @@ class OrderOperations(OperationExecutor):
 
     def open_orders(self, principal: Principal, coin: str | None) -> Answer:
         """GET /v1/orders."""
-        self.look()
+        self.refresh()
         wanted = None if coin is None else self.coin(coin)
         return Answer.ok({"orders": account_views.orders(self.machine.state, self.account(principal), wanted)})
 
     def suggest(self, principal: Principal, request: SuggestRequest, context: Context) -> Answer:
         """POST /v1/orders/suggest. Reads only."""
-        self.look()
+        self.refresh()
         found = suggest(
             self.machine.state,
             self.account(principal),
@@ -218,7 +218,7 @@ class OrderOperations(OperationExecutor):
             intent=request.intent,
             side=1 if request.side == "long" else -1,
             notional=None if request.notional_usd is None else _usd(request.notional_usd, "notionalUsd"),
-            size=None if request.size is None else scaled(request.size, "size", parse_e8),
+            size=None if request.size is None else parse_scaled(request.size, "size", parse_e8),
             leverage=request.leverage,
             slippage_bps=request.slippage_bps,
         )
@@ -238,7 +238,7 @@ class OrderOperations(OperationExecutor):
         if named:
             self._check_coin(principal, named)
         if principal.close_only and any(_oid(self.account(principal), o) == oid for o in self._protection(principal)):
-            text = "this key may cancel entries only: the order protects a position"
+            text = "this key may cancel only entries; this order protects a position"
             return self.refusal(Refusal("forbidden", text), context)
 
         def view(canceled: OrderCanceled, now: int) -> Any:
@@ -265,7 +265,7 @@ class OrderOperations(OperationExecutor):
         return self.decide(principal, context, lambda now: CancelCoin(principal.account, coin), view)
 
     def _cancel_entries(self, principal: Principal, coin: str) -> Answer:
-        """What a key that only shrinks may cancel: entries, never protection."""
+        """Cancel the entries only, for a key that may only shrink positions."""
         self.machine.catch_up()
         account = self.account(principal)
         oids = [_oid(account, account.orders[n]) for n in account.resting if account.orders[n].coin == coin]
@@ -276,7 +276,7 @@ class OrderOperations(OperationExecutor):
 
     @staticmethod
     def _check_market(principal: Principal, market: str) -> None:
-        """Event markets want a scope of their own."""
+        """Refuse an event market for a key without the scope outcomes."""
         refused = refuse_market(principal, market)
         if refused is not None:
             raise Refused(refused)
@@ -289,13 +289,13 @@ class OrderOperations(OperationExecutor):
 
     def guardians(self, principal: Principal) -> Answer:
         """GET /v1/guardians."""
-        self.look()
+        self.refresh()
         return Answer.ok({"guardians": account_views.guardians(self.account(principal))})
 
     def arm(
         self, principal: Principal, request: GuardianRequest, context: Context, confirm_token: str | None = None
     ) -> Answer:
-        """POST /v1/guardians. `confirm_token`: of the plan that showed a schedule's order; nothing is armed without that plan then."""
+        """POST /v1/guardians. `confirm_token`: of a plan with the schedule's order; without that plan the schedule is not armed."""
         if principal.close_only and request.type not in CLOSE_ONLY_GUARDIANS:
             text = f"this key may arm only {', '.join(sorted(CLOSE_ONLY_GUARDIANS))}"
             return self.refusal(Refusal("forbidden", text, details={"requiredScope": "trade"}), context)
@@ -315,7 +315,7 @@ class OrderOperations(OperationExecutor):
         return self.decide(principal, context, command, view)
 
     def _check_guarded(self, principal: Principal, spec: GuardianSpec) -> None:
-        """A guardian trades for its key: only where the key itself may; and it blocks only for a key that may open."""
+        """A guardian may trade only where its key may trade, and may block openings only if its key may open."""
         blocks = spec.type in BRAKES or BLOCKING & {spec.action, spec.on_miss}
         refused = refuse_blocking(principal, is_brake=spec.type in BRAKES) if blocks else None
         if refused is not None:
@@ -323,7 +323,7 @@ class OrderOperations(OperationExecutor):
         self._check_reach(principal, spec)
 
     def _check_reach(self, principal: Principal, spec: GuardianSpec) -> None:
-        """The markets that a guardian names are the caller's to trade."""
+        """Refuse a guardian for a market that the caller may not trade."""
         template = json.loads(spec.order_template) if spec.order_template is not None else {}
         inside = template.get("market") if isinstance(template, dict) else None
         for market in (spec.coin, inside):
@@ -331,7 +331,7 @@ class OrderOperations(OperationExecutor):
                 self._check_coin(principal, market)
 
     def _check_coin(self, principal: Principal, market: str) -> None:
-        """What stands in a market is only for who may trade there: with a stop gone, a position is as good as traded."""
+        """Only a caller who may trade a market may cancel orders there, because a canceled stop changes the position's risk."""
         self._check_market(principal, market)
         coin, key = bare_coin(market), self.key(principal)
         if key is not None and key.allowed_coins is not None and coin not in key.allowed_coins:
@@ -339,7 +339,7 @@ class OrderOperations(OperationExecutor):
             raise Refused(Refusal("key_limit_exceeded", f"this key may not trade {coin}", details=details))
 
     def disarm(self, principal: Principal, guardian: str, context: Context) -> Answer:
-        """DELETE /v1/guardians/{id}. A latched one is lifted by the owner only."""
+        """DELETE /v1/guardians/{id}. Only the owner may remove a latched guardian."""
         self.machine.catch_up()
         account = self.account(principal)
         found = next((g for g in account.guardians.values() if guardian_id(account, g.number) == guardian), None)
@@ -347,7 +347,7 @@ class OrderOperations(OperationExecutor):
             return self.refusal(Refusal("not_found", f"no guardian {guardian[:40]!r}"), context)
         self._check_reach(principal, found.spec)
         if (found.status == "latched" or found.spec.type == "kill_switch") and not principal.owner:
-            text = "only the owner's key may lift a guardian that blocks"
+            text = "only the owner's key may remove a guardian that blocks trading"
             return self.refusal(Refusal("forbidden", text, details={"requiredScope": "owner"}), context)
 
         def view(disarmed: Guardian, now: int) -> Any:
@@ -368,7 +368,7 @@ class OrderOperations(OperationExecutor):
 
 
 def order_spec(request: OrderRequest, *, reduce_only: bool = False) -> OrderSpec:
-    """An order of the wire in scaled integers; Refused when an amount is finer than the service reckons."""
+    """An order request in scaled integers. Refused if an amount has more than 8 decimals."""
     bracket = request.bracket
     stop = bracket.stop_loss if bracket is not None else None
     target = bracket.take_profit if bracket is not None else None
@@ -376,11 +376,11 @@ def order_spec(request: OrderRequest, *, reduce_only: bool = False) -> OrderSpec
         coin=bare_coin(request.market),
         side=1 if request.side == "long" else -1,
         usd=None if request.usd_amount is None else _usd(request.usd_amount, "usdAmount"),
-        size=None if request.size is None else scaled(request.size, "size", parse_e8),
+        size=None if request.size is None else parse_scaled(request.size, "size", parse_e8),
         leverage=request.leverage,
         leverage_mode=request.leverage_mode,
         type=request.type,
-        limit_px=None if request.limit_px is None else scaled(request.limit_px, "limitPx", parse_e8),
+        limit_px=None if request.limit_px is None else parse_scaled(request.limit_px, "limitPx", parse_e8),
         slippage_bps=request.max_slippage_bps,
         allow_partial=request.allow_partial,
         require_protection=request.require_protection,
@@ -398,7 +398,7 @@ def _leg(leg: LegRequest | None, name: str) -> LegSpec | None:
         return None
     return LegSpec(
         pct=None if leg.pct is None else exact(leg.pct, f"{name}.pct"),
-        px=None if leg.px is None else scaled(leg.px, f"{name}.px", parse_e8),
+        px=None if leg.px is None else parse_scaled(leg.px, f"{name}.px", parse_e8),
         r=None if leg.r is None else exact(leg.r, f"{name}.r"),
     )
 
@@ -427,10 +427,9 @@ def guardian_spec(request: GuardianFields) -> GuardianSpec:
 
 
 def template_spec(template: dict[str, Any]) -> OrderSpec:
-    """The order of a schedule, held to the schema of POST /v1/orders; Refused when it is none. It is the service's own unless it says otherwise.
+    """The order of a schedule, checked against the schema of POST /v1/orders. Refused if it does not match. Its default source is the service.
 
-    Members that POST /v1/orders does not have are kept in the text and mean nothing.
-    """
+    Fields that POST /v1/orders does not have are kept in the text and have no effect."""
     try:
         request = _template_order(template)
     except ValidationError as error:
@@ -448,7 +447,7 @@ def _template_order(template: dict[str, Any]) -> OrderRequest:
 
 
 def _of_template(template: dict[str, Any] | None) -> list[dict[str, str]]:
-    """A warning for each member of a template that means nothing; those of its guardians too."""
+    """A warning for each field of a template, guardians included, that has no effect."""
     if template is None:
         return []
     ignored = _ignored("orderTemplate", (name for name in template if name not in ORDER_FIELDS), ORDER_FIELDS)
@@ -456,7 +455,7 @@ def _of_template(template: dict[str, Any] | None) -> list[dict[str, str]]:
 
 
 def _of_guardians(request: OrderRequest, at: str = "") -> list[dict[str, str]]:
-    """A warning for each member of an order's guardians that means nothing."""
+    """A warning for each field of an order's guardians that has no effect."""
     return [
         warning
         for index, inline in enumerate(request.guardians)
@@ -472,12 +471,12 @@ def _ignored(at: str, names: Iterable[str], known: Collection[str]) -> list[dict
 
 
 def token_digest(token: str) -> str:
-    """All that venue and log ever see of a confirm token."""
+    """The digest of a confirm token. The venue and the log never see the token."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def exact(value: Decimal, name: str) -> int:
-    """A number of a body as a scaled integer, the nearest one: 100 / 3 is a double of 16 digits. Refused when it is none, or beyond any balance."""
+    """A number of a body as the nearest scaled integer (a double like 100 / 3 has 16 digits). Refused if it is not a number, or larger than any balance."""
     if value > AMOUNT_MAX:
         raise Refused(invalid(name, "is out of range", f"<= {AMOUNT_MAX}"))
     try:
@@ -490,7 +489,7 @@ def exact(value: Decimal, name: str) -> int:
 
 
 def _usd(value: Decimal, name: str) -> int:
-    """An amount of an order. One below the smallest unit counts as that unit: the venue judges it, by its minimum notional."""
+    """An amount of an order in scaled integers, at least one unit. The venue then checks its minimum notional."""
     return exact(max(value, _FINEST), name)
 
 
@@ -499,7 +498,7 @@ def _oid(account: Account, order: Order) -> str:
 
 
 def _is_protected(state: State, account: Account, placed: OrderPlaced, listed: list[Order]) -> bool:
-    """Whether a stop stands that can fire, or will at the first fill of what waits of this order; nothing held and nothing waiting needs none."""
+    """True if a stop is armed, or the first fill of this order will arm one, or there is neither a position nor a resting order."""
     if unprotected(state, account, placed.trade.coin):
         return False
     return placed.protected or not any(o.number in account.resting and o.trade == placed.trade.id for o in listed)

@@ -1,4 +1,4 @@
-"""Phone numbers and countries: what a person writes becomes E.164. Pure; the number tables are large, so they are imported on first use."""
+"""Phone numbers and countries: turns what a person writes into E.164. Pure. Imports the large number tables on first use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ALLOWED: Final = re.compile(r"\+?[0-9 ().\-/\t]+", re.ASCII)
 _CODE: Final = re.compile(r"(?:\+|00)?([0-9]{1,3})", re.ASCII)
 _DIGITS_MIN: Final = 3
 
-# What people call a country whose official name is long, changed or not theirs; the first is the one we show.
+# Common names of countries; the first is shown.
 ALIASES: Final[dict[str, tuple[str, ...]]] = {
     "AE": ("United Arab Emirates", "UAE", "Emirates"),
     "BA": ("Bosnia and Herzegovina", "Bosnia"),
@@ -103,7 +103,7 @@ def countries() -> tuple[Country, ...]:
 
 @cache
 def _by_word() -> dict[str, frozenset[str]]:
-    """Every word that names a country, folded, and the countries that it names."""
+    """The countries of every name, by the name's folded form."""
     import iso3166
 
     words: dict[str, set[str]] = {}
@@ -126,25 +126,25 @@ def _folded(name: str) -> str:
 
 
 def countries_of(text: str, field: str) -> frozenset[str]:
-    """The countries that an ISO code, a calling code or a name stands for; Refused when it stands for none."""
+    """The countries of an ISO code, a calling code or a name. Refused if there are none."""
     stripped = text.strip()
     calling = _CODE.fullmatch(stripped)
     found = _by_word().get(calling[1] if calling is not None else _folded(stripped))
     if not found:
         allowed = "an ISO 3166 code, a calling code or a country's name: see GET /v1/auth/countries"
-        raise Refused(invalid(field, "names no known country", allowed))
+        raise Refused(invalid(field, "is not a known country", allowed))
     return found
 
 
 def parse_phone(text: str, country: str | None = None, country_code: str | None = None) -> Phone:
-    """A number as E.164. Refused when it is none, or when it and the countries given do not agree."""
+    """A number as E.164. Refused if it is not a phone number, or does not match the given countries."""
     regions = _regions(country, country_code)
     field = "country" if country is not None else "countryCode"
     plain = text.strip()
     if (written := _COUNTRY.fullmatch(plain)) is not None:
         named, plain = countries_of(written[1].rstrip(" :.-\t"), "phoneNumber"), written[2]
         if regions is not None and not regions & named:
-            raise Refused(invalid(field, "does not agree with phoneNumber"))
+            raise Refused(invalid(field, "does not match phoneNumber"))
         regions, field = named if regions is None else regions & named, "phoneNumber"
     digits = re.sub(r"[^0-9]", "", plain) if _ALLOWED.fullmatch(plain) else ""
     if len(digits) < _DIGITS_MIN:
@@ -156,7 +156,7 @@ def parse_phone(text: str, country: str | None = None, country_code: str | None 
         if found is None:
             raise Refused(_bad("is not a possible phone number"))
         if regions is not None and not regions & _regions_of_code(found.country_code):
-            raise Refused(invalid(field, "does not agree with phoneNumber"))
+            raise Refused(invalid(field, "does not match phoneNumber"))
         return _phone(found)
     if regions is None:
         found = _parsed("+" + digits, None)
@@ -185,7 +185,7 @@ def _regions(country: str | None, country_code: str | None) -> frozenset[str] | 
         return named if coded is None else coded
     both = named & coded
     if not both:
-        raise Refused(invalid("countryCode", "does not agree with country"))
+        raise Refused(invalid("countryCode", "does not match country"))
     return both
 
 
@@ -196,7 +196,7 @@ def _regions_of_code(code: int) -> frozenset[str]:
 
 
 def _main_region(regions: frozenset[str]) -> str:
-    """Of countries that share a calling code, the one that its plan is named for."""
+    """The main country of a calling code that several countries share."""
     import phonenumbers
 
     first = min(regions)
@@ -225,7 +225,7 @@ def _phone(number: Any) -> Phone:
 
     e164 = phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.E164)
     region = phonenumbers.region_code_for_number(number)
-    if region is None:  # A number that nobody has been given yet still has a country, unless several share the code.
+    if region is None:  # An unassigned number has a country too, unless several countries share the calling code.
         sharing = phonenumbers.region_codes_for_country_code(number.country_code)
         region = sharing[0] if len(sharing) == 1 else None
     return Phone(e164, region if region in {country.code for country in countries()} else None)

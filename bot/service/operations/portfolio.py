@@ -34,7 +34,7 @@ CHANGES: Final = (
 
 
 class PortfolioOperations(OperationExecutor):
-    """What a person asks first: how much is there, is it safe, what next."""
+    """The portfolio, home and funding views of an account."""
 
     def changelog(self) -> Answer:
         """GET /v1/changelog."""
@@ -44,7 +44,7 @@ class PortfolioOperations(OperationExecutor):
 
     def portfolio(self, principal: Principal) -> Answer:
         """GET /v1/portfolio."""
-        now = self.look()
+        now = self.refresh()
         state, account = self.machine.state, self.account(principal)
         today = account.day_realized if account.day == now // DAY_MS else 0
         return Answer.ok(
@@ -65,7 +65,7 @@ class PortfolioOperations(OperationExecutor):
 
     def home(self, principal: Principal) -> Answer:
         """GET /v1/home."""
-        self.look()
+        self.refresh()
         state, account = self.machine.state, self.account(principal)
         largest = sorted(account.positions.values(), key=lambda held: (-limits.worth(state, held), held.coin))
         return Answer.ok(
@@ -85,11 +85,11 @@ class PortfolioOperations(OperationExecutor):
 
     def funding(self, principal: Principal) -> Answer:
         """GET /v1/funding."""
-        self.look()
+        self.refresh()
         return Answer.ok(self._funding(self.account(principal)))
 
     def web_watch(self, account: Account) -> str:
-        """Where a browser sees this account, without a credential."""
+        """The URL of this account's public page."""
         return f"{self.base_url}/watch/{account.address}"
 
     def _funding(self, account: Account) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class PortfolioOperations(OperationExecutor):
         }
 
     def _guidance(self, account: Account) -> list[str]:
-        """What is worth doing now, the most urgent first."""
+        """Suggestions for the account's owner, the most urgent first."""
         state = self.machine.state
         health = account_views.health(state, account)
         said: list[str] = []

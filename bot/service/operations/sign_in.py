@@ -1,4 +1,4 @@
-"""Sign-in by phone: countries, codes, sessions. A code and a token leave here once; what stays is their digests, as venue state. Times are real ones."""
+"""Sign-in by phone: countries, codes, sessions. A code or token is sent once; venue state keeps its digest. Times are real time."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _NICKS: Final = (
 
 
 class SignInOperations(AccountOperations):
-    """A person's way in and out."""
+    """Signs people in and out."""
 
-    def __init__(self, machine: Machine, quota: RateLimits, base_url: str) -> None:
-        super().__init__(machine, quota, base_url)
+    def __init__(self, machine: Machine, rate_limits: RateLimits, base_url: str) -> None:
+        super().__init__(machine, rate_limits, base_url)
         self.invite_codes: Collection[str] = ()  # empty: nobody needs one
         self._resends = AttemptLimits(1, RESEND_SECONDS)
         self._per_number = AttemptLimits(*SENDS_PER_NUMBER)
@@ -58,7 +58,7 @@ class SignInOperations(AccountOperations):
         return Answer.ok({"countries": listed})
 
     def send_code(self, request: OtpRequest, context: Context) -> Answer:
-        """POST /v1/auth/otp: the same answer, whether the number has an account or not."""
+        """POST /v1/auth/otp: the response is the same whether or not the number has an account."""
         code = self.new_code(request, context)
         phone = phone_numbers.parse_phone(request.phone_number, request.country, request.country_code)
         return Answer.ok(
@@ -73,7 +73,7 @@ class SignInOperations(AccountOperations):
         )
 
     def new_code(self, request: OtpRequest, context: Context) -> str:
-        """Send a code to a number; in a sandbox no message leaves, so the caller is told it."""
+        """Create a code for a number. The sandbox sends no message, so the caller gets the code."""
         phone = phone_numbers.parse_phone(request.phone_number, request.country, request.country_code)
         who = phone_digest(phone.e164)
         self._limit((self._resends, who), (self._per_number, who), (self._per_ip, context.ip))
@@ -87,7 +87,7 @@ class SignInOperations(AccountOperations):
         return code
 
     def verify(self, request: VerifyRequest, context: Context) -> Answer:
-        """POST /v1/auth/verify: a session's token; the first time an account and its wallet, too."""
+        """POST /v1/auth/verify: returns a session token. The first sign-in also creates an account and its wallet."""
         token, session_id, digest = mint_session(self.machine.state.session_seq + 1)
         real_ms = SystemClock().now_ms()
         session = Session(session_id, "", digest, self.machine.catch_up(), real_ms + SESSION_TTL_MS)
@@ -109,7 +109,7 @@ class SignInOperations(AccountOperations):
         )
 
     def judge_code(self, request: VerifyRequest, context: Context, session: Session | None) -> SignedIn:
-        """Whose number it is, when the code is right; Refused otherwise."""
+        """The digest of the number if the code is right; Refused otherwise."""
         phone = phone_numbers.parse_phone(request.phone_number, request.country, request.country_code)
         nickname = None if request.nickname is None else clean_nickname(request.nickname)
         self._limit((self._wrong, context.ip))
@@ -139,48 +139,48 @@ class SignInOperations(AccountOperations):
     def end_session(self, principal: Principal) -> Answer:
         """DELETE /v1/auth/session."""
         if principal.session is None:
-            text = "an API key is no session: revoke it with DELETE /v1/keys/{id}"
+            text = "an API key is not a session; revoke it with DELETE /v1/keys/{id}"
             fix = {"action": "revoke_key", "method": "DELETE", "path": f"/v1/keys/{principal.key}"}
             raise Refused(Refusal("forbidden", text, fix=fix))
         self.machine.catch_up()
         answer = self.machine.run(RevokeSession(principal.account, principal.session))
-        assert isinstance(answer, Session), "a session that passed the edge is alive"
+        assert isinstance(answer, Session), "the gateway accepted an ended session"
         return Answer.ok({"revoked": True})
 
     def shown_ms(self, real_ttl_ms: int) -> int:
-        """When something that lives so long in real time ends, as the service's clock will then show."""
+        """The service time at which a span of real time will end."""
         clock = self.machine.clock
         return clock.now_ms() + int(real_ttl_ms * (clock.speed or 1))
 
     def _is_limited(self) -> bool:
-        return self.quota.enabled and self.machine.clock.speed != 0
+        return self.rate_limits.enabled and self.machine.clock.speed != 0
 
     def _limit(self, *asked: tuple[AttemptLimits, str]) -> None:
-        """Refuse who asks too often; with rate limits off, or under a manual clock, nobody does."""
+        """Refuse a caller who asks too often. Without rate limits, or with a manual clock, nobody is refused."""
         wait = max(guesses.wait_seconds(caller) for guesses, caller in asked) if self._is_limited() else 0
         if wait:
-            text = f"too many codes asked for or tried; wait {wait} s"
+            text = f"too many codes requested or tried; wait {wait} s"
             fix = {"action": "wait", "seconds": wait}
             raise Refused(Refusal("rate_limited", text, fix=fix), None, {"Retry-After": str(wait)})
 
 
 def phone_digest(e164: str) -> str:
-    """What the venue knows a number by."""
+    """The digest of a phone number, which the venue stores."""
     return hashlib.sha256(f"phone {e164}".encode()).hexdigest()
 
 
 def code_digest(salt: str, code: str) -> str:
-    """What the venue knows a code by. Six digits are soon tried through, so they live ten minutes and five tries."""
+    """The digest of a code, which the venue stores. Six digits are easy to guess, so a code allows ten minutes and five tries."""
     return hashlib.sha256(f"otp {salt} {code}".encode()).hexdigest()
 
 
 def clean_nickname(text: str) -> str:
-    """A nickname as it is shown: trimmed, composed, printable; Refused when too little is left of it."""
+    """A nickname trimmed, in composed Unicode, and printable. Refused if it is then too short."""
     name = unicodedata.normalize("NFC", text).strip(" ")
     if any(unicodedata.category(letter)[0] in "CZ" and letter != " " for letter in name):
         raise Refused(invalid("nickname", "has a control or invisible character", "2..32 printable characters"))
     if not 2 <= len(name) <= 32:
-        raise Refused(invalid("nickname", "must have 2..32 characters without spaces around", "2..32 characters"))
+        raise Refused(invalid("nickname", "must have 2..32 characters and no spaces at its ends", "2..32 characters"))
     return name
 
 

@@ -1,4 +1,4 @@
-"""Public wallet views: what anybody may read of an address. Nothing here carries what belongs to the owner alone."""
+"""Public views of a wallet. They contain nothing that is private to the owner."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from bot.wire.queries import NavQuery, WalletTradesQuery
 
 _ADDRESS: Final = re.compile(r"0x[0-9a-f]{40}", re.ASCII)
 
-# What a stranger may not see of a position or a trade: the plan behind it, and what ties it to requests and credentials.
+# Fields that a public view leaves out: the plan, and references to requests and credentials.
 HIDDEN_OF_POSITION: Final = dict.fromkeys(("stopPx", "takeProfitPx", "riskUsd"))
 HIDDEN_OF_TRADE: Final = dict.fromkeys(("requestId", "idempotencyKey", "source", "venueOid", "guardianId"))
 
 
 @dataclass(slots=True)
 class _Count:
-    """Trades that filled, the closing ones among them, and those of them that gained."""
+    """Counts of filled trades, of closing trades among them, and of closing trades with a gain."""
 
     filled: int = 0
     closing: int = 0
@@ -44,7 +44,7 @@ class _Count:
                     self.won += trade.realized > 0
 
     def win_rate(self) -> int | float | None:
-        """Percent of the closing ones that gained."""
+        """The percentage of closing trades with a gain."""
         if not self.closing:
             return None
         rate = round(100 * self.won / self.closing, 2)
@@ -53,7 +53,7 @@ class _Count:
 
 @dataclass(slots=True)
 class _Tally:
-    """An account's count. `over`: of the trades up to number `upto`, which change no more; `total`: with the newer ones, as of `event_seq`."""
+    """An account's counts. `over`: trades up to number `upto`, which are final. `total`: all trades as of `event_seq`."""
 
     trade_first: int
     upto: int
@@ -64,7 +64,7 @@ class _Tally:
 
 @dataclass(slots=True)
 class _Known:
-    """What was found out about one state; a restored one is found out anew."""
+    """Results that are valid for one state of the service; computed again after a restore."""
 
     state: State
     ids: dict[str, str] = field(default_factory=dict)  # address -> account id
@@ -73,10 +73,10 @@ class _Known:
 
 
 class WalletOperations(OperationExecutor):
-    """The views of one address. Any well-formed address answers; one that is no account here is not registered."""
+    """The views of one address. A well-formed address without an account has `registered` false."""
 
-    def __init__(self, machine: Machine, quota: RateLimits, base_url: str) -> None:
-        super().__init__(machine, quota, base_url)
+    def __init__(self, machine: Machine, rate_limits: RateLimits, base_url: str) -> None:
+        super().__init__(machine, rate_limits, base_url)
         self._known = _Known(machine.state)
 
     def wallet(self, address: str) -> Answer:
@@ -84,7 +84,7 @@ class WalletOperations(OperationExecutor):
         return Answer.ok(self.wallet_body(address))
 
     def wallet_body(self, address: str) -> dict[str, Any]:
-        now = self.look()
+        now = self.refresh()
         state = self.machine.state
         name, account = self._wallet(address)
         return {
@@ -100,7 +100,7 @@ class WalletOperations(OperationExecutor):
 
     def wallet_positions(self, address: str) -> Answer:
         """GET /v1/wallets/{address}/positions."""
-        self.look()
+        self.refresh()
         name, account = self._wallet(address)
         positions = public_positions(self.machine.state, account)
         return Answer.ok({"address": name, "registered": account is not None, "positions": positions})
@@ -110,7 +110,7 @@ class WalletOperations(OperationExecutor):
         return Answer.ok(self.wallet_pnl_body(address))
 
     def wallet_pnl_body(self, address: str) -> dict[str, Any]:
-        now = self.look()
+        now = self.refresh()
         state = self.machine.state
         name, account = self._wallet(address)
         unrealized = realized = fees = funding = lost = absorbed = 0
@@ -142,7 +142,7 @@ class WalletOperations(OperationExecutor):
         return Answer.ok(self.wallet_nav_body(address, query.range))
 
     def wallet_nav_body(self, address: str, span: str) -> dict[str, Any]:
-        now = self.look()
+        now = self.refresh()
         name, account = self._wallet(address)
         points = (
             None if account is None else nav_series.series(self.machine.state, account, self.machine.feed, span, now)
@@ -160,11 +160,11 @@ class WalletOperations(OperationExecutor):
         return Answer.ok(self.wallet_trades_body(address, query))
 
     def wallet_trades_body(self, address: str, query: WalletTradesQuery) -> dict[str, Any]:
-        self.look()
+        self.refresh()
         _, account = self._wallet(address)
         if account is None:
             return {"trades": [], "nextBefore": None}
-        # What has not filled is an order, which is the owner's alone.
+        # A trade without a fill is an order, which is private.
         filled = (trade for trade in pages.trades_before(account, query.before) if trade.filled)
         made = list(islice(filled, query.limit + 1))
         page = [public_trade(account, trade) for trade in made[: query.limit]]
@@ -173,7 +173,7 @@ class WalletOperations(OperationExecutor):
     # ── Addresses ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _wallet(self, address: str) -> tuple[str, Account | None]:
-        """The address in its one spelling, and whose it is; Refused when it is none."""
+        """The address in lower case, and its account. Refused if it is not an address."""
         name = address.lower()
         if _ADDRESS.fullmatch(name) is None:
             raise Refused(invalid("address", "must be 0x and 40 hexadecimal digits", "0x and 40 hexadecimal digits"))
@@ -182,7 +182,7 @@ class WalletOperations(OperationExecutor):
         return name, None if account_id is None else peek(state, account_id)
 
     def _address_book(self, state: State) -> dict[str, str]:
-        """Address -> account id; accounts only ever come, so only the new ones are added."""
+        """Address -> account id. Accounts are never removed, so only new accounts are added."""
         known = self._known
         if known.state is not state:
             known = self._known = _Known(state)
@@ -195,7 +195,7 @@ class WalletOperations(OperationExecutor):
     # ── Trades counted ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _tally(self, account: Account) -> _Count:
-        """The account's trades counted: up to the oldest that may still change once only, the rest whenever the account has moved."""
+        """The account's trade counts. Final trades are counted once; the others are counted again after each event."""
         tallies = self._known.tallies
         known = tallies.get(account.id)
         if known is None or known.trade_first != account.trade_first:
@@ -212,7 +212,7 @@ class WalletOperations(OperationExecutor):
 
 
 def public_trade(account: Account, made: Trade) -> dict[str, Any]:
-    """A trade as a stranger sees it: of one whose rest still waits, what has filled of it, as if that were all."""
+    """A trade's public view. A partly filled trade is shown as if its filled part were the whole."""
     seen = account_views.trade(account, made) | HIDDEN_OF_TRADE
     return (
         seen if made.status != "open" else seen | {"size": seen["filledSize"], "fillStatus": "filled", "status": "done"}
@@ -220,5 +220,5 @@ def public_trade(account: Account, made: Trade) -> dict[str, Any]:
 
 
 def public_positions(state: State, account: Account | None) -> list[dict[str, Any]]:
-    """Positions as a stranger sees them."""
+    """The public view of positions."""
     return [] if account is None else [held | HIDDEN_OF_POSITION for held in account_views.positions(state, account)]

@@ -1,4 +1,4 @@
-"""Operations on webhooks, owner only: registered, listed, removed. What is sent there is the courier's; the secret leaves once, at creation."""
+"""Operations on webhooks, for owners: register, list, remove. The dispatcher sends. The signing secret is shown once, at creation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bot.errors import Refusal
 from bot.service.operations.executor import Context, OperationExecutor, expired
 from bot.service.security.auth import Principal
 from bot.service.security.rate_limits import RateLimits
-from bot.service.security.secret_sealing import Sealer
+from bot.service.security.secret_encryption import SecretCipher
 from bot.service.state_machine.machine import Machine
 from bot.service.views.responses import Answer, Refused, invalid
 from bot.service.webhooks.address_policy import (
@@ -36,27 +36,27 @@ _WEBHOOK_ID: Final = re.compile(r"whk_[0-9]{1,20}", re.ASCII)
 
 
 class WebhookOperations(OperationExecutor):
-    """The webhooks of one account. `private`: the service is on loopback itself, so that receivers on this machine are right."""
+    """The webhooks of one account. `private`: the service is on loopback, so receivers on this machine are allowed."""
 
     def __init__(
         self,
         machine: Machine,
-        quota: RateLimits,
+        rate_limits: RateLimits,
         base_url: str,
         *,
         outbox: Outbox,
-        sealer: Sealer,
+        cipher: SecretCipher,
         private: bool,
         resolve: Resolve = system_resolve,
     ) -> None:
-        super().__init__(machine, quota, base_url)
+        super().__init__(machine, rate_limits, base_url)
         self._outbox = outbox
-        self._sealer = sealer
+        self._cipher = cipher
         self._private = private
         self._resolve = resolve
 
     async def check_names(self, url: str) -> None:
-        """Refused when the address leads where nothing is sent. A name that does not resolve yet may do so later: each attempt asks anew."""
+        """Refuse an address that the service must not call. A name that does not resolve is allowed: every attempt resolves again."""
         try:
             target = target_of(url, private=self._private)
             async with asyncio.timeout(RESOLVE_SECONDS):
@@ -72,7 +72,7 @@ class WebhookOperations(OperationExecutor):
         return "https, port 443, a public address"
 
     def create(self, principal: Principal, request: WebhookRequest, context: Context) -> Answer:
-        """POST /v1/webhooks. `check_names` has judged the address."""
+        """POST /v1/webhooks. Call `check_names` first."""
         types = None if not request.types else tuple(dict.fromkeys(request.types))
         unknown = [_unknown(name) for name in types or () if name not in EVENT_FILTERS]
         said = {"warnings": unknown} if unknown else {}
@@ -81,9 +81,9 @@ class WebhookOperations(OperationExecutor):
             key = signing.key_of(secret)
         except ValueError as error:
             raise Refused(invalid("secret", str(error), "8..128 characters, or whsec_ and base64")) from None
-        sealed = self._sealer.seal(key, principal.account)
-        # The fingerprint is of the whole body: bare, short secrets could be tried out against it.
-        context = context._replace(fingerprint=self._sealer.mark(context.fingerprint))
+        sealed = self._cipher.encrypt(key, principal.account)
+        # The fingerprint covers the secret too: a plain digest would let a reader guess short secrets.
+        context = context._replace(fingerprint=self._cipher.mark(context.fingerprint))
 
         def view(hook: Webhook, now: int) -> Body:
             self._outbox.add(hook)
@@ -98,16 +98,16 @@ class WebhookOperations(OperationExecutor):
         )
 
     def webhooks(self, principal: Principal) -> Answer:
-        """GET /v1/webhooks: by creation."""
-        self.look()
+        """GET /v1/webhooks: oldest first."""
+        self.refresh()
         hooks = self.machine.state.webhooks.values()
         return Answer.ok({"webhooks": [self._view(hook) for hook in hooks if hook.account == principal.account]})
 
     def remove(self, principal: Principal, webhook: str, context: Context) -> Answer:
-        """DELETE /v1/webhooks/{id}: what was still owed there is forgotten."""
+        """DELETE /v1/webhooks/{id}: also deletes its pending deliveries."""
         if not _WEBHOOK_ID.fullmatch(webhook):
-            # It may be the secret, sent by mistake: what is no id goes into no log and no answer.
-            return self.refusal(Refusal("not_found", "no webhook has such an id: they begin with whk_"), context)
+            # The text may be the secret, sent by mistake, so it goes into no log and no response.
+            return self.refusal(Refusal("not_found", "no webhook has this id; webhook ids begin with whk_"), context)
 
         def view(hook: Webhook, now: int) -> Body:
             self._outbox.drop(hook.id)
@@ -131,6 +131,6 @@ class WebhookOperations(OperationExecutor):
 
 
 def _unknown(name: str) -> Body:
-    """The warning of a filter that matches no event of today's; a later one may have it."""
-    text = f"no event has the type {clean(name)}; there are {', '.join(EVENT_SUBTYPES)}"
+    """The warning for a filter that matches no event type of this version."""
+    text = f"there is no event type {clean(name)}; the types are {', '.join(EVENT_SUBTYPES)}"
     return {"code": "unknown_type", "message": text}

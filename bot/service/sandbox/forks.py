@@ -1,4 +1,4 @@
-"""Forks: second services on ports of their own that begin with a snapshot of this one. In memory; they end with it, or when it is reset."""
+"""Forks: services in memory, each on its own port, that begin with a snapshot of this one. They end with it, or at its reset."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, Protocol
 import structlog
 
 from bot.errors import Refusal
-from bot.service.state_machine.named_snapshots import Kept, Replies
+from bot.service.state_machine.named_snapshots import NamedSnapshot, Replies
 from bot.service.views.responses import Refused
 
 log = structlog.get_logger()
@@ -17,28 +17,28 @@ FORKS_MAX: Final = 16
 
 
 class Fork(Protocol):
-    """A running one."""
+    """A running fork."""
 
     base_url: str
 
     async def stop(self) -> None: ...
 
 
-Open = Callable[[Kept, Replies, float], Awaitable[Fork]]
+Open = Callable[[NamedSnapshot, Replies, float], Awaitable[Fork]]
 
 
 class Forks:
-    """`open` makes one of a snapshot, at a clock's speed."""
+    """The running forks. `open` makes a fork from a snapshot at a clock speed."""
 
     def __init__(self, open: Open) -> None:
         self._open = open
         self._running: list[Fork] = []
         self._coming = 0
 
-    async def add(self, kept: Kept, replies: Replies, speed: float) -> str:
-        """Answers where it listens."""
+    async def add(self, kept: NamedSnapshot, replies: Replies, speed: float) -> str:
+        """Start a fork and return its base URL."""
         if len(self._running) + self._coming >= FORKS_MAX:
-            text = f"at most {FORKS_MAX} forks run at a time; a reset ends them"
+            text = f"at most {FORKS_MAX} forks run at a time; reset this service to end them"
             raise Refused(Refusal("invalid_input", text, fix={"action": "reset", "path": "/sandbox/v1/reset"}))
         self._coming += 1
         try:
@@ -50,7 +50,7 @@ class Forks:
         return fork.base_url
 
     async def stop(self) -> None:
-        """End all of them."""
+        """Stop all forks."""
         running, self._running = self._running, []
         for fork in running:
             await fork.stop()

@@ -1,4 +1,4 @@
-"""The sandbox's own control, /sandbox/v1: clock, prices, digest, seed, faults, snapshots, keys for an embedded daemon. No hosted service has it; the edge guards its door."""
+"""The sandbox control, /sandbox/v1: clock, prices, digest, seed, faults, snapshots, keys for an embedded daemon. No hosted service has it. The gateway checks the control token."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bot.errors import Refusal
 from bot.money import format_e8, parse_e8
 from bot.service.http.fault_injection import Faults
 from bot.service.http.routes_v1 import Router, call_of, respond
-from bot.service.operations.executor import scaled
+from bot.service.operations.executor import parse_scaled
 from bot.service.operations.operations import Operations
 from bot.service.sandbox.forks import Forks
 from bot.service.security.auth import Access
-from bot.service.state_machine.named_snapshots import Kept
-from bot.service.state_machine.restore import Generations
+from bot.service.state_machine.named_snapshots import NamedSnapshot
+from bot.service.state_machine.restore import StateRestorer
 from bot.service.views import account_views
 from bot.service.views.responses import Answer, Refused, invalid
 from bot.venue import index, outcome
@@ -39,20 +39,20 @@ from bot.wire.requests import EmptyRequest
 R = TypeVar("R", bound=wire.Request)
 
 ROOT: Final = "/sandbox/v1"
-EMBEDDED: Final = "embedded"  # name of the account that a daemon's own service keeps for it
+EMBEDDED: Final = "embedded"  # name of the account of an embedded daemon
 EMBEDDED_BALANCE: Final = 10_000 * E8
-MINTED: Final = "embedded daemon"  # name of the keys that come from here; the one before goes when the next comes
-STORED_MAX: Final = 2**63 - 1  # in 1e-8: what the file holds of a pushed price and its volume
-ADVANCE_MAX_MS: Final = 400 * 86_400_000  # of one call: beyond a year of simulated prices nobody waits for the answer
+MINTED: Final = "embedded daemon"  # name of the keys that this control creates; a new key replaces the one before
+STORED_MAX: Final = 2**63 - 1  # in 1e-8: the largest price or volume that the database stores
+ADVANCE_MAX_MS: Final = 400 * 86_400_000  # of one request: a year; a longer one would take too long
 
 
 class Control:
-    """What may be done to a sandbox besides trading on it."""
+    """The operations of the sandbox control."""
 
-    def __init__(self, operations: Operations, generations: Generations, faults: Faults, forks: Forks) -> None:
+    def __init__(self, operations: Operations, restorer: StateRestorer, faults: Faults, forks: Forks) -> None:
         self._operations = operations
         self._machine = operations.machine
-        self._generations = generations
+        self._restorer = restorer
         self._faults = faults
         self._forks = forks
 
@@ -80,7 +80,11 @@ class Control:
         machine = self._machine
         if machine.clock.speed != 0:
             raise Refused(
-                Refusal("invalid_input", "only a manual clock is advanced", fix={"field": "speed", "value": 0})
+                Refusal(
+                    "invalid_input",
+                    "only a manual clock can be advanced; set its speed to 0 first",
+                    fix={"field": "speed", "value": 0},
+                )
             )
         now = machine.catch_up()
         before = machine.processed
@@ -91,11 +95,11 @@ class Control:
         elif request.to_ms is not None:
             target = request.to_ms
             if target < now:
-                raise Refused(invalid("toMs", f"lies before now ({now})", f">= {now}"))
+                raise Refused(invalid("toMs", f"is before the present time ({now})", f">= {now}"))
         else:
             target = now + (request.ms or 0)
         if target - now > ADVANCE_MAX_MS:
-            text = "is too far ahead for one call"
+            text = "is too far ahead for one request"
             if request.to_next:
                 raise Refused(invalid("toNext", f"{text}: {target}", fix={"field": "ms", "value": ADVANCE_MAX_MS}))
             field, most = ("ms", ADVANCE_MAX_MS) if request.to_ms is None else ("toMs", now + ADVANCE_MAX_MS)
@@ -120,7 +124,7 @@ class Control:
         mid: int | None = None
         if (request.bid_px is None) != (request.ask_px is None):
             missing = "bidPx" if request.bid_px is None else "askPx"
-            raise Refused(invalid(missing, "is required: bidPx and askPx come together"))
+            raise Refused(invalid(missing, "is required: send bidPx and askPx together"))
         if request.bid_px is not None and request.ask_px is not None:
             bid, ask = _price(request.bid_px, "bidPx"), _price(request.ask_px, "askPx")
             _hold_to_range(listed.spec, bid, "bidPx")
@@ -128,7 +132,7 @@ class Control:
             if bid > ask:
                 raise Refused(invalid("bidPx", "is above askPx"))
             mid = (bid + ask) // 2
-        volume = 0 if request.volume is None else scaled(request.volume, "volume", parse_e8)
+        volume = 0 if request.volume is None else parse_scaled(request.volume, "volume", parse_e8)
         if volume > STORED_MAX:
             raise Refused(invalid("volume", "is too large", f"<= {format_e8(STORED_MAX)}"))
         machine.push_price(coin, px, mid=mid, oracle=oracle, volume=volume)
@@ -140,7 +144,7 @@ class Control:
         return Answer.ok({"digest": self._machine.chain.hex(), "events": self._machine.events, "now": now})
 
     def mint_key(self, request: MintKeyRequest) -> Answer:
-        """A fresh owner's key of an account; the one minted before stops working."""
+        """Create an owner's key for an account. The key created before stops working."""
         operations, machine = self._operations, self._machine
         machine.catch_up()
         account = self._account(request.account_id)
@@ -165,25 +169,25 @@ class Control:
     # ── The whole service ───────────────────────────────────────────────────────────────────────────────────────────
 
     def seed(self, request: SeedRequest) -> Answer:
-        self._generations.seed(request.seed)
+        self._restorer.seed(request.seed)
         return Answer.ok({"seed": request.seed})
 
     def snapshot(self, request: NameRequest) -> Answer:
-        return Answer.ok(_kept(self._generations.keep(request.name)))
+        return Answer.ok(_kept(self._restorer.keep(request.name)))
 
     def restore(self, request: NameRequest) -> Answer:
-        return Answer.ok(_kept(self._generations.restore(request.name)))
+        return Answer.ok(_kept(self._restorer.restore(request.name)))
 
     async def fork(self, request: NameRequest) -> Answer:
-        kept = self._generations.find(request.name)
-        replies = self._generations.archive.replies(request.name)
+        kept = self._restorer.find(request.name)
+        replies = self._restorer.named_snapshots.replies(request.name)
         base_url = await self._forks.add(kept, replies, self._machine.clock.speed)
         return Answer.ok({"baseUrl": base_url, "name": kept.name, "digest": kept.chain.hex()})
 
     async def reset(self) -> Answer:
         await self._forks.stop()
         self._faults.clear()
-        self._generations.reset()
+        self._restorer.reset()
         return Answer.ok({"digest": self._machine.chain.hex(), "now": self._machine.clock.now_ms()})
 
     # ── Faults ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -200,41 +204,41 @@ class Control:
         return Answer.ok(self._faults.views())
 
     def _minted(self) -> list[Key]:
-        """The keys that came from here. What owners make for themselves has another source, whatever its name."""
+        """The keys that this operation created. Keys of owners have another source, whatever their name."""
         return [k for k in self._machine.state.keys.values() if k.name == MINTED and k.source == "sandbox"]
 
     def _account(self, wanted: str | None) -> Account | None:
         accounts = self._machine.state.accounts
-        if wanted is None:  # Anybody may give an account that name; its first key tells whose it is.
+        if wanted is None:  # Anybody may use that account name; the first key shows the owner.
             return next((accounts[k.account] for k in self._minted() if accounts[k.account].name == EMBEDDED), None)
         if wanted not in accounts:
             raise Refused(Refusal("not_found", f"no account {wanted!r} in this service"))
         return accounts[wanted]
 
 
-def _kept(kept: Kept) -> dict[str, Any]:
+def _kept(kept: NamedSnapshot) -> dict[str, Any]:
     return {"name": kept.name, "digest": kept.chain.hex(), "at": kept.at_ms}
 
 
 def _price(text: str, name: str) -> int:
-    px = scaled(text, name, parse_e8)
+    px = parse_scaled(text, name, parse_e8)
     if not 0 < px <= STORED_MAX:
         raise Refused(invalid(name, f"must be above 0 and at most {format_e8(STORED_MAX)}"))
     return px
 
 
 def _hold_to_range(spec: MarketSpec, px: int, name: str) -> None:
-    """A share of an event market costs no more than it may pay."""
+    """Refuse a price of an event market outside 0.001..0.999."""
     if outcome.clamp(spec, px) != px:
-        raise Refused(invalid(name, "does not lie within 0.001..0.999", "0.001..0.999"))
+        raise Refused(invalid(name, "must be within 0.001..0.999", "0.001..0.999"))
 
 
-def add_control(router: Router, operations: Operations, generations: Generations, faults: Faults, forks: Forks) -> None:
-    """The routes of the control."""
-    control = Control(operations, generations, faults, forks)
+def add_control(router: Router, operations: Operations, restorer: StateRestorer, faults: Faults, forks: Forks) -> None:
+    """Add the routes of the sandbox control."""
+    control = Control(operations, restorer, faults, forks)
 
     def plain(method: str, tail: str, act: Callable[[], Answer | Awaitable[Answer]]) -> None:
-        """A route that is told nothing."""
+        """A route without a body."""
         body = None if method == "GET" else EmptyRequest
 
         @router.route(method, f"{ROOT}{tail}", Access.CONTROL, None, body=body)

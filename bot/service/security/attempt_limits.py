@@ -1,4 +1,4 @@
-"""Guesses: how often one caller may try in a while of real time, in memory. What keeps short codes from being tried through."""
+"""Limits how often one caller may try within a span of real time, so that short codes cannot be guessed. In memory."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections import OrderedDict, deque
 
 from bot.clock import monotonic_ns
 
-CALLERS_MAX = 10_000  # remembered at one time; the one unused longest goes first
+CALLERS_MAX = 10_000  # callers remembered; the least recently used is dropped first
 
 
 class AttemptLimits:
-    """At most `most` tries a caller in `seconds`."""
+    """Allows a caller at most `most` tries in `seconds`."""
 
     def __init__(self, most: int, seconds: int) -> None:
         self.most = most
@@ -18,14 +18,14 @@ class AttemptLimits:
         self._tries: OrderedDict[str, deque[int]] = OrderedDict()
 
     def wait_seconds(self, caller: str) -> int:
-        """0 when another try is free, else whole seconds until one is."""
+        """Whole seconds until the next try is allowed; 0 if it is allowed now."""
         tries = self._recent(caller)
         if len(tries) < self.most:
             return 0
         return max(1, -(-(tries[0] + self._span_ns - monotonic_ns()) // 1_000_000_000))
 
     def note(self, caller: str) -> None:
-        """One more try."""
+        """Count a try."""
         tries = self._tries.get(caller)
         if tries is None:
             tries = self._tries[caller] = deque(maxlen=self.most)

@@ -1,4 +1,4 @@
-"""Who calls and what they may do: API keys and session tokens, scopes, the check of each. A secret is known by its digest only and shown once, at creation."""
+"""Authentication and scopes: API keys and session tokens. The service stores only the digest of a secret, and shows the secret once."""
 
 from __future__ import annotations
 
@@ -25,24 +25,26 @@ OWNER_SCOPES: Final = ("read", "trade", "outcomes")
 
 _FORM: Final = re.compile(r"bbk_test_([0-9]{8})_([0-9A-Za-z]{43})_([0-9A-Za-z]{6})")
 _SESSION_FORM: Final = re.compile(r"bbs_test_([0-9]{8})_([0-9A-Za-z]{43})_([0-9A-Za-z]{6})")
-_DUMMY: Final = "0" * 64  # what an unknown key is compared with, so that it takes as long
+_DUMMY: Final = "0" * 64  # an unknown key is compared with this digest, so that it takes the same time
 
 
 class Access(StrEnum):
-    """What an operation asks of its caller."""
+    """The access that an operation requires."""
 
     NONE = "none"
     READ = "read"
     TRADE = "trade"
-    SHRINK = "shrink"  # trade, trade:close_only for what only shrinks a position, outcomes for event markets; the operation judges which
-    ANY = "any"  # whoever has a credential; the operation judges the rest
+    SHRINK = (
+        "shrink"  # trade, trade:close_only to shrink a position, outcomes for event markets; the operation checks which
+    )
+    ANY = "any"  # any credential; the operation checks the rest
     OWNER = "owner"
     CONTROL = "control"
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """An authenticated caller: by an API key or by a session, which has none."""
+    """An authenticated caller. `key` is None for a session."""
 
     account: str
     key: str | None
@@ -52,23 +54,23 @@ class Principal:
 
     @property
     def caller(self) -> str:
-        """Whose rate limits these are."""
+        """The owner of the rate limits: the key or the session."""
         return self.key or self.session or ""
 
     @property
     def close_only(self) -> bool:
-        """Whether this caller may shrink positions and do no more."""
+        """True if this caller may only shrink positions."""
         return "trade" not in self.scopes and "trade:close_only" in self.scopes
 
     @property
     def outcomes_only(self) -> bool:
-        """Whether this caller may trade event markets and no others."""
+        """True if this caller may trade only event markets."""
         return not self.scopes & {"trade", "trade:close_only"} and "outcomes" in self.scopes
 
 
 @dataclass(frozen=True, slots=True)
 class Minted:
-    """A fresh key: the secret for its owner, the rest for the venue."""
+    """A new key: the secret for its owner, the other fields for the venue."""
 
     secret: str
     key_id: str
@@ -77,7 +79,7 @@ class Minted:
 
 
 def mint(number: int) -> Minted:
-    """The `number`-th key of the service. Its number stands reversed in the secret, so that the letters shown of it differ from key to key."""
+    """Create the `number`-th key of the service. The secret holds the number reversed, so that the shown prefixes differ."""
     shown = f"{number:08d}"[::-1]
     body = f"bbk_test_{shown}_{_letters(int.from_bytes(secrets.token_bytes(32)), SECRET_LETTERS)}"
     secret = f"{body}_{_check(body)}"
@@ -109,7 +111,7 @@ def _letters(value: int, width: int) -> str:
 
 
 def authenticate(state: State, header: str | None, now_ms: int, real_ms: int | None = None) -> Principal | Refusal:
-    """The caller of an Authorization header, or why there is none. Keys expire by the service's clock, sessions by the wall's (`real_ms`)."""
+    """The caller of an Authorization header, or a refusal. Keys expire by the service's clock, sessions by real time (`real_ms`)."""
     if header is None:
         return Refusal("unauthorized", "an Authorization header is required: Bearer <API key>", fix=_SIGN_UP)
     scheme, _, token = header.strip().partition(" ")
@@ -122,12 +124,12 @@ def authenticate(state: State, header: str | None, now_ms: int, real_ms: int | N
     key = state.keys.get(f"key_{form[1][::-1]}") if form is not None else None
     known = hmac.compare_digest(key.digest if key is not None else _DUMMY, digest_of(token))
     if key is None or not known:
-        return Refusal("unauthorized", "the API key is not known here", fix=_SIGN_UP)
+        return Refusal("unauthorized", "the API key is unknown", fix=_SIGN_UP)
     return _end_of_key(key, now_ms) or principal_of(key)
 
 
 def end_of(state: State, principal: Principal, now_ms: int) -> Refusal | None:
-    """Why a caller who was let in may not go on, if so: a key or a session can end while its request is still coming in."""
+    """The refusal for a caller whose key or session ended while the request arrived, or None."""
     if principal.key is not None:
         return _end_of_key(state.keys[principal.key], now_ms)
     session = state.sessions.get(principal.session or "")
@@ -169,31 +171,31 @@ def _end_of_session(session: Session, real_ms: int) -> Refusal | None:
 
 
 def principal_of_session(session: Session) -> Principal:
-    """A session is the owner's: it may do everything."""
+    """The principal of a session, which has all rights of the owner."""
     return Principal(session.account, None, frozenset(OWNER_SCOPES), owner=True, session=session.id)
 
 
 def needs_outcomes(market: str) -> bool:
-    """Whether a market's name is an event market's: trading there needs the scope outcomes."""
+    """True for an event market, where trading needs the scope outcomes."""
     return market.strip().lower().startswith("event:")
 
 
 def refuse_market(principal: Principal, market: str) -> Refusal | None:
-    """Why the caller's scopes do not let it trade in this market, if so."""
+    """The refusal if the caller's scopes do not allow trading in this market, or None."""
     if needs_outcomes(market):
         return None if "outcomes" in principal.scopes else _lacks("outcomes")
     return _lacks("trade") if principal.outcomes_only else None
 
 
 def refuse_blocking(principal: Principal, *, is_brake: bool) -> Refusal | None:
-    """Why this caller may not arm what blocks openings, if so: one may block only where one may open. A brake blocks the whole account."""
+    """The refusal if this caller may not arm a guardian that blocks openings, or None. It needs the scope trade; outcomes suffices unless the guardian is a brake, which blocks the whole account."""
     if "trade" in principal.scopes or (principal.outcomes_only and not is_brake):
         return None
     return _lacks("trade")
 
 
 def refuse_access(principal: Principal, access: Access) -> Refusal | None:
-    """Why this caller may not use an operation, if so. trade does not imply read; the operation judges in which markets outcomes is enough."""
+    """The refusal if this caller lacks the access, or None. trade does not include read. The operation checks the scope outcomes per market."""
     scopes = principal.scopes
     if access is Access.READ and "read" not in scopes:
         return _lacks("read")
@@ -212,4 +214,4 @@ def _lacks(scope: str) -> Refusal:
 
 _SIGN_UP: Final = {"action": "authenticate", "method": "POST", "path": "/v1/sandbox/accounts"}
 _SIGN_IN: Final = {"action": "authenticate", "method": "POST", "path": "/v1/auth/otp"}
-_UNKNOWN_SESSION: Final = Refusal("unauthorized", "the session token is not known here", fix=_SIGN_IN)
+_UNKNOWN_SESSION: Final = Refusal("unauthorized", "the session token is unknown", fix=_SIGN_IN)

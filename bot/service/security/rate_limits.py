@@ -1,4 +1,4 @@
-"""Rate limits: token buckets in real time, one a policy and caller. Says how much is left; the edge refuses."""
+"""Rate limits: token buckets in real time, one per policy and caller. The gateway refuses."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, Final, NamedTuple
 
 from bot.clock import monotonic_ns
 
-CALLERS_MAX: Final = 10_000  # buckets kept; the one unused longest goes first
+CALLERS_MAX: Final = 10_000  # buckets kept; the least recently used is dropped first
 
 
 class Policy(NamedTuple):
-    """`per_second` tokens flow in, up to `burst`."""
+    """A token bucket: `per_second` tokens are added, up to `burst`."""
 
     name: str
     scope: str  # key | ip
@@ -40,7 +40,7 @@ class _Bucket:
 
 
 class Verdict(NamedTuple):
-    """What one request found. `retry_after` is in whole seconds, 0 when it may pass."""
+    """The result for one request. `retry_after`: whole seconds, 0 if the request may pass."""
 
     policy: Policy
     remaining: int
@@ -49,7 +49,7 @@ class Verdict(NamedTuple):
 
 
 class RateLimits:
-    """All buckets of a service. `enabled=False` lets everything pass."""
+    """All buckets of a service. With `enabled=False` every request passes."""
 
     def __init__(self, *, enabled: bool = True) -> None:
         self.enabled = enabled
@@ -100,7 +100,7 @@ class RateLimits:
 
 
 def headers_of(verdict: Verdict, *, enabled: bool) -> list[tuple[bytes, bytes]]:
-    """RateLimit-Policy and RateLimit of an answer; a service without limits says so by a policy of that name."""
+    """The headers RateLimit-Policy and RateLimit of a response. A service without limits names the policy unlimited."""
     if not enabled:
         return [(b"ratelimit-policy", b'"unlimited";q=1000000;w=1'), (b"ratelimit", b'"unlimited";r=1000000;t=0')]
     policy = verdict.policy

@@ -1,3 +1,3 @@
 """The venue made durable: a command log, snapshots, replay at the start.
 
-Start with `machine.py`, the only caller of `venue.apply`. What was acknowledged is in `command_log.py`."""
+Start with `machine.py`, the only caller of `venue.apply`. `command_log.py` makes acknowledged commands durable."""

@@ -1,4 +1,4 @@
-"""From options to a machine: which markets and prices, which clock, what the file already knows. Done once, at the start."""
+"""Opens a machine from options and the database: markets, prices, clock. Also resets and restores a running machine."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any, Final
 
 from bot.clock import SystemClock
 from bot.errors import BotError, ConfigError
-from bot.service.market_data.event_series import Series
+from bot.service.market_data.event_series import EventSeries
 from bot.service.market_data.instruments import CATALOGUE, Listing, listing_at, select, starting_at
-from bot.service.market_data.price_feed import Feed, RecordedSource, SimulatedSource, Source
+from bot.service.market_data.price_feed import PriceFeed, RecordedSource, SimulatedSource, Source
 from bot.service.market_data.recorded import coin_of, interval_of, read_candles
 from bot.service.market_data.simulator import SimulatedMarket
 from bot.service.state_machine.clock import ServiceClock
 from bot.service.state_machine.command_log import CommandLog, Push, Recovered, SavedClock
 from bot.service.state_machine.machine import Machine
-from bot.service.state_machine.named_snapshots import Kept
-from bot.service.state_machine.replay import EMPTY_CHAIN, Place, replay
+from bot.service.state_machine.named_snapshots import NamedSnapshot
+from bot.service.state_machine.replay import EMPTY_CHAIN, PricePosition, replay
 from bot.venue import codec, index
 from bot.venue.commands import ListMarket
 from bot.venue.outcome import is_paid
@@ -33,14 +33,14 @@ MINUTE_MS: Final = INTERVAL_MS["1m"]
 
 @dataclass(frozen=True, slots=True)
 class PriceOptions:
-    """Where prices come from. `data` holds (coin or None, candle file); `seed` and `markets` None or empty: what the file knows, else the default."""
+    """Where prices come from. `data` holds (coin or None, candle file). Empty `seed` or `markets`: the database's value, else the default."""
 
     seed: int | None = None
     data: tuple[tuple[str | None, Path], ...] = ()
     markets: tuple[str, ...] = ()
     start_ms: int | None = None
-    hold: bool = False  # simulated history, and from the start on only prices that are pushed
-    specs: dict[str, MarketSpec] = field(default_factory=dict)  # a market's rules other than the catalogue's, for tests
+    hold: bool = False  # the history is simulated; from the start on prices are only pushed
+    specs: dict[str, MarketSpec] = field(default_factory=dict)  # replacements for rules of the catalogue, for tests
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class _Prices:
     start_ms: int
     hold: bool
     known: str
-    series: Series
+    series: EventSeries
 
 
 def open_machine(command_log: CommandLog, *, speed: float, prices: PriceOptions) -> Machine:
-    """A machine as it was when its file was last written, or a new one. A BotError when that cannot be; of what passes by itself it is no ConfigError."""
+    """The machine of this database, or a new machine. Raises ConfigError for a lasting fault, another BotError for a passing one."""
     recovered = command_log.open()
     name = str(command_log.path)
     try:
@@ -67,7 +67,7 @@ def open_machine(command_log: CommandLog, *, speed: float, prices: PriceOptions)
         machine = Machine(
             clock=clock,
             command_log=command_log,
-            feed=Feed(made.sources | _later(made, replayed.state)),
+            feed=PriceFeed(made.sources | _later(made, replayed.state)),
             state=replayed.state,
             seq=replayed.seq,
             chain=replayed.chain,
@@ -86,7 +86,7 @@ def open_machine(command_log: CommandLog, *, speed: float, prices: PriceOptions)
 
 
 def _begin(machine: Machine, made: _Prices) -> None:
-    """The first start of a file: list the markets at the price they had just before."""
+    """First start of a database: list the markets at the price just before the start."""
     machine.feed.start(made.start_ms, inclusive=False)
     machine.caught_ms = made.start_ms
     for coin, listing in made.listings.items():
@@ -99,17 +99,19 @@ def _begin(machine: Machine, made: _Prices) -> None:
     machine.save_clock()
 
 
-def _go_on(machine: Machine, made: _Prices, recovered: Recovered, saved: SavedClock, place: Place | None) -> None:
-    """A later start: prices go on from where the last one had taken them."""
+def _go_on(
+    machine: Machine, made: _Prices, recovered: Recovered, saved: SavedClock, place: PricePosition | None
+) -> None:
+    """A later start: prices continue from the last start's position."""
     if place is None or saved.alive_ms >= place.at_ms:
-        place = Place(saved.alive_ms)
+        place = PricePosition(saved.alive_ms)
     _take_up(machine, made, place, recovered.pushes)
     machine.follow_sessions(saved.alive_ms)
     machine.down_since_ms = saved.alive_ms
 
 
-def _take_up(machine: Machine, made: _Prices, place: Place, pushes: Sequence[Push]) -> None:
-    """Have the feed stand where the prices had been taken to."""
+def _take_up(machine: Machine, made: _Prices, place: PricePosition, pushes: Sequence[Push]) -> None:
+    """Move the feed to the position that the prices had reached."""
     machine.feed.start(place.at_ms, place.upto)
     pushed: set[str] = set()
     coins = list(machine.state.markets)
@@ -150,7 +152,7 @@ def begin_again(
     real: bool,
     rewind_log: Callable[[], None],
 ) -> None:
-    """As at the first start; with another seed, and from another instant, where they are given. ConfigError changes nothing."""
+    """Reset to the first start, with another seed or start time if given. A ConfigError changes nothing."""
     stored = json.loads(machine.known)
     if seed is not None:
         stored |= {"seed": seed, "seeded": True}
@@ -160,21 +162,21 @@ def begin_again(
     rewind_log()
     clock = ServiceClock.start(speed, None if real else made.start_ms)
     machine.become(
-        clock=clock, feed=Feed(made.sources), state=State(), seq=0, chain=EMPTY_CHAIN, events=0, known=made.known
+        clock=clock, feed=PriceFeed(made.sources), state=State(), seq=0, chain=EMPTY_CHAIN, events=0, known=made.known
     )
     machine.series = made.series
     _begin(machine, made)
 
 
-def go_back(machine: Machine, options: PriceOptions, kept: Kept, *, rewind_log: Callable[[], None]) -> None:
-    """As it was when `kept` was kept, at that instant and at the present speed. ConfigError changes nothing."""
+def go_back(machine: Machine, options: PriceOptions, kept: NamedSnapshot, *, rewind_log: Callable[[], None]) -> None:
+    """Restore the snapshot `kept` at its instant and at the present speed. A ConfigError changes nothing."""
     made = _stored_prices(options, json.loads(kept.known), str(machine.log.path))
     state = codec.loads(kept.state)
     index.rebuild(state)
     rewind_log()
     machine.become(
         clock=ServiceClock.start(machine.clock.speed, kept.at_ms),
-        feed=Feed(made.sources | _later(made, state)),
+        feed=PriceFeed(made.sources | _later(made, state)),
         state=state,
         seq=kept.seq,
         chain=kept.chain,
@@ -182,7 +184,7 @@ def go_back(machine: Machine, options: PriceOptions, kept: Kept, *, rewind_log: 
         known=made.known,
     )
     machine.series = made.series
-    _take_up(machine, made, Place(kept.at_ms), kept.pushes)
+    _take_up(machine, made, PricePosition(kept.at_ms), kept.pushes)
     machine.caught_ms = kept.at_ms
     machine.follow_sessions(kept.at_ms)
     machine.log.save_meta("prices", made.known)
@@ -194,15 +196,15 @@ def _stored_prices(options: PriceOptions, stored: dict[str, Any], name: str) -> 
 
 
 def _clock(speed: float, made: _Prices, saved: SavedClock | None, *, real_start: bool) -> ServiceClock:
-    """Service time goes on from what callers have been shown; only a real clock that never left the wall follows it."""
+    """Service time continues from the latest time that callers saw. A real clock without an offset follows the system clock."""
     if saved is None:
         return ServiceClock.start(speed, None if real_start and speed == 1 else made.start_ms)
     if speed == 1 and saved.offset_ms == 0:
         wall = SystemClock().now_ms()
         clock = ServiceClock.start(1)
         if saved.ceiling_ms > wall + MINUTE_MS:
-            raise BotError(  # The machine may hear the time only after its start: the next start may find it right.
-                f"the machine's clock is {(saved.ceiling_ms - wall) // 1000} s behind what the database has seen; set it right first"
+            raise BotError(  # A BotError: the system clock may be set only after boot, so a later start may succeed.
+                f"the machine's clock is {(saved.ceiling_ms - wall) // 1000} s behind the latest time in the database; correct the clock first"
             )
         return clock
     return ServiceClock.start(speed, saved.ceiling_ms)
@@ -226,9 +228,11 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
     try:
         listings = {listing.spec.coin: listing for listing in select(tuple({*markets, *coins}) if markets else None)}
     except KeyError as unknown:
-        raise ConfigError(f"no market {unknown.args[0]!r}; known are {', '.join(CATALOGUE)}") from None
+        raise ConfigError(f"no market {unknown.args[0]!r}; the markets are {', '.join(CATALOGUE)}") from None
     recorded = {coin: _recorded(path, listings[coin]) for coin, path, _ in files}
-    seeded = stored is not None and bool(stored.get("seeded"))  # through the control: that wins over the command line
+    seeded = stored is not None and bool(
+        stored.get("seeded")
+    )  # a seed set through the sandbox control wins over the command line
     seed = options.seed if options.seed is not None and not seeded else stored["seed"] if stored is not None else 1
     start = int(stored["start"]) if stored is not None else _start_of(options, recorded, speed)
     hold = options.hold if stored is None else bool(stored["hold"])
@@ -246,7 +250,7 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
     listings = {coin: starting_at(listing, start) for coin, listing in listings.items()}
     for coin, spec in options.specs.items():
         listings[coin] = replace(listings[coin], spec=spec)
-    series = Series(listings, seed=seed, start_ms=start, is_held=hold)
+    series = EventSeries(listings, seed=seed, start_ms=start, is_held=hold)
     sources: dict[str, Source] = {}
     for coin, listing in listings.items():
         if coin in recorded:
@@ -264,14 +268,16 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
 
 
 def _check_same(known: dict[str, Any], stored: dict[str, Any], name: str) -> None:
-    """A file goes on with the prices that it began with."""
+    """Refuse prices that differ from the prices that the database began with."""
     for what in ("seed", "markets"):
         if known[what] != stored[what]:
             raise ConfigError(
-                f"{name}: was begun with {what} {stored[what]}, not {known[what]}; leave it out, or use a new database"
+                f"{name}: this database was created with {what} {stored[what]}, not {known[what]}; omit the option, or use a new database"
             )
     if [(c, d) for c, _, d in known["data"]] != [(c, d) for c, _, d in stored["data"]]:
-        raise ConfigError(f"{name}: was begun with other candle files; give the same ones, or use a new database")
+        raise ConfigError(
+            f"{name}: this database was created with other candle files; give the same files, or use a new database"
+        )
 
 
 def _file(coin: str | None, path: Path) -> tuple[str, Path, str]:
@@ -281,7 +287,7 @@ def _file(coin: str | None, path: Path) -> tuple[str, Path, str]:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
     named = coin_of(path, tuple(CATALOGUE)) if coin is None else bare_coin(coin)
     if named not in CATALOGUE:
-        raise ConfigError(f"no market {coin!r} for {path}; known are {', '.join(CATALOGUE)}")
+        raise ConfigError(f"no market {coin!r} for {path}; the markets are {', '.join(CATALOGUE)}")
     return named, path, digest
 
 
@@ -292,16 +298,18 @@ def _recorded(path: Path, listing: Listing) -> RecordedSource:
 
 
 def recorded_start(recorded: Mapping[str, RecordedSource]) -> int:
-    """When trading begins on recorded data. ConfigError where no instant is in all of them."""
+    """When trading begins on recorded data. ConfigError if the files have no common instant."""
     start = max(source.candles[source.history].ts for source in recorded.values())
     for coin, source in recorded.items():
         if source.next_bar(start - 1) is None:
-            raise ConfigError(f"the candle files do not overlap in time: {coin} ends before the others begin")
+            raise ConfigError(
+                f"the candle files do not overlap in time: the candles of {coin} end before the others begin"
+            )
     return start
 
 
 def _start_of(options: PriceOptions, recorded: dict[str, RecordedSource], speed: float) -> int:
-    """When trading begins: with recorded data once every file has its history, otherwise now."""
+    """When trading begins: with recorded data when every file has its history, otherwise now."""
     if recorded:
         return recorded_start(recorded)
     if options.start_ms is not None:

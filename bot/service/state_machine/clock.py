@@ -1,4 +1,4 @@
-"""The service's clock: real, manual, or N times real. Says what instant it is on the service; what falls due then is the machine's business."""
+"""The service's clock: real, manual, or N times real. It only tells the time; the machine runs what is due."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def parse_clock(text: str) -> float:
     except ValueError:
         speed = -1.0
     if not 1 <= speed <= SPEED_MAX:
-        raise ConfigError(f"clock {text!r} is not real, manual or a speed of 1x to {SPEED_MAX}x")
+        raise ConfigError(f"clock {text!r} must be real, manual, or a speed from 1x to {SPEED_MAX}x")
     return speed
 
 
@@ -52,43 +52,43 @@ class ServiceClock:
 
     @property
     def is_real(self) -> bool:
-        """Whether it follows the machine's own clock."""
+        """True if it follows the system clock."""
         return self._follows_wall
 
     @property
     def is_known(self) -> bool:
-        """Whether a caller's own clock tells the same time, so that nothing need be said: of one that was set back it does not."""
+        """True if a caller's clock shows the same time, so that responses need no X-Sandbox-Clock. False after the system clock was set back."""
         return self._follows_wall and self.now_ms() - SystemClock().now_ms() <= SECOND_MS
 
     @property
     def is_sandbox(self) -> bool:
-        """As a client knows it, by what it is told."""
+        """True if a client sees a sandbox clock in the responses."""
         return not self.is_known
 
     def now_ms(self) -> int:
         if self.speed == 0:
             return self._anchor_ms
         if self._follows_wall:
-            # The wall may be set back; what has been said to be past stays past.
+            # The system clock may be set back; service time never goes back.
             self._anchor_ms = max(self._anchor_ms, SystemClock().now_ms())
             return self._anchor_ms
         return self._anchor_ms + int((boot_ns() - self._anchor_ns) * self.speed) // 1_000_000
 
     def set_speed(self, speed: float) -> None:
-        """Go on from the present instant at another speed; a clock that was changed no longer follows the wall."""
+        """Continue from the present instant at another speed. A changed clock no longer follows the system clock."""
         self._anchor_ms = self.now_ms()
         self._anchor_ns = boot_ns()
         self.speed = speed
         self._follows_wall = False
 
     def move_to(self, at_ms: int) -> None:
-        """Manual only: show `at_ms`, which is not before now."""
+        """Manual clock only: move to `at_ms`, which must not be before now."""
         assert self.speed == 0, "only a manual clock is moved"
         assert at_ms >= self._anchor_ms, f"time goes back: {self._anchor_ms} -> {at_ms}"
         self._anchor_ms = at_ms
 
     def real_seconds_until(self, at_ms: int) -> float | None:
-        """How long to sleep until the clock shows `at_ms`; None when it stands still."""
+        """Seconds of real time until the clock shows `at_ms`; None for a manual clock."""
         if self.speed == 0:
             return None
         return max(0.0, (at_ms - self.now_ms()) / 1000 / self.speed)

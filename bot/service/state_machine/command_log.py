@@ -1,7 +1,7 @@
-"""The durable command log: SQLite, one writer thread, one transaction a batch. What was acknowledged is in it; what is in it can be replayed.
+"""The durable command log: SQLite, one writer thread, one transaction per batch. It holds every acknowledged command; replay rebuilds the state.
 
-A row is a command with its instant and the chained hash of all events so far. Beside the rows stand the answers kept for idempotency,
-pushed prices, the clock, and snapshots that make replay short. Knows no rule and no command: text in, text out.
+A row is a command with its instant and the chained hash of all events so far. It also holds the answers stored for idempotency,
+pushed prices, the clock, and snapshots that shorten replay. It knows no rules: text in, text out.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from bot.venue import text_set
 log = structlog.get_logger()
 
 SCHEMA_VERSION: Final = 2
-APPLICATION_ID: Final = 0x42424B54  # "BBKT": what tells this file from any other SQLite database
+APPLICATION_ID: Final = 0x42424B54  # "BBKT": marks the file as a database of this service
 DAY_MS: Final = 86_400_000
 REPLIES_KEPT_MS: Final = 7 * DAY_MS
-REPLIES_IN_MEMORY: Final = 10_000  # of a service without a file: some 2 kB each
-PAGES_FREE: Final = 4_096  # of 4 kB that stay free: what a snapshot lets go is soon used again
-FREE_SHARE: Final = 4  # and a part of the file that is no larger than a quarter
-PAGES_GIVEN: Final = 64  # to the disk at a time, while nothing is queued: some milliseconds for whoever comes meanwhile
+REPLIES_IN_MEMORY: Final = 10_000  # of a service without a file; about 2 kB each
+PAGES_FREE: Final = 4_096  # free pages of 4 kB that stay in the file: the next commands use them again
+FREE_SHARE: Final = 4  # and at most this part of the file, a quarter
+PAGES_GIVEN: Final = 64  # pages returned at a time while nothing is queued, which takes a few milliseconds
 PAGES_ANEW: Final = 50_000  # in use, of a file that is written anew at its start; a larger one would take many seconds
 
 _SCHEMA: Final = """
@@ -56,7 +56,7 @@ CREATE TABLE pages (
 ) STRICT;
 """
 
-# Tables that later features brought; made in an older file too.
+# Tables that are also created in an older file.
 _OUTBOX_SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS deliveries (
     seq INTEGER PRIMARY KEY, webhook TEXT NOT NULL, event TEXT NOT NULL, body BLOB NOT NULL, attempts INTEGER NOT NULL,
@@ -73,20 +73,20 @@ CREATE TABLE IF NOT EXISTS kept_replies (
 ) STRICT, WITHOUT ROWID;
 """
 
-# Of a disk that is full, read-only or failing, and of another process at work: what a later start may find mended.
+# Errors that a later start may not have: a full, read-only or failing disk, or another process.
 _PASSING: Final = frozenset(
     {
         sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR,
         sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM,
     }
 )  # fmt: skip
-_PRIMARY: Final = 0xFF  # of an extended result code
+_PRIMARY: Final = 0xFF  # the primary code in an extended result code
 
 Statement = tuple[str, tuple[Any, ...]]
 
 _COMMAND: Final = "INSERT INTO commands (seq, at_ms, command, chain) VALUES (?, ?, ?, ?)"
 _REPLY: Final = "INSERT INTO replies (account, key, epoch, fingerprint, request_id, status, body, real_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-_ROWS: Final = {_COMMAND: "(?, ?, ?, ?)", _REPLY: "(?, ?, ?, ?, ?, ?, ?, ?)"}  # what may be written many at a time
+_ROWS: Final = {_COMMAND: "(?, ?, ?, ?)", _REPLY: "(?, ?, ?, ?, ?, ?, ?, ?)"}  # statements that may take several rows
 ROWS_AT_ONCE: Final = 64
 _FORGET: Final = "DELETE FROM replies WHERE real_ms < ?"
 _PUSH: Final = "INSERT INTO pushes (seq, at_ms, coin, px, volume) VALUES (?, ?, ?, ?, ?)"
@@ -97,12 +97,12 @@ _PAGE: Final = "INSERT OR REPLACE INTO pages (account, kind, first, count, packe
 _SNAPSHOT: Final = "INSERT OR REPLACE INTO snapshots (seq, at_ms, state, chain, events) VALUES (?, ?, ?, ?, ?)"
 
 
-# Whatever keeps a batch from the disk: the disk, or a value that the file cannot hold.
+# Errors that keep a batch from the disk: the disk itself, or a value that SQLite cannot hold.
 _NOT_WRITTEN: Final = (sqlite3.Error, OSError, OverflowError, ValueError, MemoryError)
 
 
 class DatabaseAway(BotError):
-    """The file cannot be used just now (a full or read-only disk, a lock of SQLite): no option could mend it, so a service manager starts the service again."""
+    """The file cannot be used at the moment: a full or read-only disk, or a lock. A later start may succeed, so a service manager may retry."""
 
     exit_code = Exit.UNSAFE
 
@@ -123,7 +123,7 @@ class Push(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An answer kept for its idempotency key."""
+    """An answer stored for its idempotency key."""
 
     epoch: int
     fingerprint: str
@@ -133,7 +133,7 @@ class Reply(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """`state` is all but the accounts, which are kept one by one; or, of a snapshot that was gone back to, all of it."""
+    """`state` is the state without its accounts, which have rows of their own. After a restore it is the whole state."""
 
     seq: int
     at_ms: int
@@ -143,7 +143,7 @@ class Snapshot(NamedTuple):
 
 
 class SavedClock(NamedTuple):
-    """`alive_ms`: everything up to there was processed. `ceiling_ms`: no caller has been shown a later instant. `offset_ms`: from the wall, 0 when real."""
+    """`alive_ms`: everything until then is processed. `ceiling_ms`: no caller saw a later time. `offset_ms`: from the system clock, 0 if real."""
 
     alive_ms: int
     ceiling_ms: int
@@ -168,7 +168,7 @@ def _damaged(path: Path) -> ConfigError:
 
 
 def _end_process(error: BaseException) -> None:
-    """The default for a commit that failed: nobody may be answered any more, so nobody is."""
+    """The default after a failed commit: end the process, because no further answer may be sent."""
     log.critical("log.commit_failed", error=str(error))
     os._exit(Exit.UNSAFE)
 
@@ -178,8 +178,8 @@ def _named(account: str, key: str) -> str:
 
 
 def _gathered(batch: list[Statement]) -> list[Statement]:
-    """The same, with rows for one table in one statement. Each statement lets the service's own thread go on and waits for its turn behind
-    it, so a few large ones take a fraction of the time of many small ones. Rows of commands and of answers do not care which comes first."""
+    """The same batch with the rows of one table in one statement. Each statement waits for the interpreter lock, so a few large
+    statements take a fraction of the time of many small ones. The order between commands and replies does not matter."""
     made: list[Statement] = []
     rows: dict[str, list[tuple[Any, ...]]] = {}
     for statement, values in batch:
@@ -212,30 +212,32 @@ def _fault(path: Path, error: OSError) -> BotError:
 
 
 def _room(db: sqlite3.Connection) -> tuple[int, int]:
-    """Pages of the file that are free, and in use."""
+    """(free pages, used pages) of the file."""
     free = int(db.execute("PRAGMA freelist_count").fetchone()[0])
     return free, int(db.execute("PRAGMA page_count").fetchone()[0]) - free
 
 
 class CommandLog:
-    """One file, or nothing but memory when `path` is None. Every method is for the event loop's thread; the writer has its own."""
+    """A log in a file, or in memory if `path` is None. Call every method on the event loop's thread; the writer has its own thread."""
 
     def __init__(self, path: Path | None, on_failure: Callable[[BaseException], None] = _end_process) -> None:
         self.path = path
-        self.commits = 0  # batches written, for whoever wants to see groups
+        self.commits = 0  # batches written, for tests
         self._on_failure = on_failure
         self._replies: dict[tuple[str, str], Reply] = {}  # not yet committed; all of them in memory mode
-        # The keys on disk by the day of their answers, of which a whole one goes at a time: nearly every key is new, and a look at the file
-        # costs more than the order.
+        # Keys on disk, by the day of their answers; a day is forgotten as a whole. Nearly every key is new, and a read of the file for each
+        # would cost more than the order.
         self._days: dict[int, text_set.TextSet] = {}
         self.pushed: list[Push] = []  # of memory mode
-        self._staged: list[Statement] = []  # queued in this turn of the loop, not the writer's yet
-        self._inbox: SimpleQueue[list[Statement] | None] = SimpleQueue()  # the writer's, a turn at a time; None: stop
+        self._staged: list[Statement] = []  # queued in this turn of the loop, not given to the writer yet
+        self._inbox: SimpleQueue[list[Statement] | None] = (
+            SimpleQueue()
+        )  # the writer's queue, one item per turn of the loop; None: stop
         self._queued = 0
         self._done = 0
-        self._written = 0  # the writer's own count, ahead of `_done` by what the loop has not heard of yet
+        self._written = 0  # counted by the writer, so it may be ahead of `_done`
         self._broken = False
-        self._is_loose = False  # a snapshot has let rows go, and the room may not be given back yet; the writer's
+        self._is_loose = False  # set by the writer: a snapshot deleted rows, and free pages may be left
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -246,10 +248,10 @@ class CommandLog:
     # ── Opening ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def open(self) -> Recovered:
-        """Open or make the file and read what is needed to go on.
+        """Open or create the file and read what is needed to continue.
 
-        ConfigError when it is not ours, of another version or damaged; DatabaseAway when its disk is full or fails;
-        a plain BotError when another service has it.
+        Raises ConfigError for another program's file, another version or damage; DatabaseAway for a full or failing disk;
+        a plain BotError if another service uses the file.
         """
         if self.path is None:
             return Recovered({}, None, None, [], [], [], [])
@@ -274,14 +276,16 @@ class CommandLog:
             except BaseException:
                 writer.close()
                 raise
-        except (zlib.error, UnicodeDecodeError):  # What the database itself does not look into: the snapshot.
+        except (zlib.error, UnicodeDecodeError):  # A damaged snapshot, which SQLite does not check.
             self._drop_lock()
             raise _damaged(self.path) from None
         except sqlite3.Error as error:
             self._drop_lock()
             code = getattr(error, "sqlite_errorcode", None)
             if isinstance(code, int) and code & _PRIMARY in _PASSING:
-                raise DatabaseAway(f"{self.path}: cannot be used just now as the service's database: {error}") from None
+                raise DatabaseAway(
+                    f"{self.path}: cannot be used as the service's database at the moment: {error}"
+                ) from None
             raise ConfigError(f"{self.path}: cannot be used as the service's database: {error}") from None
         except OSError as error:
             self._drop_lock()
@@ -306,7 +310,9 @@ class CommandLog:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(fd)
-            raise BotError(f"{path}: is in use by another service; stop that one, or choose another file") from None
+            raise BotError(
+                f"{path}: another service uses this file; stop that service, or choose another file"
+            ) from None
         self._lock_fd = fd
 
     def _drop_lock(self) -> None:
@@ -321,11 +327,11 @@ class CommandLog:
         )
 
     def _judge(self, db: sqlite3.Connection, path: Path) -> None:
-        """Refuse a file that is not ours before a byte of it is changed."""
+        """Refuse another program's file before changing a byte of it."""
         ours = db.execute("PRAGMA application_id").fetchone()[0]
         tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if ours != APPLICATION_ID and tables:
-            raise ConfigError(f"{path}: is a database of something else, not of this service; choose another file")
+            raise ConfigError(f"{path}: is another program's database; choose another file")
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if tables and version != SCHEMA_VERSION:
             raise ConfigError(
@@ -376,7 +382,7 @@ class CommandLog:
         )
 
     def start(self) -> None:
-        """Begin writing; called on the running event loop."""
+        """Start the writer. Call it on the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._hand_over()
         if self.path is not None:
@@ -386,17 +392,17 @@ class CommandLog:
     # ── Queueing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def append(self, row: Row, also: Sequence[Statement] = ()) -> None:
-        """A command, and in the very same transaction what follows from its events."""
+        """Queue a command, and in the same transaction the statements that follow from its events."""
         self._put(_COMMAND, row)
         self.put_all(also)
 
     def put_all(self, statements: Sequence[Statement]) -> None:
-        """Statements that are written in one transaction, in this order."""
+        """Queue statements for one transaction, in this order."""
         for statement, values in statements:
             self._put(statement, values)
 
     def keep_reply(self, account: str, key: str, reply: Reply, real_ms: int) -> None:
-        """Keep an answer in the same batch as the command that it answers."""
+        """Store an answer in the same transaction as its command."""
         self._replies[account, key] = reply
         if self.path is None and len(self._replies) > REPLIES_IN_MEMORY:
             del self._replies[next(iter(self._replies))]
@@ -415,7 +421,7 @@ class CommandLog:
         self._put(_META, (name, value))
 
     def save_snapshot(self, snapshot: Snapshot, real_ms: int, accounts: Sequence[KeptAccount] = ()) -> None:
-        """Keep a snapshot, in one transaction with what it needs of its accounts, and let go what it makes superfluous."""
+        """Queue a snapshot and its accounts in one transaction, and delete the rows that it replaces."""
         if self.path is None:
             return
         for kept in accounts:
@@ -444,7 +450,7 @@ class CommandLog:
         self._staged.append((statement, values))
 
     def _hand_over(self) -> None:
-        """Give the writer what one turn of the loop has queued, whole: a command, its answer and its deliveries are one transaction."""
+        """Give the writer everything that this turn of the loop queued, so that a command, its answer and its deliveries are one transaction."""
         if self._staged:
             staged, self._staged = self._staged, []
             self._inbox.put(staged)
@@ -452,7 +458,7 @@ class CommandLog:
     # ── Reading and waiting ─────────────────────────────────────────────────────────────────────────────────────────
 
     def reply(self, account: str, key: str) -> Reply | None:
-        """The kept answer of a key."""
+        """The stored answer of a key, or None."""
         found = self._replies.get((account, key))
         if found is not None or self._reader is None or not self._is_known(_named(account, key)):
             return found
@@ -467,20 +473,20 @@ class CommandLog:
         return any(named in day for day in self._days.values())
 
     def select(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Rows that are on disk; none in memory mode."""
+        """Rows on disk; an empty list in memory mode."""
         return [] if self._reader is None else self._reader.execute(query, values).fetchall()
 
     def replies_in_memory(self) -> dict[tuple[str, str], Reply]:
-        """The kept answers of memory mode."""
+        """The stored answers of memory mode."""
         return dict(self._replies)
 
     def replace_replies(self, replies: dict[tuple[str, str], Reply]) -> None:
-        """Other answers are kept from now on: all of them in memory mode, none but those on disk otherwise."""
+        """Replace the answers in memory: all answers in memory mode, otherwise those that are not on disk yet."""
         self._replies = dict(replies)
         self.know(replies)
 
     def know(self, pairs: Iterable[tuple[Any, ...]]) -> None:
-        """Keys (account, key) whose answers come to the disk out of a snapshot."""
+        """Note the (account, key) pairs whose answers a restored snapshot brings."""
         real_ms = SystemClock().now_ms()
         for pair in pairs:
             self._know(pair, real_ms)
@@ -490,14 +496,14 @@ class CommandLog:
             self._days.setdefault(real_ms // DAY_MS, text_set.TextSet()).add(_named(*pair))
 
     def flush(self) -> None:
-        """Wait, with everybody else, until all that has been queued is on disk: for what has to be over before anybody reads again."""
+        """Block the event loop until everything queued is on disk. For changes that must be complete before the next request."""
         self._hand_over()
         if self._thread is not None:
             with self._wake:
                 self._wake.wait_for(lambda: self._broken or self._written >= self._queued)
 
     async def settle(self) -> None:
-        """Wait until everything that has been queued so far is on disk: what an answer may have seen."""
+        """Wait until everything queued so far is on disk, which includes all that an answer may show."""
         ticket = self._queued
         if self._done >= ticket:
             return
@@ -525,7 +531,7 @@ class CommandLog:
             with self._wake:
                 self._written += len(batch)
                 self._wake.notify_all()
-            with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+            with contextlib.suppress(RuntimeError):  # The loop is closed, so nobody waits.
                 self._loop.call_soon_threadsafe(self._committed, batch)
             if is_last:
                 return
@@ -533,7 +539,7 @@ class CommandLog:
                 self._is_loose = self._give_back()
 
     def _next_batch(self) -> tuple[list[Statement], bool]:
-        """Wait for a turn's statements; with them comes all else that has been handed over. The second: nothing comes after them."""
+        """Wait for statements and take all that are there. The second value is True for the last batch."""
         turn = self._inbox.get()
         batch: list[Statement] = []
         while turn is not None:
@@ -545,10 +551,10 @@ class CommandLog:
         return batch, True
 
     def _commit(self, batch: list[Statement]) -> None:
-        """One transaction for all that came while the last one was written."""
+        """Write a batch in one transaction."""
         execute = self._writer.execute
         gathered = _gathered(batch)
-        is_alone = len(gathered) == 1  # By itself a statement is a transaction.
+        is_alone = len(gathered) == 1  # A single statement is a transaction by itself.
         if not is_alone:
             execute("BEGIN IMMEDIATE")
         for statement, values in gathered:
@@ -560,11 +566,11 @@ class CommandLog:
         self.commits += 1
 
     def _give_back(self) -> bool:
-        """Some of the free pages to the disk, in a transaction of its own; whether there are more. A file that fails is met by the next commit."""
+        """Return some free pages to the disk; True if there are more. A failing file is reported by the next commit."""
         with contextlib.suppress(sqlite3.Error):
             free, used = _room(self._writer)
             if free > PAGES_FREE and free * (FREE_SHARE - 1) > used:
-                # As a script: a page is a step, and `execute` takes one.
+                # As a script, because `execute` would return only the first page.
                 self._writer.executescript(f"PRAGMA incremental_vacuum({min(free - PAGES_FREE, PAGES_GIVEN)})")
                 return _room(self._writer)[0] < free  # In a file of before nothing is given back.
         return False
@@ -581,7 +587,7 @@ class CommandLog:
                 waiter.set_result(None)
 
     def close(self) -> None:
-        """Write what is queued, then stop."""
+        """Write everything queued, then stop."""
         self._hand_over()
         if self._thread is not None:
             self._inbox.put(None)

@@ -1,7 +1,7 @@
-"""The machine: venue state, clock, prices and command log behind one door. The only caller of `venue.apply`; knows no operation and no transport.
+"""The machine: owns venue state, clock, prices and command log. The only caller of `venue.apply`. Knows no operation and no transport.
 
-Before a caller's command everything that time and prices have caused up to now is applied, each at its own instant. A price inside a
-market's calm band changes nothing but the mark, so it is neither applied nor logged; the marks that a command sees are said once, just before it.
+Before a caller's command the machine applies everything that time and prices have caused up to now, each at its own instant. A price inside a
+market's calm band changes only the mark, so the machine neither applies nor logs it. The marks that a command sees are logged just before it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import structlog
 from pydantic_core import to_json
 
 from bot.clock import SystemClock
-from bot.service.market_data.event_series import Series
-from bot.service.market_data.price_feed import Feed, Point
+from bot.service.market_data.event_series import EventSeries
+from bot.service.market_data.price_feed import Point, PriceFeed
 from bot.service.market_data.trading_hours import session_at
 from bot.service.state_machine.clock import ServiceClock
 from bot.service.state_machine.command_log import CommandLog, Push, Row, SavedClock, Snapshot, Statement
-from bot.service.state_machine.snapshots import Saving, tracked
+from bot.service.state_machine.snapshots import SnapshotWriter, tracked
 from bot.service.views.read_access import peek, peek_all
 from bot.venue import codec, index, pages
 from bot.venue.apply import Applied, apply
@@ -48,29 +48,29 @@ from bot.venue.state import State
 
 log = structlog.get_logger()
 
-SNAPSHOT_EVERY: Final = 10_000  # commands: what a start after a crash has to replay at most, about a second's work
-EVENTS_OPEN: Final = (
-    256  # the newest of an account, which readers ask for all the time; older ones are packed to a tenth
+SNAPSHOT_EVERY: Final = 10_000  # commands that a start after a crash replays at most, about a second's work
+EVENTS_OPEN: Final = 256  # unpacked events of an account; packed ones take a tenth of the memory
+LEASE_REAL_MS: Final = 3_000  # how far the saved ceiling is ahead of the clock, in real time
+DEAD_MAN_FLOOR_REAL_MS: Final = (
+    30_000  # after a restart a dead-man switch has at least this long, or its whole interval
 )
-LEASE_REAL_MS: Final = 3_000  # how far ahead of the clock the saved ceiling lies, in real time
-DEAD_MAN_FLOOR_REAL_MS: Final = 30_000  # a restart leaves a dead-man switch at least this much, or its whole time
 
 
-# Commands that come by the thousand, and of which few bring a deadline nearer.
+# Frequent commands, of which few make a deadline earlier.
 _TRADING: Final = frozenset(
     {PlaceOrder, StorePlan, ConfirmPlan, ClosePosition, CancelOrder, SetMarks, PayFunding, PricePoint}
 )
 
 
 class Machine:
-    """State that moves only through `run` and `catch_up`. `kept_seq`: up to there it stands in a snapshot on disk."""
+    """State that changes only through `run` and `catch_up`. `kept_seq`: the last command in the snapshot on disk."""
 
     def __init__(
         self,
         *,
         clock: ServiceClock,
         command_log: CommandLog,
-        feed: Feed,
+        feed: PriceFeed,
         state: State,
         seq: int,
         chain: bytes,
@@ -84,34 +84,32 @@ class Machine:
         self.seq = seq
         self.chain = chain
         self.events = events
-        self.fault: BaseException | None = None  # our own mistake: the state is not to be trusted any more
-        self.moved = asyncio.Event()  # set whenever the next instant of interest may have come nearer
-        self.sleeps_until_ms: int | None = None  # what whoever waits for `moved` would wait for
-        self.caught_ms = 0  # everything that time and prices have caused up to there has happened
-        self.down_since_ms: int | None = None  # of a start that goes on and has not caught up yet
-        self.processed = 0  # points and deadlines run since the start
+        self.fault: BaseException | None = None  # set after a bug: the state can no longer be trusted
+        self.moved = asyncio.Event()  # set when the next due instant may have become earlier
+        self.sleeps_until_ms: int | None = None  # the instant that the ticker sleeps until
+        self.caught_ms = 0  # everything due until then is applied
+        self.down_since_ms: int | None = None  # when the service stopped; None after the first catch_up
+        self.processed = 0  # price points and deadlines run since the start
         self.last_price_ms: int | None = None
-        self.publish: Callable[[list[Event]], Sequence[Statement]] | None = (
-            None  # told of events before they are on disk
-        )
-        # From the last snapshot, not from this start: a service that is killed again and again keeps its log short too.
+        self.publish: Callable[[list[Event]], Sequence[Statement]] | None = None  # gets events before they are on disk
+        # Counted from the last snapshot, so that repeated kills do not let the log grow.
         self._snapshot_seq = kept_seq
         self._snapshot_due = kept_seq + SNAPSHOT_EVERY
-        self._saving: tuple[Saving, Snapshot] | None = None
+        self._saving: tuple[SnapshotWriter, Snapshot] | None = None
         if command_log.path is not None:
             tracked(state)
         self._ceiling_ms = 0
-        self._marks: dict[str, int] = {}  # seen, not said to the log yet
+        self._marks: dict[str, int] = {}  # marks that are not logged yet
         self._bands: dict[str, QuietBand] = {}
-        self.turns: list[tuple[int, str]] = []  # when an outside price opens or closes next, a heap
-        self.known = ""  # where the prices come from, as the file has it
-        self.series: Series | None = None  # what is listed when an event market is settled
-        self.generation = 0  # another one: the state was replaced, and who held a part of it holds nothing
+        self.turns: list[tuple[int, str]] = []  # a heap of (instant, coin): openings and closings of outside prices
+        self.known = ""  # where the prices come from, as saved in the database
+        self.series: EventSeries | None = None  # the event markets that follow settled ones
+        self.generation = 0  # changes when the state is replaced, which invalidates all references into it
 
     # ── Time ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def catch_up(self) -> int:
-        """Apply everything due at or before now, each at its own instant; answers now."""
+        """Apply everything due at or before now, each at its own instant. Returns now."""
         now = self.clock.now_ms()
         if self.down_since_ms is not None:
             self._put_off(now)
@@ -137,7 +135,7 @@ class Machine:
         self._run_deadlines(before_ms=now_ms + 1)
 
     def follow_sessions(self, at_ms: int) -> None:
-        """Know when the outside prices open and close; those that nobody has looked at yet get the session of `at_ms`."""
+        """Schedule the openings and closings of outside prices. A market without a session gets the session of `at_ms`."""
         for coin, market in self.state.markets.items():
             expires_ms = market.spec.expires_ms
             if expires_ms is not None and expires_ms > at_ms and market.status != "settled" and self._follower(coin):
@@ -154,7 +152,7 @@ class Machine:
         heapify(self.turns)
 
     def _turn(self) -> None:
-        """An outside price opens or closes: told to the venue at its instant, before the prices of that instant."""
+        """An outside price opens or closes: apply that at its instant, before the prices of that instant."""
         at_ms, coin = heappop(self.turns)
         hours = self.state.markets[coin].spec.hours
         if hours is None:
@@ -167,12 +165,12 @@ class Machine:
         self.processed += 1
 
     def _follower(self, coin: str) -> str | None:
-        """The event market that is to follow this one and is not listed yet."""
+        """The event market that follows this one, if it is not listed yet."""
         name = None if self.series is None else self.series.next_coin(coin)
         return None if name is None or name in self.state.markets else name
 
     def _follow(self, coin: str, at_ms: int) -> None:
-        """An event market is about to be settled: the next one of its series is listed."""
+        """List the next event market of a series just before this one is settled."""
         assert self.series is not None
         following = self.series.after(coin, at_ms)
         spec = following.spec
@@ -189,20 +187,20 @@ class Machine:
 
     def _run_deadlines(self, *, before_ms: int) -> None:
         while (deadline := index.next_deadline_ms(self.state)) is not None and deadline < before_ms:
-            # A deadline may lie in the past of the state: that of a hold, say, that comes with a fill of a price and was over by then.
+            # A deadline may be before the state's time, for example when a fill starts a hold that is already over.
             now_ms = self.state.now_ms
             self._apply(RunOverdue() if deadline < now_ms else Pulse(), max(deadline, now_ms))
             self.processed += 1
 
     def _pay_funding(self, at_ms: int) -> None:
-        """Funding comes before all prices of its instant."""
+        """Apply funding before all prices of its instant."""
         if index.next_deadline_ms(self.state) == at_ms and any(
             market.next_funding_ms == at_ms for market in self.state.markets.values()
         ):
             self._apply(PayFunding(self.feed.opens(at_ms)), at_ms)
 
     def _take(self, point: Point) -> None:
-        """One price point: skipped while its market is calm."""
+        """Apply one price point, or only note its mark while the market is calm."""
         coin, px, at = point.coin, point.px, point.at_ms
         self.processed += 1
         self.last_price_ms = at
@@ -215,7 +213,7 @@ class Machine:
             market = self.state.markets[coin]
             seen = self._marks.pop(coin, market.mark)
             if point.step and market.bar_ms != point.bar_ms:
-                # Its open was calm, so the venue has not heard of this bar: what resting limits may take of it comes with an open.
+                # The bar's open was calm and not applied. Apply it now: it carries the volume that resting limits may take.
                 self._apply(PricePoint(coin, seen, 0, point.bar_ms, point.volume), at)
             self._apply(PricePoint(coin, px, point.step, point.bar_ms, point.volume), at)
         listed = self.state.markets[coin]
@@ -224,7 +222,7 @@ class Machine:
             log.info("market.closed", coin=coin, reason="the recorded data have ended", at_ms=at)
 
     def next_instant_ms(self) -> int | None:
-        """When something happens by itself next."""
+        """The next instant at which something is due."""
         instants = [self.feed.next_ms(), index.next_deadline_ms(self.state)]
         if self.turns:
             instants.append(self.turns[0][0])
@@ -233,16 +231,16 @@ class Machine:
     # ── Commands ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self, command: Command) -> Any:
-        """Apply a caller's command at the instant of the last `catch_up`, just before; answers what the venue answers.
+        """Apply a caller's command at the instant of the last `catch_up`, and return the venue's answer.
 
-        The clock has gone on since, by seconds where it runs fast: at its instant now the command would overtake what is due in between.
+        The clock has moved on since, by seconds if it runs fast. At the present instant the command would overtake what is due in between.
         """
         return self._apply(command, max(self.caught_ms, self.state.now_ms)).answer
 
     def push_price(
         self, coin: str, px: int, *, mid: int | None = None, oracle: int | None = None, volume: int = 0
     ) -> None:
-        """A price from outside; from now on this market moves by such prices only."""
+        """Apply a price from outside. From then on only such prices move this market."""
         at = self.catch_up()
         self.feed.push(coin, at, px, volume)
         self._marks.pop(coin, None)
@@ -251,7 +249,7 @@ class Machine:
         self.last_price_ms = at
 
     def _apply(self, command: Command, at_ms: int) -> Applied:
-        assert self.fault is None, "half a command may stand in the state"
+        assert self.fault is None, "the state may hold half a command"
         if self._marks:
             marks = SetMarks(tuple(sorted(self._marks.items())), running=True)
             self._marks = {}
@@ -262,7 +260,7 @@ class Machine:
             if applied.events:
                 self.chain = chain_of(self.chain, applied.events)
         except Exception as error:
-            # Half a command may stand in the state; the log has none of it. Only a new start is right.
+            # The state may hold half a command that the log does not have. Only a new start is safe.
             self.fault = error
             self.moved.set()
             raise
@@ -277,26 +275,26 @@ class Machine:
         return applied
 
     def _fold(self, events: Sequence[Event]) -> None:
-        """Pack what is old of the accounts that these events are of. A snapshot does so too, but of a file only, and after thousands of commands."""
+        """Pack old records of the accounts of these events, which bounds the memory between snapshots."""
         for name in {event.account for event in events}:
             account = peek(self.state, name)
             if len(account.events) >= 2 * EVENTS_OPEN or len(account.trades) >= 2 * EVENTS_OPEN:
                 pages.fold(account, but_newest=EVENTS_OPEN)
 
     def _is_nearer(self) -> bool:
-        """Has the last command brought something nearer than what is waited for?"""
+        """True if the last command made something due earlier than the ticker expects."""
         at, until = index.next_deadline_ms(self.state), self.sleeps_until_ms
         return self.seq >= self._snapshot_due or (at is not None and (until is None or at < until))
 
     def show_marks(self) -> None:
-        """Let a reader see the marks of calm markets. What SetMarks does, unsaid: the log hears of them before the next command."""
+        """Show the marks of calm markets to a reader. They are logged before the next command."""
         for coin, px in self._marks.items():
             self.state.markets[coin].see(px)
 
     # ── Keeping ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def save_clock(self, *, final: bool = False) -> None:
-        """Say on disk how far time has come, and how far it may be shown before the next time."""
+        """Save how far time has come, and the latest time that callers may see before the next save."""
         now = self.clock.now_ms()
         lease = 0 if final else int(LEASE_REAL_MS * self.clock.speed)
         self._ceiling_ms = now + lease
@@ -304,7 +302,7 @@ class Machine:
         self.log.save_clock(SavedClock(self.caught_ms, self._ceiling_ms, offset))
 
     def snapshot_if_due(self) -> bool:
-        """Begin a snapshot when one is due and write a piece of the one under way; True while there is more of it to write."""
+        """Start a snapshot if one is due, and write a piece of it. True while there is more to write."""
         if self._saving is None:
             if self.seq < self._snapshot_due or self.log.path is None:
                 return False
@@ -312,7 +310,7 @@ class Machine:
         return not self._save_on()
 
     def snapshot(self) -> None:
-        """Keep the whole state at once, so that the next start replays from here."""
+        """Save the whole state now, so that the next start replays from here."""
         while self._saving is not None:
             self._save_on(whole=True)
         if self.seq != self._snapshot_seq and self.log.path is not None:
@@ -321,11 +319,11 @@ class Machine:
 
     def _begin_saving(self) -> None:
         self._say_marks()
-        saving = Saving(self.state, tracked(self.state))
+        saving = SnapshotWriter(self.state, tracked(self.state))
         self._saving = saving, Snapshot(self.seq, self.state.now_ms, saving.head, self.chain, self.events)
 
     def _save_on(self, *, whole: bool = False) -> bool:
-        """Go on with the snapshot under way; True when it is queued for the disk, in one transaction."""
+        """Continue the current snapshot; True when it is queued for the disk in one transaction."""
         assert self._saving is not None
         saving, snapshot = self._saving
         if not saving.go_on(None) if whole else not saving.go_on():
@@ -337,9 +335,9 @@ class Machine:
         return True
 
     def become(
-        self, *, clock: ServiceClock, feed: Feed, state: State, seq: int, chain: bytes, events: int, known: str
+        self, *, clock: ServiceClock, feed: PriceFeed, state: State, seq: int, chain: bytes, events: int, known: str
     ) -> None:
-        """Go on as another state at another instant; its log is the caller's business."""
+        """Replace the state and its time. The caller replaces the log."""
         self.clock, self.feed, self.state, self.known = clock, feed, state, known
         self.generation += 1
         self.seq, self.chain, self.events = seq, chain, events
@@ -352,7 +350,7 @@ class Machine:
         self.moved.set()
 
     def say_marks(self) -> None:
-        """Have the log hear of all marks."""
+        """Log all marks."""
         self._say_marks()
 
     def _say_marks(self) -> None:
@@ -361,8 +359,8 @@ class Machine:
             self._apply(marks, self.state.now_ms)
 
     def _put_off(self, now_ms: int) -> None:
-        """Time that passed while the service was down counts for no dead-man switch. Said with what else that time has caused, so that a kill
-        in between leaves all of it, or nothing, to the next start."""
+        """Shift the deadlines of dead-man switches by the time that the service was down. The shift is logged together with everything else
+        that is due, so that after a kill the next start sees all of it or nothing."""
         assert self.down_since_ms is not None
         since_ms, self.down_since_ms = self.down_since_ms, None
         if any(account.guardians for account in peek_all(self.state)):
@@ -370,21 +368,21 @@ class Machine:
             self._apply(ShiftDeadlines(max(0, now_ms - since_ms), floor), max(since_ms, self.state.now_ms))
 
     def see_price(self, coin: str, px: int) -> None:
-        """The price that a calm market had when the service went down; the log need not have heard of it."""
+        """Note the price that a calm market had when the service stopped, which may not be in the log."""
         market = self.state.markets[coin]
         if market.mark != px and market.status != "settled":
             self._marks[coin] = px
 
     async def settle(self) -> None:
-        """Wait until all that has happened is on disk."""
+        """Wait until everything that has happened is on disk."""
         await self.log.settle()
 
 
 def _text(command: Command) -> str:
-    """What `codec.loads` reads."""
+    """The text of a command that `codec.loads` reads."""
     return to_json(codec.encode(command)).decode()
 
 
 def chain_of(chain: bytes, events: Sequence[Event], encode: Callable[[Event], Any] = codec.encode) -> bytes:
-    """The running hash of all events, one command's after the other's."""
+    """The running hash of all events, extended by the events of one command."""
     return hashlib.sha256(chain + to_json([encode(event) for event in events])).digest()

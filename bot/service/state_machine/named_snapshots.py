@@ -1,7 +1,6 @@
-"""The archive: named snapshots of the whole service beside its log, and the log's way back to one. Text in, text out; knows no rule.
+"""Named snapshots of the whole service, and the replacement of the log when one is restored. Text in, text out; no rules.
 
-Going back is one transaction: the log of the generation before is gone, and the new one begins with the snapshot. What a crash leaves is
-the one or the other, never both.
+A restore is one transaction: it deletes the old log and begins a new one with the snapshot. A crash leaves one or the other, never both.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from bot.clock import SystemClock
 from bot.errors import ConfigError
 from bot.service.state_machine.command_log import CommandLog, Push, Reply, Snapshot
 
-KEPT_MAX: Final = 64
+NAMED_SNAPSHOTS_MAX: Final = 64
 
 Replies = dict[tuple[str, str], Reply]
 
@@ -27,8 +26,8 @@ _GENERATION: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """Everything that makes the state of a service at `at_ms`. `known`: where its prices come from."""
+class NamedSnapshot:
+    """The whole state of a service at `at_ms`. `known`: where its prices come from."""
 
     name: str
     state: str = field(repr=False)
@@ -47,10 +46,10 @@ class Kept:
         return zlib.compress(json.dumps(body).encode(), 1)
 
     @staticmethod
-    def unpack(name: str, packed: bytes) -> Kept:
+    def unpack(name: str, packed: bytes) -> NamedSnapshot:
         body = json.loads(zlib.decompress(packed))
         pushes = tuple(Push(*push) for push in body["pushes"])
-        return Kept(
+        return NamedSnapshot(
             name,
             body["state"],
             body["seq"],
@@ -63,24 +62,24 @@ class Kept:
 
 
 class NamedSnapshots:
-    """The named snapshots of one log. Every method is synchronous and leaves nothing half on disk."""
+    """The named snapshots of one log. Every method is synchronous and atomic on disk."""
 
     def __init__(self, command_log: CommandLog) -> None:
         self._log = command_log
-        self._memory: dict[str, tuple[Kept, Replies]] = {}  # of a service without a file
+        self._memory: dict[str, tuple[NamedSnapshot, Replies]] = {}  # of a service without a file
 
     def names(self) -> set[str]:
         self._log.flush()
         return {*self._memory, *(name for (name,) in self._log.select("SELECT name FROM kept"))}
 
     def pushes(self) -> tuple[Push, ...]:
-        """Every price that was pushed in this generation."""
+        """Every price that was pushed since the log began."""
         self._log.flush()
         rows = self._log.select("SELECT seq, at_ms, coin, px, volume FROM pushes ORDER BY seq")
         return tuple(self._log.pushed) if self._log.path is None else tuple(Push(*row) for row in rows)
 
-    def keep(self, kept: Kept) -> None:
-        """Under its name, in place of what was there."""
+    def keep(self, kept: NamedSnapshot) -> None:
+        """Save it under its name. It replaces an older snapshot of that name."""
         if self._log.path is None:
             self._memory[kept.name] = (kept, self._log.replies_in_memory())
             return
@@ -95,19 +94,19 @@ class NamedSnapshots:
             ]
         )
 
-    def find(self, name: str) -> Kept | None:
-        """ConfigError: it is damaged."""
+    def find(self, name: str) -> NamedSnapshot | None:
+        """The snapshot of this name, or None. ConfigError if it is damaged."""
         if self._log.path is None:
             return self._memory[name][0] if name in self._memory else None
         self._log.flush()
         rows = self._log.select("SELECT body FROM kept WHERE name = ?", (name,))
         try:
-            return Kept.unpack(name, rows[0][0]) if rows else None
+            return NamedSnapshot.unpack(name, rows[0][0]) if rows else None
         except (zlib.error, ValueError):
-            raise ConfigError(f"the snapshot {name!r} is damaged; keep another under its name") from None
+            raise ConfigError(f"the snapshot {name!r} is damaged; save a new snapshot with this name") from None
 
     def replies(self, name: str) -> Replies:
-        """The answers that were kept for idempotency keys then."""
+        """The idempotency answers of a snapshot."""
         if self._log.path is None:
             return dict(self._memory[name][1])
         columns = "account, key, epoch, fingerprint, request_id, status, body"
@@ -115,18 +114,18 @@ class NamedSnapshots:
         return {(account, key): Reply(*rest) for account, key, *rest in rows}
 
     def forget(self) -> None:
-        """No snapshot is left."""
+        """Delete all snapshots."""
         self._memory = {}
         self._log.put_all([("DELETE FROM kept", ()), ("DELETE FROM kept_replies", ())])
 
     def empty_log(self) -> None:
-        """A new generation that begins with nothing. The caller writes its beginning and flushes, before anybody else has a turn."""
+        """Empty the log. The caller must write the new beginning and flush before the next request."""
         self._log.put_all([(f"DELETE FROM {table}", ()) for table in _GENERATION])  # noqa: S608  no outside text
         self._log.pushed = []
         self._log.replace_replies({})
 
-    def take_log_back(self, kept: Kept, replies: Replies | None = None) -> None:
-        """A new generation that begins with a snapshot. `replies`: its answers when it is another service's. As `empty_log`."""
+    def take_log_back(self, kept: NamedSnapshot, replies: Replies | None = None) -> None:
+        """Empty the log and begin it with a snapshot. `replies`: the answers, if the snapshot is another service's. See `empty_log`."""
         mine = replies is None and self._log.path is None
         memory = self._memory[kept.name][1] if mine else replies or {}
         self.empty_log()

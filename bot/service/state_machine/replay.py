@@ -1,4 +1,4 @@
-"""A command log applied again: the same commands give the same events, or the difference is an error."""
+"""Rebuilds the state from a snapshot and the command log. Checks that the same commands give the same events."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from bot.venue.state import State
 
 
 class ReplayError(BotError):
-    """The log does not lead to the state that it led to when it was written."""
+    """Replay of the log gives other events than when the log was written."""
 
 
 @dataclass(slots=True)
-class Place:
-    """How far the prices have been taken: everything at or before `at_ms`; of that instant only up to market `upto` when it is given."""
+class PricePosition:
+    """The position of the prices: all points at or before `at_ms`. With `upto`, of that instant only the markets up to `upto`."""
 
     at_ms: int
     upto: str | None = None
@@ -40,17 +40,17 @@ EMPTY_CHAIN: Final = hashlib.sha256(b"bracketbot event log 2").digest()
 
 @dataclass(slots=True)
 class Replayed:
-    """A state made again from a file."""
+    """A state rebuilt from a file."""
 
     state: State
     seq: int
     chain: bytes
     events: int
-    place: Place | None
+    place: PricePosition | None
 
 
 def replay(recovered: Recovered, path: str) -> Replayed:
-    """Snapshot and rows as the state that they make; ReplayError when their events are not those that were written."""
+    """Rebuild the state from the snapshot and the rows. ReplayError if the events differ from the logged ones."""
     snapshot = recovered.snapshot
     try:
         if snapshot is None:
@@ -60,7 +60,7 @@ def replay(recovered: Recovered, path: str) -> Replayed:
         else:
             state = assembled(snapshot.state, recovered.accounts, recovered.pages)
             index.rebuild(state)
-            made = Replayed(state, snapshot.seq, snapshot.chain, snapshot.events, Place(snapshot.at_ms))
+            made = Replayed(state, snapshot.seq, snapshot.chain, snapshot.events, PricePosition(snapshot.at_ms))
         for row in recovered.rows:
             assert row.seq == made.seq + 1, f"{path}: row {row.seq} follows {made.seq}"
             command = codec.loads(row.command)
@@ -75,13 +75,13 @@ def replay(recovered: Recovered, path: str) -> Replayed:
             if made.chain != row.chain:
                 raise ReplayError(_differs(path, row.seq))
             if isinstance(command, PricePoint):
-                made.place = Place(row.at_ms, command.coin)
+                made.place = PricePosition(row.at_ms, command.coin)
             elif isinstance(command, ListMarket | PayFunding) or (
                 isinstance(command, SetMarket) and command.external is not None
             ):
-                made.place = Place(row.at_ms - 1)  # The prices of that instant come after it.
+                made.place = PricePosition(row.at_ms - 1)  # The prices of that instant come after it.
             elif not isinstance(command, SetMarks | RunOverdue):  # After these prices of their instant may follow.
-                made.place = Place(row.at_ms)
+                made.place = PricePosition(row.at_ms)
     except (LookupError, TypeError, ValueError, AssertionError) as error:
         raise ReplayError(f"{_differs(path, None)} ({type(error).__name__}: {error})") from error
     return made

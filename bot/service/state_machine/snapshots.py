@@ -1,7 +1,7 @@
-"""Snapshots in small pieces: only accounts that were asked for since the last one are written again, a few at a time, each as it was then.
+"""Writes snapshots in small pieces: only the accounts that somebody used since the last snapshot, a few at a time.
 
-Whoever wants an account asks this mapping for it, the venue before it changes one too. So a snapshot that is under way writes an account down
-just before anybody can change it: what it keeps is the state of one instant, though the service goes on meanwhile. Holds no rule.
+Every access to an account goes through this mapping. A running snapshot therefore writes an account just before somebody can change it,
+and holds the state of one instant while the service continues.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from bot.venue.state import Account, Page, State
 
 EVENTS: Final = "event"
 TRADES: Final = "trade"
-STEP_NS: Final = 4_000_000  # how long callers may be kept waiting by a piece of a snapshot
+STEP_NS: Final = 4_000_000  # the longest delay that a piece of a snapshot may cause a caller
 
 
 class KeptAccount(NamedTuple):
-    """What a snapshot writes of one account: all that is in no page, and those pages that are not on disk yet."""
+    """The part of an account that a snapshot writes: everything outside pages, and pages that are not on disk yet."""
 
     account: str
     number: int
     body: str
     pages: list[tuple[str, Page]]  # with their kind
-    gone: list[tuple[str, int]]  # (kind, number): pages whose last record lies before that number go
+    gone: list[tuple[str, int]]  # (kind, number): pages whose last record is before that number are deleted
 
 
 class Accounts(dict[str, Account]):
-    """The accounts of a state, and which of them somebody asked for."""
+    """The accounts of a state; remembers which of them were used."""
 
     def __init__(self, accounts: dict[str, Account], *, saved: bool = False) -> None:
-        """`saved`: they stand on disk as they are here."""
+        """`saved`: the accounts are on disk as they are here."""
         super().__init__(accounts)
         self.asked: set[str] = set() if saved else set(accounts)
-        self.saving: Saving | None = None
+        self.saving: SnapshotWriter | None = None
         self._paged = {name: _paged(account) for name, account in accounts.items()} if saved else {}
 
     def __getitem__(self, name: str) -> Account:
@@ -79,7 +79,7 @@ class Accounts(dict[str, Account]):
                     self._ask(name)
 
     def keep(self, name: str) -> KeptAccount:
-        """An account as a snapshot writes it."""
+        """An account in the form that a snapshot writes."""
         account = dict.__getitem__(self, name)
         pages.fold(account)
         before, now = self._paged.get(name, _NOTHING), _paged(account)
@@ -103,8 +103,8 @@ class Accounts(dict[str, Account]):
         return KeptAccount(name, account.number, body, fresh, gone)
 
 
-class Saving:
-    """One snapshot under way: the state without its accounts, and the accounts that are still to be written down."""
+class SnapshotWriter:
+    """A running snapshot: the state without its accounts, and the accounts that are not written yet."""
 
     def __init__(self, state: State, accounts: Accounts) -> None:
         self.head = _text(replace(state, accounts={}, deadlines=[], fresh=[]))
@@ -115,13 +115,13 @@ class Saving:
         accounts.saving = self
 
     def take(self, name: str) -> None:
-        """Write this account down now, if it is one of those to be written: it may be changed next."""
+        """Write this account now if it is not written yet, because it may change next."""
         if name in self._left:
             del self._left[name]
             self.kept.append(self._accounts.keep(name))
 
     def go_on(self, budget_ns: int | None = STEP_NS) -> bool:
-        """Write down as many as the time allows; True when all are."""
+        """Write as many accounts as the time allows; True when all are written."""
         end = None if budget_ns is None else monotonic_ns() + budget_ns
         while self._left:
             name = next(iter(self._left))
@@ -140,7 +140,7 @@ def _text(value: object) -> str:
 
 
 def tracked(state: State, *, saved: bool = False) -> Accounts:
-    """The state's accounts, watched from now on."""
+    """The state's accounts as a mapping that remembers which were used."""
     accounts = state.accounts
     if not isinstance(accounts, Accounts):
         accounts = state.accounts = Accounts(accounts, saved=saved)
@@ -148,7 +148,7 @@ def tracked(state: State, *, saved: bool = False) -> Accounts:
 
 
 def assembled(head: str, bodies: Iterable[str], stored: Iterable[tuple[str, str, int, int, bytes]]) -> State:
-    """The state that a snapshot kept. A head that holds accounts itself is a whole one, of a restored snapshot."""
+    """The state of a snapshot. A head that holds accounts is whole, because it comes from a restored snapshot."""
     state: State = codec.loads(head)
     if state.accounts:
         tracked(state)
@@ -166,7 +166,7 @@ def assembled(head: str, bodies: Iterable[str], stored: Iterable[tuple[str, str,
 
 
 class _Paged(NamedTuple):
-    """What of an account stands in whole pages on disk: up to which numbers (exclusive), and which were the oldest."""
+    """The records of an account that are in whole pages on disk: the numbers they end at (exclusive), and the oldest ones."""
 
     events_end: int
     trades_end: int
@@ -187,7 +187,7 @@ def _paged(account: Account) -> _Paged:
 
 
 def _end_of(listed: list[Page], first: int) -> int:
-    """The number behind the last whole page."""
+    """The number after the last whole page."""
     whole = next((page for page in reversed(listed) if page.count == pages.PAGE), None)
     return first if whole is None else whole.first + whole.count
 

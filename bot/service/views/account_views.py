@@ -1,4 +1,4 @@
-"""Venue state written for the wire: plain dicts in exactly the fields of the interface. Reads only; whole answers are operations.py's."""
+"""Venue state as plain dicts with the fields of the interface. Reads only."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def opt(value: int | None) -> str | None:
 
 
 def num(value: int | None) -> int | float | None:
-    """A scaled figure as a JSON number, whole ones without a point."""
+    """A scaled integer as a JSON number; whole numbers without a decimal point."""
     if value is None:
         return None
     return value // E8 if value % E8 == 0 else float(format_e8(value))
@@ -127,7 +127,7 @@ def bracket(resolved: Bracket | None) -> Body | None:
 
 
 def _waiting_bracket(state: State, order: Order) -> Body | None:
-    """The bracket of a resting entry, resolved from its limit until the first fill arms it."""
+    """The bracket of a resting entry, computed from its limit price until the first fill arms it."""
     if order.armed or order.limit_px is None or (order.stop_leg is None and order.target_leg is None):
         return None
     market = state.markets[order.coin]
@@ -160,7 +160,7 @@ def order(state: State, account: Account, waiting: Order) -> Body:
 
 
 def is_listed(waiting: Order) -> bool:
-    """Open limits and armed triggers; what waits for its next point or still works is a Trade's matter."""
+    """True for open limit orders and armed triggers, which are the orders that lists show."""
     return waiting.status == "armed" or (waiting.status == "open" and waiting.kind == "limit")
 
 
@@ -176,7 +176,7 @@ def orders(state: State, account: Account, coin: str | None = None) -> list[Body
 
 
 def guardian_spec(spec: GuardianSpec) -> Body:
-    """A guardian as asked for: the fields that it has."""
+    """A guardian as it was requested."""
     body: Body = {
         "type": spec.type,
         "scope": spec.scope,
@@ -198,7 +198,7 @@ def guardian_spec(spec: GuardianSpec) -> Body:
 def guardian(account: Account, armed: Guardian) -> Body:
     spec = armed.spec
     floor = drawdown_floors.floor_of(account, armed) if spec.type == drawdown_floors.TYPE else None
-    # A floor that was just reached and an order's kill fall due at once, which is nobody's deadline to wait for.
+    # An equity floor and an order's kill act at once, so they have no deadline to show.
     waits = armed.status == "latched" or (floor is None and spec.type != "kill_switch")
     return {
         "id": guardian_id(account, armed.number),
@@ -328,7 +328,7 @@ def market(state: State, listed: Market, store: CandleStore, now_ms: int) -> Bod
     day = store.day(now_ms)
     held = sum(peek(state, name).positions[spec.coin].size for name in listed.holders)
     paid = outcome.is_paid(spec)
-    # An event's fee is rate * p * (1 - p) a share: that much of what a Yes costs now.
+    # An event market's fee per share is rate * p * (1 - p), shown relative to the price of Yes.
     fee_part = (outcome.PAYOUT - listed.mark, outcome.PAYOUT) if paid else (1, 1)
     settled = listed.status == "settled"
     return {
@@ -428,7 +428,7 @@ def health(state: State, account: Account) -> Body:
 
 
 def _venue(state: State) -> str:
-    """Whether markets take orders: degraded when one of them has closed for good before its end, halted when all have."""
+    """The venue's health: degraded if a market has closed for good before its end, halted if all have."""
     are_open = {market.status == "open" for market in state.markets.values() if market.status != "settled"}
     return "ok" if False not in are_open else "degraded" if True in are_open else "halted"
 

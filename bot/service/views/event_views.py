@@ -1,4 +1,4 @@
-"""Events written for the wire. One function an event class, picked by a table; hot, so plain dicts and nothing else."""
+"""Events as dicts of the interface. A table picks one function per event class. Plain dicts, because this code is hot."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def event(happened: Event) -> Body:
 
 
 def kind_of(happened: Event) -> tuple[str, str]:
-    """(type, subtype), what filters ask for."""
+    """(type, subtype), which filters match."""
     return _TYPES[type(happened)], getattr(happened, "subtype", "payment")
 
 
@@ -63,7 +63,7 @@ def _fill(e: Fill) -> Body:
 
 
 def _origin(body: Body, request_id: str | None, idempotency_key: str | None) -> Body:
-    """Whose request caused it; absent when nobody's."""
+    """Add the request that caused the event, if there is one."""
     if request_id is not None:
         body["requestId"] = request_id
     if idempotency_key is not None:

@@ -1,4 +1,4 @@
-"""Accounts read without changing what the next snapshot has to write."""
+"""Reads accounts without marking them for the next snapshot."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from bot.venue.state import Account, State
 
 
 def peek(state: State, name: str) -> Account:
-    """For readers: an account that they do not change."""
+    """An account for a reader that does not change it."""
     return dict.__getitem__(state.accounts, name)
 
 
 def peek_all(state: State) -> Iterable[Account]:
-    """The same, all of them in their order."""
+    """All accounts in order, for a reader that does not change them."""
     return dict.values(state.accounts)

@@ -1,4 +1,4 @@
-"""Answers: a status, a body and what came with it; a refusal as the interface's error object. Decides nothing, says everything."""
+"""Answers (status, body, headers) and refusals as the interface's error object."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bot.service.views.strict_json import dumps
 from bot.wire.base import json_number
 from bot.wire.errors import fields_of, message_of
 
-# What a reason of idempotency_conflict answers with: (status, retryable).
+# (status, retryable) by the reason of an idempotency_conflict.
 CONFLICTS: Final[dict[str, tuple[int, bool]]] = {
     "in_flight": (409, True),
     "fingerprint": (422, False),
@@ -23,12 +23,12 @@ CONFLICTS: Final[dict[str, tuple[int, bool]]] = {
     "expired": (409, False),
 }
 
-# Amounts that a body writes as a JSON number, not as text.
+# Amounts that are JSON numbers in a body, not text.
 NUMBERS: Final = frozenset({"usdAmount", "fraction", "maxExposureUsd", "maxDailyNotionalUsd"})
 
 
 class Answer(NamedTuple):
-    """What a caller gets. `body` is bytes, so that a replay is the very same."""
+    """A response. `body` is bytes, so that a replay is identical."""
 
     status: int
     body: bytes
@@ -40,7 +40,7 @@ class Answer(NamedTuple):
 
 
 class Refused(Exception):
-    """A refusal on its way out of an operation; carries the answer's status when it is not the code's own."""
+    """Carries a refusal out of an operation. `status` replaces the status of the code."""
 
     def __init__(self, refusal: Refusal, status: int | None = None, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(refusal.message)
@@ -56,7 +56,7 @@ def status_of(refusal: Refusal) -> tuple[int, bool]:
         return CONFLICTS.get(reason, (409, False))
     row = CODES[refusal.code]
     if (refusal.details or {}).get("oauthError") == "authorization_pending":
-        return row.status, True  # the device asks again until a person has decided
+        return row.status, True  # the device polls again until a person has decided
     return row.status, row.retryable
 
 
@@ -69,7 +69,7 @@ def refuse(
     status: int | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Answer:
-    """The error object. On order routes it always says whether an order was submitted."""
+    """The error object. On order routes it says whether an order was submitted."""
     own, retryable = status_of(refusal)
     error: dict[str, Any] = {
         "code": refusal.code,
@@ -88,7 +88,7 @@ def refuse(
 
 
 def _as_sent(fix: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A fix whose value can go into the next body as it is."""
+    """A fix whose value has the JSON type that the next request needs."""
     value = fix.get("value")
     if fix.get("field") not in NUMBERS or not isinstance(value, str):
         return fix
@@ -96,13 +96,13 @@ def _as_sent(fix: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def submitted_by(refusal: Refusal) -> bool | str:
-    """What a refusal means for the order that was asked for."""
+    """Whether the refused request submitted an order."""
     if refusal.code == "internal_error":
         return "unknown"
     if refusal.code == "idempotency_conflict":
         details = refusal.details or {}
         reason = details.get("reason")
-        # A used key or token knows its order; a copy that still runs may yet make one.
+        # A used key or token belongs to an order; a running copy may still make one.
         return (
             True if reason == "used_token" or details.get("tradeId") else "unknown" if reason == "in_flight" else False
         )
@@ -110,12 +110,12 @@ def submitted_by(refusal: Refusal) -> bool | str:
 
 
 def invalid(field_: str, text: str, allowed: Any = None, *, fix: dict[str, Any] | None = None) -> Refusal:
-    """A bad field, query or header: named in the message and in details.fields."""
+    """The refusal of a bad field, query or header. The message and details.fields name it."""
     problem = {"field": field_, "problem": text, "allowed": allowed}
     return Refusal("invalid_input", f"{field_} {text}", fix=fix, details={"fields": [problem]})
 
 
 def of_validation(error: ValidationError) -> Refusal:
-    """A broken schema as a refusal that names each field."""
+    """A schema error as a refusal that names each field."""
     fields = fields_of(error)
     return Refusal("invalid_input", message_of(fields), details={"fields": list(fields)})

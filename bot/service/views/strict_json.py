@@ -1,4 +1,4 @@
-"""JSON as this service reads and writes it: exact numbers, no duplicate names, no NaN, bounded depth; one canonical form for fingerprints."""
+"""Strict JSON: exact numbers, no duplicate names, no NaN, limited depth, and one canonical form for fingerprints."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pydantic_core import to_json
 from bot.wire.base import encode
 
 DEPTH_MAX: Final = 32
-DIGITS_MAX: Final = 400  # of one number; longer ones only cost memory
-EXPONENT_MAX: Final = 308  # as far as every JSON reader's double goes
+DIGITS_MAX: Final = 400  # of one number; a limit on memory
+EXPONENT_MAX: Final = 308  # the range of a double
 
 
 class BadJson(ValueError):
-    """The body is not the JSON that the service reads; the text says why, as it goes on behind "body"."""
+    """The body is not valid JSON for this service. The text completes a sentence that begins with "body"."""
 
 
 def parse(body: bytes) -> Any:
@@ -34,12 +34,12 @@ def parse(body: bytes) -> Any:
 
 
 def dumps(value: Any) -> bytes:
-    """A body as it goes out."""
+    """The bytes of a response body."""
     return to_json(value)
 
 
 def fingerprint(method: str, path: str, value: Any) -> str:
-    """SHA-256 of what was asked: the same request in other white space, order of names or spelling of numbers is the same."""
+    """SHA-256 of a request. White space, the order of names and the spelling of numbers do not change it."""
     return hashlib.sha256(f"{method} {path}\n{encode(_sorted(value))}".encode()).hexdigest()
 
 
@@ -101,7 +101,7 @@ def _integer(text: str) -> int:
 
 
 def _constant(text: str) -> Any:
-    raise BadJson(f"has {text}, which is no number of JSON")
+    raise BadJson(f"has {text}, which is not a JSON number")
 
 
 _DECODER: Final = json.JSONDecoder(

@@ -1,7 +1,7 @@
-"""Where a webhook may be sent: the form of its address, and which IP addresses may be connected to. Decides; http_delivery.py connects.
+"""Where a webhook may be sent: the allowed URLs and IP addresses. It only decides; http_delivery.py connects.
 
-Every address that a name resolves to is judged, after taking out the IPv4 address that IPv6 forms carry inside (mapped, compatible,
-NAT64, 6to4, Teredo), against this list of the IANA special-purpose registries and not against what a library calls private.
+Every address that a name resolves to is checked against this list of the IANA special-purpose registries. An IPv4 address inside an IPv6
+address (mapped, compatible, NAT64, 6to4, Teredo) is checked too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DENIED4: Final = tuple(
         "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
     )
 )  # fmt: skip
-_UNICAST6: Final = ipaddress.IPv6Network("2000::/3")  # the only global unicast space; all else is denied
+_UNICAST6: Final = ipaddress.IPv6Network("2000::/3")  # the only global unicast space; everything else is denied
 _DENIED6: Final = tuple(
     ipaddress.IPv6Network(text)
     for text in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")
@@ -46,12 +46,12 @@ _SIX_TO_FOUR: Final = ipaddress.IPv6Network("2002::/16")
 
 
 class TargetRefused(Exception):
-    """Not an address that the service sends to; the text says why, in words for its owner."""
+    """The service does not send to this address. The text tells the webhook's owner why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A webhook's address, taken apart."""
+    """The parts of a webhook's URL."""
 
     scheme: str
     host: str  # as written, without brackets
@@ -60,13 +60,13 @@ class Target:
 
     @property
     def authority(self) -> str:
-        """What the Host header says."""
+        """The value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.scheme == "https" else 80) else f"{host}:{self.port}"
 
 
 def target_of(url: str, *, private: bool) -> Target:
-    """The target of an address whose form is right. `private`: a service on loopback, where http and any port may be used too."""
+    """The target of a valid URL. `private`: the service is on loopback, so http and any port are allowed."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -75,7 +75,7 @@ def target_of(url: str, *, private: bool) -> Target:
     if parts.username is not None or parts.password is not None or "@" in parts.netloc:
         raise TargetRefused("must not carry a user name or password")
     if not host or "%" in host or "\\" in url:
-        raise TargetRefused("names no host that can be called")
+        raise TargetRefused("has no valid host name")
     if parts.scheme not in ("https", "http") or (parts.scheme == "http" and not private):
         raise TargetRefused("must be https")
     port = (443 if parts.scheme == "https" else 80) if port is None else port
@@ -86,12 +86,12 @@ def target_of(url: str, *, private: bool) -> Target:
     for address in literals(host):
         judge(address, private=private)
     if not private and (host.rstrip(".") == "localhost" or host.rstrip(".").endswith(".localhost")):
-        raise TargetRefused("names this machine itself")
+        raise TargetRefused("must not name the service's own machine")
     return target
 
 
 def literals(host: str) -> list[str]:
-    """The address that a host is, when it is one in any spelling that a resolver takes (`127.1`, `0x7f000001`, `2130706433`)."""
+    """The IP address that a host is, in any spelling that a resolver accepts (`127.1`, `0x7f000001`, `2130706433`)."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):
@@ -100,17 +100,17 @@ def literals(host: str) -> list[str]:
 
 
 def judge(text: str, *, private: bool) -> None:
-    """TargetRefused when this address, or the one that it carries inside, may not be connected to."""
+    """Raise TargetRefused if this address, or an IPv4 address inside it, is not allowed."""
     address = ipaddress.ip_address(text.partition("%")[0])
     inner = carried(address)
     if not all(_is_allowed(one, private=private) for one in (inner or (address,))):
-        raise TargetRefused(f"leads to {text}, which is not a public address")
+        raise TargetRefused(f"resolves to {text}, which is not a public address")
     if inner and address in _TEREDO:
-        raise TargetRefused(f"leads to {text}, a tunnel")
+        raise TargetRefused(f"resolves to {text}, which is a tunnel address")
 
 
 def carried(address: Address) -> tuple[IPv4, ...]:
-    """The IPv4 addresses inside an IPv6 one; none when it carries none."""
+    """The IPv4 addresses inside an IPv6 address."""
     if isinstance(address, IPv4):
         return ()
     low = IPv4(int(address) & 0xFFFFFFFF)
@@ -138,13 +138,13 @@ def _is_allowed(address: Address, *, private: bool) -> bool:
 
 
 async def system_resolve(host: str, port: int) -> list[str]:
-    """Every A and AAAA that the machine's resolver gives. OSError when there is none."""
+    """Every A and AAAA record of the system's resolver. OSError if there is none."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(info[4][0]) for info in found))
 
 
 async def addresses_of(target: Target, resolve: Resolve, *, private: bool) -> list[str]:
-    """Where to connect, asked anew each time. TargetRefused when any one of the addresses is not allowed; OSError when there is none."""
+    """The addresses to connect to, resolved on each call. TargetRefused if any address is not allowed; OSError if there is none."""
     found = await resolve(target.host, target.port)
     if not found:
         raise OSError(f"{target.host} has no address")

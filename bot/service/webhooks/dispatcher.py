@@ -1,8 +1,8 @@
-"""The courier: takes what the outbox owes to each endpoint on the published schedule, signed. One in flight an endpoint; all in real time.
+"""The webhook dispatcher: sends the outbox's deliveries, signed, on the published schedule. One request in flight per endpoint. Real time.
 
-Attempts of one delivery: at once, then 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h and 24 h after the one before, each gap +-10 %, never
-sooner than the receiver's Retry-After. Every 2xx is success. 410 disables the webhook ("gone"); so do ten failed attempts of one delivery
-while nothing else got through either ("failing"), a backlog beyond the outbox's bound ("backlog") and a secret that no longer opens ("secret_lost").
+Attempts of one delivery: at once, then 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h and 24 h after the previous one, each gap +-10 %, never
+sooner than the receiver's Retry-After. Every 2xx is success. A webhook is disabled after a 410 ("gone"), after ten failed attempts of one delivery
+without any success in between ("failing"), with too large a backlog ("backlog"), and if its secret cannot be decrypted ("secret_lost").
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 
 from bot.clock import Clock
-from bot.service.security.secret_sealing import SealBroken, Sealer
+from bot.service.security.secret_encryption import DecryptionFailed, SecretCipher
 from bot.service.state_machine.machine import Machine
 from bot.service.webhooks.outbox import Delivery, Endpoint, Outbox
 from bot.venue.commands import DisableWebhook
@@ -30,16 +30,16 @@ log = structlog.get_logger()
 SCHEDULE_MS: Final = tuple(
     1000 * seconds for seconds in (0, 5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
 )
-JITTER: Final = 0.1  # so that what failed together does not come back together
+JITTER: Final = 0.1  # so that deliveries that failed together are not retried together
 IN_FLIGHT_MAX: Final = 32  # endpoints at once
-REST_AFTER: Final = 5  # failures in a row; from then on the whole endpoint rests between attempts
+REST_AFTER: Final = 5  # failures in a row, after which the whole endpoint pauses between attempts
 REST_FIRST_MS: Final = 5_000
 REST_MAX_MS: Final = 300_000
 GONE: Final = 410
 
 
 class Post(Protocol):
-    """What the courier sends with."""
+    """The function that sends one delivery."""
 
     async def post(self, url: str, headers: dict[str, str], body: bytes) -> Outcome: ...
 
@@ -47,13 +47,13 @@ class Post(Protocol):
 
 
 class WebhookDispatcher:
-    """Runs on the event loop beside the ticker. `post` None: a Poster, made when there is something to send."""
+    """Runs on the event loop. `post` None: an HttpDelivery, made when there is something to send."""
 
     def __init__(
         self,
         machine: Machine,
         outbox: Outbox,
-        sealer: Sealer,
+        cipher: SecretCipher,
         clock: Clock,
         *,
         private: bool,
@@ -62,35 +62,35 @@ class WebhookDispatcher:
     ) -> None:
         self._machine = machine
         self._outbox = outbox
-        self._sealer = sealer
+        self._cipher = cipher
         self._clock = clock
         self._private = private
         self._post = post
         self._chance = Random() if chance is None else chance
-        self._bell = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._broken: BaseException | None = None
 
-    def ring(self) -> None:
-        """Something may be due."""
-        self._bell.set()
+    def wake(self) -> None:
+        """Check for due deliveries now."""
+        self._wakeup.set()
 
     def next_due_ms(self) -> int | None:
-        """When the next attempt is due; None when nothing is owed."""
+        """When the next attempt is due; None if the outbox is empty."""
         return min((due for one in self._outbox.owing() if (due := one.due_ms()) is not None), default=None)
 
     async def run(self) -> None:
-        """Deliver until cancelled. Our own mistake in an attempt ends it: it is raised here."""
+        """Deliver until cancelled. Raises an unexpected error of an attempt."""
         try:
             while True:
-                self._bell.clear()
+                self._wakeup.clear()
                 self._start_due()
                 if self._broken is not None:
                     raise self._broken
                 due = self.next_due_ms() if len(self._tasks) < IN_FLIGHT_MAX else None
                 wait = None if due is None else max(0.001, (due - self._clock.now_ms()) / 1000)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._bell.wait(), wait)
+                    await asyncio.wait_for(self._wakeup.wait(), wait)
         finally:
             await self._break_off()
 
@@ -125,32 +125,32 @@ class WebhookDispatcher:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self._broken = self._broken or task.exception()
-        self._bell.set()
+        self._wakeup.set()
 
     # ── One attempt ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _attempt(self, endpoint: Endpoint, delivery: Delivery) -> None:
         hook = endpoint.hook
         try:
-            await self._machine.settle()  # Nobody hears of what a crash could still undo.
+            await self._machine.settle()  # Send only events that a crash cannot undo.
             try:
-                key = self._sealer.open(hook.sealed, hook.account)
-            except SealBroken:
+                key = self._cipher.decrypt(hook.sealed, hook.account)
+            except DecryptionFailed:
                 self._disable(hook.id, "secret_lost")
                 return
-            post = self._post or await self._poster()
+            post = self._post or await self._open_post()
             outcome = await post.post(hook.url, self._headers(key, delivery), delivery.body)
         except asyncio.CancelledError:
             self._outbox.gave_back(endpoint, delivery)
             raise
-        if self._outbox.endpoints.get(hook.id) is endpoint:  # Otherwise it was removed meanwhile.
+        if self._outbox.endpoints.get(hook.id) is endpoint:  # Otherwise the owner has removed the webhook.
             self._note(endpoint, delivery, outcome)
 
-    async def _poster(self) -> Post:
-        """Loaded beside the loop, when it is needed: the import of httpx takes longer than an order may wait."""
-        posting = await asyncio.to_thread(import_module, "bot.service.webhooks.http_delivery")
+    async def _open_post(self) -> Post:
+        """Import httpx in a thread on first use, because the import would delay orders."""
+        http_delivery = await asyncio.to_thread(import_module, "bot.service.webhooks.http_delivery")
         if self._post is None:
-            self._post = posting.Poster(private=self._private, clock=self._clock)
+            self._post = http_delivery.HttpDelivery(private=self._private, clock=self._clock)
         return self._post
 
     def _headers(self, key: bytes, delivery: Delivery) -> dict[str, str]:
@@ -191,7 +191,7 @@ class WebhookDispatcher:
         return now_ms + max(int(gap), outcome.retry_after_ms)
 
     def _rest(self, endpoint: Endpoint, outcome: Outcome, now_ms: int) -> None:
-        """An endpoint that keeps failing, or asks for peace, is left alone as a whole, so that a long queue is not a long knocking."""
+        """Pause an endpoint that keeps failing, or sent Retry-After, so that a long queue does not become many requests."""
         rest = outcome.retry_after_ms
         if endpoint.failures >= REST_AFTER:
             rest = max(rest, min(REST_MAX_MS, REST_FIRST_MS * 2 ** min(endpoint.failures - REST_AFTER, 10)))

@@ -1,4 +1,4 @@
-"""One webhook delivery over HTTP: to a checked address, with an end. Judges the answer; knows no schedule. The service's only HTTP client."""
+"""Sends one webhook delivery over HTTP to a checked address, with timeouts. Knows no schedule. The service's only HTTP client."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from bot.wire.dates import parse_date
 
 TOTAL_SECONDS: Final = 15.0  # for everything: name, connection, TLS, request, answer
 CONNECT_SECONDS: Final = 5.0
-REPLY_BYTES_MAX: Final = 64 * 1024  # nobody reads the answer's body; a longer one is broken off
+REPLY_BYTES_MAX: Final = 64 * 1024  # the response body is not used; a longer one ends the attempt
 RETRY_AFTER_MAX_MS: Final = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an attempt ended. `status` None: no answer came. `problem` is for the log and empty when it went well."""
+    """The result of an attempt. `status` None: no response came. `problem` is for the log; empty after a success."""
 
     status: int | None
     problem: str = ""
@@ -35,7 +35,7 @@ class Outcome:
 
 
 class HttpDelivery:
-    """Posts. No redirects, no proxies of the environment, no connection and no cookie kept: the next attempt resolves and checks anew."""
+    """Posts without redirects, proxies, cookies or kept connections, so that every attempt resolves and checks the address again."""
 
     def __init__(
         self,
@@ -50,9 +50,9 @@ class HttpDelivery:
         self._clock = clock
         self._resolve = resolve
         self._total = total_seconds
-        # A connection belongs to one name and its TLS check; kept ones are found again by address alone.
+        # No kept connections: httpx would reuse them by address, without the TLS check of the name.
         limits = httpx.Limits(max_keepalive_connections=0)
-        # What a jar took in would be sent to nobody, and never let go.
+        # Refuse cookies, which would only fill memory.
         nobodys = DefaultCookiePolicy(allowed_domains=())
         self._http = httpx.AsyncClient(
             cookies=CookieJar(nobodys),
@@ -65,7 +65,7 @@ class HttpDelivery:
         )
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Outcome:
-        """One attempt; every way in which it can go wrong is an Outcome."""
+        """Make one attempt. Every failure is an Outcome."""
         try:
             async with asyncio.timeout(self._total):
                 target = target_of(url, private=self.private)
@@ -79,7 +79,7 @@ class HttpDelivery:
             return Outcome(None, f"{type(error).__name__}: {error}"[:200])
 
     async def _first(self, target: Target, addresses: list[str], headers: Mapping[str, str], body: bytes) -> Outcome:
-        """At the first address that takes a connection."""
+        """Send to the first address that accepts a connection."""
         for address in addresses[:-1]:
             try:
                 return await self._to(target, address, headers, body)
@@ -122,7 +122,7 @@ class HttpDelivery:
 
 
 def _retry_after_ms(headers: Mapping[str, str], now_ms: int) -> int:
-    """How long the receiver asks us to wait: seconds or a date; 0 when it says nothing that can be read."""
+    """The receiver's Retry-After in milliseconds, from seconds or a date; 0 without a valid one."""
     text = headers.get("retry-after", "").strip()
     if text.isascii() and text.isdigit():
         return min(int(text[:9]) * 1000, RETRY_AFTER_MAX_MS)

@@ -1,7 +1,7 @@
-"""The outbox: which deliveries are owed to which webhook, and how each endpoint has been answering. Durable beside the command log; sends nothing.
+"""The outbox: the pending deliveries of each webhook, and the health of each endpoint. Durable beside the command log. It sends nothing.
 
-A delivery is written in the same transaction as the event that it carries and goes in the one that writes down its success, so a crash
-anywhere repeats a delivery (same id, same body) and never loses one. All instants here are real time but `shown_ms`, which owners are told.
+A delivery is written in the transaction of its event, and deleted in the transaction that records its success. A crash may therefore repeat a
+delivery (same id, same body) but never loses one. All times are real time except `shown_ms`, which owners see.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from bot.service.views.strict_json import dumps
 from bot.venue.events import Event
 from bot.venue.state import State, Webhook, event_id
 
-BACKLOG_MAX: Final = (
-    10_000  # deliveries owed to one endpoint; one that is further behind is disabled, so that it costs no more
-)
+BACKLOG_MAX: Final = 10_000  # pending deliveries of one endpoint; an endpoint with more is disabled
 
 _OWE: Final = (
     "INSERT INTO deliveries (seq, webhook, event, body, attempts, first_ms, due_ms) VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -38,7 +36,7 @@ _RESTED: Final = "DELETE FROM rests WHERE webhook = ?"
 
 @dataclass(slots=True)
 class Delivery:
-    """One event on its way to one endpoint. `first_ms` is its first attempt, 0 before."""
+    """One event for one endpoint. `first_ms`: the time of its first attempt, 0 before it."""
 
     seq: int
     event: str
@@ -50,8 +48,8 @@ class Delivery:
 
 @dataclass(slots=True)
 class Endpoint:
-    """An active webhook. `last_ms` is on the service's clock. `failures` in a row; `busy` while one delivery is in flight; before `rest_ms`
-    nothing is sent."""
+    """An active webhook. `last_ms` is on the service's clock. `failures`: in a row. `busy`: a delivery is in flight. Nothing is sent before
+    `rest_ms`."""
 
     hook: Webhook
     wanted: frozenset[str] | None
@@ -67,20 +65,20 @@ class Endpoint:
         return self.wanted is None or kind in self.wanted or f"{kind}.{subtype}" in self.wanted
 
     def due_ms(self) -> int | None:
-        """When the next delivery may be tried; None when none is owed or one is in flight."""
+        """When the next delivery may be tried; None if none is pending or one is in flight."""
         if self.busy or not self.queue:
             return None
         return max(self.queue[0][0], self.rest_ms)
 
     def take(self) -> Delivery:
-        """The delivery to try now; the endpoint is busy until its outcome is noted."""
+        """Take the delivery to try now. The endpoint is busy until the outcome is recorded."""
         assert not self.busy
         self.busy = True
         return heapq.heappop(self.queue)[2]
 
 
 class Outbox:
-    """Everything owed. Every method is synchronous and for the event loop's thread."""
+    """All pending deliveries. Every method is synchronous; call it on the event loop's thread."""
 
     def __init__(self, command_log: CommandLog, clock: Clock) -> None:
         self._log = command_log
@@ -88,13 +86,13 @@ class Outbox:
         self._seq = 0
         self.endpoints: dict[str, Endpoint] = {}
         self._by_account: dict[str, list[Endpoint]] = {}
-        self._health: dict[str, Endpoint] = {}  # of disabled webhooks: what their owner still sees
-        self._owing: dict[str, Endpoint] = {}  # those with something in their queue, so that nobody walks through all
-        self.overfull: list[str] = []  # endpoints that the courier has to disable
-        self._others: frozenset[str] = frozenset()  # sealed secrets of webhooks that another service serves
+        self._health: dict[str, Endpoint] = {}  # of disabled webhooks; their owner still sees it
+        self._owing: dict[str, Endpoint] = {}  # endpoints with a pending delivery, so that no loop visits all endpoints
+        self.overfull: list[str] = []  # endpoints that the dispatcher must disable
+        self._others: frozenset[str] = frozenset()  # encrypted secrets of the webhooks that another service serves
 
     def load(self, state: State) -> None:
-        """Take up what a file knows; also after the state was replaced by another."""
+        """Load the pending deliveries and endpoint health from the file."""
         self.endpoints, self._by_account, self._health, self._owing = {}, {}, {}, {}
         for hook in state.webhooks.values():
             self.add(hook)
@@ -119,7 +117,7 @@ class Outbox:
                 self._log.put_all([(_DONE, (seq,))])
 
     def begin(self, state: State, *, silent: bool = False) -> None:
-        """Another state: what was owed belongs to the one before. `silent`: its webhooks are somebody else's to serve, also in a state of later."""
+        """Start with a replaced state and no pending deliveries. `silent`: another service serves the webhooks of this state, so never send to them."""
         self.endpoints, self._by_account, self._health, self._owing, self.overfull = {}, {}, {}, {}, []
         if silent:
             self._others = frozenset(hook.sealed for hook in state.webhooks.values())
@@ -128,7 +126,7 @@ class Outbox:
                 self.add(hook)
 
     def add(self, hook: Webhook) -> None:
-        """A webhook of the state, from now on."""
+        """Serve a webhook of the state."""
         endpoint = Endpoint(hook, None if hook.types is None else frozenset(hook.types))
         if hook.disabled is not None:
             self._health[hook.id] = endpoint
@@ -137,7 +135,7 @@ class Outbox:
         self._by_account.setdefault(hook.account, []).append(endpoint)
 
     def owing(self) -> list[Endpoint]:
-        """Endpoints with something to send."""
+        """Endpoints with pending deliveries."""
         for name in [name for name, one in self._owing.items() if not one.queue]:
             del self._owing[name]
         return list(self._owing.values())
@@ -147,7 +145,7 @@ class Outbox:
         self._owing[endpoint.hook.id] = endpoint
 
     def drop(self, webhook: str, *, keep_health: bool = False) -> None:
-        """Owe this endpoint nothing any more. `keep_health`: it was disabled, and its owner shall see how it ended."""
+        """Delete this endpoint's deliveries. `keep_health`: it was disabled, and its owner still sees its health."""
         endpoint = self.endpoints.pop(webhook, None)
         statements: list[Statement] = [(_DROP, (webhook,)), (_RESTED, (webhook,))]
         if endpoint is not None:
@@ -170,7 +168,7 @@ class Outbox:
     # ── Owing ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def owe(self, events: Iterable[Event]) -> list[Statement]:
-        """Queue what just happened; answers the statements that belong into its transaction."""
+        """Queue deliveries for new events. Returns the statements for the transaction of those events."""
         statements: list[Statement] = []
         if not self._by_account:
             return statements
@@ -208,7 +206,7 @@ class Outbox:
     def failed(
         self, endpoint: Endpoint, delivery: Delivery, status: int | None, *, shown_ms: int, due_ms: int | None
     ) -> None:
-        """`due_ms` None: it was the last attempt."""
+        """Record a failed attempt. `due_ms` None: it was the last attempt."""
         endpoint.last_ms, endpoint.last_status = shown_ms, status
         endpoint.failures += 1
         endpoint.busy = False
@@ -220,13 +218,13 @@ class Outbox:
         self._log.put_all([statement, self._health_row(endpoint)])
 
     def rest(self, endpoint: Endpoint, until_ms: int) -> None:
-        """Send nothing to it before that instant."""
+        """Send nothing to this endpoint before that time."""
         if until_ms > endpoint.rest_ms:
             endpoint.rest_ms = until_ms
             self._log.put_all([(_REST, (endpoint.hook.id, until_ms))])
 
     def gave_back(self, endpoint: Endpoint, delivery: Delivery) -> None:
-        """The attempt was broken off by our own stop: it counts for nothing."""
+        """Put back a delivery whose attempt was cancelled because the service stops."""
         endpoint.busy = False
         self._push(endpoint, delivery)
 

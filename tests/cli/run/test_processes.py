@@ -83,7 +83,10 @@ def test_a_port_in_use_is_one_line_with_the_way_out() -> None:
         out, err = process.communicate(timeout=WAIT_S)
     assert process.returncode == 1
     assert out == ""
-    assert err == f"error: port {port} on 127.0.0.1 is in use; stop what uses it, or choose another with --port\n"
+    assert (
+        err
+        == f"error: port {port} on 127.0.0.1 is in use; stop the program that uses it, or choose another port with --port\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from bot.service.host import HostOptions
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--allow-origin", "app.example"], "is no origin"),
-        (["--allow-origin", "https://app.example/path"], "is no origin"),
-        (["--host", "0.0.0.0", "--private-webhooks"], "loopback only"),
+        (["--allow-origin", "app.example"], "is not an origin"),
+        (["--allow-origin", "https://app.example/path"], "is not an origin"),
+        (["--host", "0.0.0.0", "--private-webhooks"], "only a service on loopback"),
         (["--invite-codes", "{folder}/none"], "cannot be read"),
-        (["--invite-codes", "{folder}/empty"], "holds no code"),
+        (["--invite-codes", "{folder}/empty"], "has no codes"),
         (["--invite-codes", "{folder}/short"], "code 2 must have 6 to 64 characters"),
     ],
 )

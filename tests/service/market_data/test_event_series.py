@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bot.service.market_data.event_series import Series
+from bot.service.market_data.event_series import EventSeries
 from bot.service.market_data.instruments import CATALOGUE
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
 from tests.service.http.test_gateway import assert_refused
@@ -107,7 +107,7 @@ async def test_a_restore_and_a_held_service_know_later_markets_too(open_box: Ope
 
 
 def test_later_markets_of_a_kind_are_not_all_alike_and_never_foregone() -> None:
-    series = Series(dict(CATALOGUE), seed=1, start_ms=START_MS, is_held=False)
+    series = EventSeries(dict(CATALOGUE), seed=1, start_ms=START_MS, is_held=False)
     for coin in ("event:HOME-WIN", "event:RAIN-TOMORROW", "event:TREATY-SIGNED", "event:CPI-ABOVE-3"):
         at, seen = START_MS - START_MS % HOUR_MS, []
         for _ in range(30):

@@ -12,7 +12,7 @@ import pytest
 from bot.service.market_data.candles import CandleStore, merge
 from bot.service.market_data.event_odds import EventMarket
 from bot.service.market_data.instruments import CATALOGUE, starting_at
-from bot.service.market_data.price_feed import HISTORY_BARS, Feed, RecordedSource, SimulatedSource, points_of
+from bot.service.market_data.price_feed import HISTORY_BARS, PriceFeed, RecordedSource, SimulatedSource, points_of
 from bot.service.market_data.simulator import Candle, SimulatedMarket, path_of
 from bot.venue.commands import Heartbeat
 from bot.venue.state import Market
@@ -49,13 +49,13 @@ def simulated(coin: str, seed: int = 1, start_ms: int = START_MS) -> SimulatedSo
     return SimulatedSource(market, start_ms)
 
 
-def feed_at(coins: tuple[str, ...], at_ms: int, seed: int = 1) -> Feed:
-    feed = Feed({coin: simulated(coin, seed) for coin in coins})
+def feed_at(coins: tuple[str, ...], at_ms: int, seed: int = 1) -> PriceFeed:
+    feed = PriceFeed({coin: simulated(coin, seed) for coin in coins})
     feed.start(at_ms)
     return feed
 
 
-def pages(feed: Feed, coin: str, at_ms: int) -> dict[str, Any]:
+def pages(feed: PriceFeed, coin: str, at_ms: int) -> dict[str, Any]:
     return {name: feed.store(coin).page(name, 5000, at_ms) for name in INTERVAL_MS}
 
 
@@ -113,7 +113,7 @@ def test_walking_there_and_starting_there_are_the_same() -> None:
 
 
 def test_a_start_in_the_middle_of_an_instant_leaves_the_later_markets_to_come() -> None:
-    feed = Feed({coin: simulated(coin) for coin in ("BTC", "ETH", "SOL")})
+    feed = PriceFeed({coin: simulated(coin) for coin in ("BTC", "ETH", "SOL")})
     feed.start(START_MS, upto="ETH")
     assert (feed.next_ms(), feed.pop().coin) == (START_MS, "SOL")
     assert feed.next_ms() == START_MS + 20_000

@@ -30,7 +30,7 @@ NEXT = "1750000080000,105,106,104,105,0"
         (f"{HEADER}\n1750000020001,100,110,90,105,1", "row 2: ts 1750000020001 is not the start of a minute"),
         (f"{HEADER}\nnow,100,110,90,105,1", "row 2: ts 'now' is not an integer"),
         (f"{HEADER}\n{NEXT}\n{GOOD}", "row 3: ts 1750000020000 comes after 1750000080000"),
-        (f"{HEADER}\n{GOOD}\n{GOOD}", "row 3: ts 1750000020000 is there twice"),
+        (f"{HEADER}\n{GOOD}\n{GOOD}", "row 3: ts 1750000020000 appears twice"),
         (f"{HEADER}\n1750000020000,100,90,110,105,1", "row 2: high 90 is below low 110"),
         (f"{HEADER}\n1750000020000,120,110,90,105,1", "row 2: open lies outside low..high"),
         (f"{HEADER}\n1750000020000,100,110,90,80,1", "row 2: close lies outside low..high"),
@@ -62,7 +62,7 @@ def test_a_zipped_file_reads_like_a_plain_one(tmp_path: Path) -> None:
 def test_broken_files_are_named(tmp_path: Path) -> None:
     cut = tmp_path / "cut.csv.gz"
     cut.write_bytes(gzip.compress(f"{HEADER}\n{GOOD}\n".encode() * 50)[:-20])
-    with pytest.raises(ConfigError, match="not a whole gzip file|row"):
+    with pytest.raises(ConfigError, match="not a complete gzip file|row"):
         read_candles(cut, sz_decimals=5)
     binary = tmp_path / "b.csv"
     binary.write_bytes(b"ts,\xff\xfe")

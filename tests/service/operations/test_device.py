@@ -147,7 +147,7 @@ async def test_a_page_whose_request_was_decided_elsewhere_takes_the_next_code(bo
     assert "Denied" in (await other.press("deny", name="x", scope="read")).text
     box.http.cookies = mine
     late = await page.press("approve", name="x", scope="read")
-    assert (late.status_code, "decided already" in late.text) == (400, True)
+    assert (late.status_code, "already decided it" in late.text) == (400, True)
     assert (await page.press("code", userCode=second["userCode"])).status_code == 200
     assert "sign in first" in (await page.press("approve", name="x", scope="read")).text
     await page.press("key", apiKey=caller.opened["apiKey"])
@@ -231,10 +231,10 @@ async def test_only_an_owner_decides_and_only_with_what_is_offered(
     box: Box, caller: Caller, patient: list[int]
 ) -> None:
     reader, started, page = await make(caller, scopes=["read"]), await start(box), Page(box)
-    assert "not the owner" in (await page.sign_in(started, reader)).text
+    assert "only the owner" in (await page.sign_in(started, reader)).text
     assert "sign in first" in (await page.press("approve", name="x", scope="read")).text
     await page.press("key", apiKey="bbk_test_nonsense")
-    assert "not known" in page.last.text
+    assert "is unknown" in page.last.text
     await page.press("key", apiKey=caller.opened["apiKey"])
     for scope in ([], ["admin"], ["read", "admin"]):
         assert (await page.press("approve", name="x", scope=scope)).status_code == 400

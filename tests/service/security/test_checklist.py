@@ -277,7 +277,7 @@ async def test_a_page_in_the_list_may_ask_and_read_and_no_other_may(open_box: Op
     page, evil = "https://app.example", "https://evil.example"
     box = await open_box(origins=(page + "/",))
     caller = await box.caller()
-    app = box.service.door
+    app = box.service.asgi_app
     assert isinstance(app, CrossOrigin)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as http:
         asked = {"Origin": page, "Access-Control-Request-Method": "POST"}
@@ -387,5 +387,5 @@ async def cut(box: Box, caller: Caller, call: Any, turns: int, how: str) -> bool
 
 def test_the_pages_in_the_list_must_be_origins() -> None:
     for wrong in ("app.example", "https://app.example/path", "ftp://app.example", "*", ""):
-        with pytest.raises(Exception, match="is no origin"):
+        with pytest.raises(Exception, match="is not an origin"):
             build(HostOptions(clock="manual", origins=(wrong,)))

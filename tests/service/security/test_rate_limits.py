@@ -45,7 +45,7 @@ def test_a_clock_is_written_in_words(text: str, speed: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "0.5x", "3601x", "-1", "nan", "infx", "soon"])
 def test_other_words_are_no_clock(text: str) -> None:
-    with pytest.raises(ConfigError, match="real, manual or a speed"):
+    with pytest.raises(ConfigError, match="must be real, manual, or a speed"):
         parse_clock(text)
 
 

@@ -267,7 +267,7 @@ async def test_a_file_that_is_not_a_database_or_not_ours_is_refused_and_left_alo
     other = tmp_path / "other.db"
     with sqlite3.connect(other) as raw:
         raw.execute("CREATE TABLE t (a)")
-    with pytest.raises(ConfigError, match="something else"):
+    with pytest.raises(ConfigError, match="another program's database"):
         build(options(other))
     with pytest.raises(ConfigError):
         build(options(tmp_path / "no" / "such" / "folder.db"))
@@ -277,7 +277,7 @@ async def test_a_file_that_is_not_a_database_or_not_ours_is_refused_and_left_alo
 
 async def test_a_file_in_use_is_refused(open_box: OpenBox, tmp_path: Path) -> None:
     await open_box(db=tmp_path / "s.db")
-    with pytest.raises(BotError, match="in use by another service") as caught:
+    with pytest.raises(BotError, match="another service uses this file") as caught:
         build(options(tmp_path / "s.db"))
     assert caught.value.exit_code not in NO_RESTART, "that one may just be ending"
 
@@ -322,7 +322,7 @@ async def test_a_clock_that_is_behind_may_be_set_by_the_next_start(tmp_path: Pat
     with sqlite3.connect(db) as raw:
         raw.execute("UPDATE clock SET ceiling_ms = ceiling_ms + 3600000, offset_ms = 0")
     for _ in range(2):  # The first has let the file go.
-        with pytest.raises(BotError, match="s behind what the database has seen") as caught:
+        with pytest.raises(BotError, match="s behind the latest time in the database") as caught:
             build(real)
         assert caught.value.exit_code not in NO_RESTART
 

@@ -11,7 +11,7 @@ import pytest
 
 from bot.service.state_machine import machine as machine_module
 from bot.service.state_machine.machine import SNAPSHOT_EVERY
-from bot.service.state_machine.snapshots import Saving, tracked
+from bot.service.state_machine.snapshots import SnapshotWriter, tracked
 from bot.service.views.read_access import peek_all
 from bot.venue import codec
 from bot.venue.state import Account
@@ -42,7 +42,7 @@ async def test_a_snapshot_in_pieces_keeps_the_instant_at_which_it_was_begun(open
     machine = box.service.machine
     accounts = tracked(machine.state)
     then = {account.id: plain(account) for account in peek_all(machine.state)}
-    saving = Saving(machine.state, accounts)
+    saving = SnapshotWriter(machine.state, accounts)
     chance = Random(1)
     steps = 0
     while not saving.go_on(0):  # One account at a time.

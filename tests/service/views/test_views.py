@@ -323,7 +323,7 @@ async def test_the_page_of_a_wallet_is_escaped_and_loads_nothing(box: Box) -> No
     assert "\u202e" not in answer.text
     assert "\x1b" not in answer.text
     assert (await box.http.get("/watch/zz")).json()["error"]["code"] == "invalid_input"
-    assert "no account here" in (await box.http.get(f"/watch/{STRANGER}")).text
+    assert "no account on this service" in (await box.http.get(f"/watch/{STRANGER}")).text
 
 
 async def test_a_stand_is_worth_what_the_ledger_says(open_box: OpenBox) -> None:

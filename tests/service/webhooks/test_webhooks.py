@@ -22,7 +22,7 @@ from bot.clock import ManualClock, SystemClock
 from bot.service.host import HostOptions, build
 from bot.service.state_machine.command_log import CommandLog
 from bot.service.views import strict_json
-from bot.service.webhooks import dispatcher as couriers
+from bot.service.webhooks import dispatcher as dispatcher_module
 from bot.service.webhooks import outbox
 from bot.service.webhooks.http_delivery import HttpDelivery
 from bot.wire import signing
@@ -120,7 +120,7 @@ async def test_a_type_that_no_event_has_is_taken_told_and_matches_nothing(box: B
     body = {"url": "http://127.0.0.1:9/", "types": ["dividend", "fill", "x" * 64]}
     made = await caller.post("/v1/webhooks", body)
     assert (made["types"], [one["code"] for one in made["warnings"]]) == (body["types"], ["unknown_type"] * 2)
-    assert made["warnings"][0]["message"].startswith("no event has the type dividend; there are fill, order, ")
+    assert made["warnings"][0]["message"].startswith("there is no event type dividend; the types are fill, order, ")
     assert "warnings" not in (await caller.get("/v1/webhooks"))["webhooks"][0]
     (endpoint,) = box.service.outbox.endpoints.values()
     assert [kind for kind in EVENT_SUBTYPES if endpoint.wants(kind, EVENT_SUBTYPES[kind][0])] == ["fill"]
@@ -149,7 +149,7 @@ async def test_a_service_beyond_loopback_calls_no_private_address_and_cannot_be_
         ):
             answer = await caller.send("POST", "/v1/webhooks", {"url": url})
             assert (url, answer.status_code) == (url, 400)
-    with pytest.raises(Exception, match="loopback only"):
+    with pytest.raises(Exception, match="only a service on loopback"):
         build(HostOptions(host="0.0.0.0", webhooks_private=True))
 
 
@@ -206,16 +206,16 @@ async def test_the_schedule_is_ten_attempts_in_75_hours_with_one_id_and_then_the
         caller, hook = await hooked(box, receiver.url, types=["fill"])
         await order(caller)
         at = [REAL_MS]
-        courier = box.service.courier
+        dispatcher = box.service.dispatcher
         for number in range(1, 10):
             await receiver.until(number)
-            due = await until(courier.next_due_ms)
+            due = await until(dispatcher.next_due_ms)
             clock.set(due - 1)
-            courier.ring()
+            dispatcher.wake()
             await asyncio.sleep(0.02)
             assert len(receiver.got) == number, "too early"
             clock.set(due)
-            courier.ring()
+            dispatcher.wake()
             at.append(due)
             await receiver.until(number + 1)
         for gap, planned in zip((b - a for a, b in pairwise(at)), SCHEDULE_S, strict=True):
@@ -257,11 +257,11 @@ async def test_whatever_is_no_2xx_with_a_short_body_is_a_failure_and_is_repeated
         caller, hook = await hooked(box, receiver.url, types=["fill"])
         await order(caller)
         await receiver.until(1)
-        due = await until(box.service.courier.next_due_ms)
+        due = await until(box.service.dispatcher.next_due_ms)
         seen = await the_hook(caller)
         assert (seen["failures"], seen["lastStatus"], seen["status"]) == (1, last_status, "active")
         clock.set(due)
-        box.service.courier.ring()
+        box.service.dispatcher.wake()
         first, second = await receiver.until(2)
         assert (first.id, first.body) == (second.id, second.body)
         await until(lambda: box.service.outbox.health(hook["id"]).failures == 0)
@@ -284,7 +284,7 @@ async def test_retry_after_is_never_undercut(code: int) -> None:
         caller, _ = await hooked(box, receiver.url, types=["fill"])
         await order(caller)
         await receiver.until(1)
-        due = await until(box.service.courier.next_due_ms)
+        due = await until(box.service.dispatcher.next_due_ms)
         assert due == REAL_MS + 600_000
         await order(caller)  # The whole endpoint asked for peace.
         await asyncio.sleep(0.05)
@@ -336,7 +336,7 @@ async def test_410_disables_at_once_and_forgets_what_was_owed() -> None:
         await order(caller)
         await asyncio.sleep(0.05)
         assert len(receiver.got) == 1
-        assert box.service.courier.next_due_ms() is None
+        assert box.service.dispatcher.next_due_ms() is None
 
 
 async def test_one_delivery_at_a_time_goes_to_an_endpoint_and_a_long_queue_is_not_a_long_knocking() -> None:
@@ -346,14 +346,14 @@ async def test_one_delivery_at_a_time_goes_to_an_endpoint_and_a_long_queue_is_no
         caller, _hook = await hooked(box, receiver.url, types=["fill"])
         for _ in range(30):
             await order(caller, 15)
-        await receiver.until(couriers.REST_AFTER)
+        await receiver.until(dispatcher_module.REST_AFTER)
         await asyncio.sleep(0.1)
-        assert len(receiver.got) == couriers.REST_AFTER, "from then on the endpoint rests"
+        assert len(receiver.got) == dispatcher_module.REST_AFTER, "from then on the endpoint rests"
         assert receiver.open_most == 1
         answers[0] = OK
-        while (due := box.service.courier.next_due_ms()) is not None:
+        while (due := box.service.dispatcher.next_due_ms()) is not None:
             clock.set(max(due, clock.now_ms()))
-            box.service.courier.ring()
+            box.service.dispatcher.wake()
             await asyncio.sleep(0.01)
             await until(lambda: not any(one.busy for one in box.service.outbox.endpoints.values()))
         fills = {event["id"] for event in (await caller.get("/v1/events?types=fill&limit=200"))["events"]}
@@ -381,7 +381,7 @@ async def test_an_endpoint_too_far_behind_is_disabled_also_while_it_rests(monkey
         await until(lambda: box.service.outbox.health(hook["id"]).failures == 1)
         for _ in range(8):
             await order(caller, 15)
-            await until(lambda: not box.service.courier._bell.is_set())  # It has looked, and found nothing to do.
+            await until(lambda: not box.service.dispatcher._wakeup.is_set())  # It has looked, and found nothing to do.
         await until(lambda: hook["id"] not in box.service.outbox.endpoints, 20)
         assert (await the_hook(caller))["disabledReason"] == "backlog"
         assert len(receiver.got) == 1
@@ -397,8 +397,8 @@ async def test_a_reset_keeps_the_webhook_and_what_is_owed() -> None:
         answers[0] = OK
         await caller.post("/v1/sandbox/accounts/reset")
         await receiver.until(2)
-        clock.set(await until(box.service.courier.next_due_ms))
-        box.service.courier.ring()
+        clock.set(await until(box.service.dispatcher.next_due_ms))
+        box.service.dispatcher.wake()
         got = await receiver.until(3)
         assert [json.loads(one.body)["type"] for one in got] == ["fill", "account", "fill"]
         assert (await the_hook(caller))["status"] == "active"
@@ -433,7 +433,7 @@ async def test_the_first_delivery_loads_what_it_needs_beside_the_loop(monkeypatc
         loaded.append(threading.current_thread())
         return import_module(name)
 
-    monkeypatch.setattr(couriers, "import_module", load)
+    monkeypatch.setattr(dispatcher_module, "import_module", load)
     async with receiving() as receiver, opened() as box:
         caller, _ = await hooked(box, receiver.url, types=["fill"])
         await order(caller)
@@ -448,9 +448,9 @@ async def test_a_removed_webhook_gets_nothing_more() -> None:
         caller, hook = await hooked(box, receiver.url, types=["fill"])
         await order(caller)
         await receiver.until(1)
-        await until(box.service.courier.next_due_ms)
+        await until(box.service.dispatcher.next_due_ms)
         await caller.delete(f"/v1/webhooks/{hook['id']}")
-        assert box.service.courier.next_due_ms() is None
+        assert box.service.dispatcher.next_due_ms() is None
         clock.advance(3_600_000)
         await order(caller)
         await asyncio.sleep(0.05)
@@ -550,15 +550,15 @@ async def test_what_is_owed_and_how_it_stands_is_taken_up_after_a_stop(tmp_path:
             caller, _ = await hooked(box, receiver.url, types=["fill"])
             await order(caller)
             await receiver.until(1)
-            due = await until(box.service.courier.next_due_ms)
+            due = await until(box.service.dispatcher.next_due_ms)
             before = await the_hook(caller)
         answers[0] = OK
         async with opened(clock, db=tmp_path / "s.db") as box:
             again = Caller(box.http, caller.opened)
             assert await the_hook(again) == before
-            assert box.service.courier.next_due_ms() == due
+            assert box.service.dispatcher.next_due_ms() == due
             clock.set(due)
-            box.service.courier.ring()
+            box.service.dispatcher.wake()
             first, second = await receiver.until(2)
             await until(lambda: not any(one.busy for one in box.service.outbox.endpoints.values()))
             assert (first.id, first.body) == (second.id, second.body)
@@ -567,7 +567,7 @@ async def test_what_is_owed_and_how_it_stands_is_taken_up_after_a_stop(tmp_path:
                 == (second.headers["webhook-signature"])
             )
         async with opened(clock, db=tmp_path / "s.db") as box:
-            assert box.service.courier.next_due_ms() is None
+            assert box.service.dispatcher.next_due_ms() is None
 
 
 async def test_an_endpoint_that_asked_for_peace_has_it_also_after_a_stop(tmp_path: Path) -> None:
@@ -579,14 +579,14 @@ async def test_an_endpoint_that_asked_for_peace_has_it_also_after_a_stop(tmp_pat
             await order(caller)
             await until(lambda: box.service.outbox.health(hook["id"]).failures == 1)
             await order(caller)
-            assert box.service.courier.next_due_ms() == REAL_MS + 600_000
+            assert box.service.dispatcher.next_due_ms() == REAL_MS + 600_000
         answers[0] = OK
         async with opened(clock, db=tmp_path / "s.db") as box:
-            assert box.service.courier.next_due_ms() == REAL_MS + 600_000
+            assert box.service.dispatcher.next_due_ms() == REAL_MS + 600_000
             clock.set(REAL_MS + 600_000)
-            box.service.courier.ring()
+            box.service.dispatcher.wake()
             await receiver.until(3)
-            await until(lambda: box.service.courier.next_due_ms() is None)
+            await until(lambda: box.service.dispatcher.next_due_ms() is None)
             await until(lambda: not box.service.outbox.endpoints[hook["id"]].busy)
         # A rest that a success has ended is over, whatever the clock says.
         async with opened(ManualClock(REAL_MS), db=tmp_path / "s.db") as box:

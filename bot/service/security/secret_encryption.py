@@ -1,10 +1,9 @@
-"""Sealed secrets: what the service must be able to use again after a restart, kept so that a copy of the database alone is of no use.
+"""Encrypts secrets that the service needs again after a restart, so that a copy of the database alone does not reveal them.
 
-A signing secret cannot be a digest: it has to sign. So it is sealed under a key that lies beside the database in a file of its own (0600;
-random, made on first use), and is opened only for the moment of a signature. A stolen backup, dump or snapshot without that file opens
-nothing; whoever reads both files as the service's user can, as with any service that starts unattended. The construction is
-encrypt-then-MAC from HMAC-SHA256 alone (a counter-mode keystream under one derived key, a tag under another, a fresh 128-bit nonce
-each), so that no cipher library is needed for a few hundred bytes. The tag binds the owner: a sealed text moved to another row is refused.
+A signing secret cannot be stored as a digest. It is encrypted with a random key in a file beside the database (mode 0600, made on first use), and
+decrypted only to sign. A stolen backup, dump or snapshot without the key file reveals nothing. A reader of both files can decrypt, as with any
+service that starts unattended. The construction is encrypt-then-MAC with HMAC-SHA256: a counter-mode keystream under one derived key, a tag
+under another, and a new 128-bit nonce each time. No cipher library is needed. The tag includes the owner, so a text moved to another row is refused.
 """
 
 from __future__ import annotations
@@ -25,43 +24,43 @@ KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 16
 TAG_BYTES: Final = 32
 FORM: Final = "s1."
-SEAL_SUFFIX: Final = ".webhook-key"  # the key file's name is the database's with this behind it
+KEY_FILE_SUFFIX: Final = ".webhook-key"  # the key file's name: the database's name and this suffix
 
 
-class SealBroken(Exception):
-    """Not sealed by this key for this owner."""
+class DecryptionFailed(Exception):
+    """The text was not encrypted with this key for this owner."""
 
 
-class Sealer:
-    """Seals and opens short secrets. `path` None: a key that ends with the process, as a database in memory does."""
+class SecretCipher:
+    """Encrypts and decrypts short secrets. `path` None: a key in memory, for a database in memory."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._key: bytes | None = secrets.token_bytes(KEY_BYTES) if path is None else None
 
     def prepare(self) -> None:
-        """Read or make the key file now. ConfigError when that cannot be."""
+        """Read or create the key file now. ConfigError if that fails."""
         self._derived("encrypt")
 
-    def seal(self, secret: bytes, owner: str) -> str:
-        """The sealed text. ConfigError when the key file cannot be made or read."""
+    def encrypt(self, secret: bytes, owner: str) -> str:
+        """The encrypted text. ConfigError if the key file cannot be created or read."""
         nonce = secrets.token_bytes(NONCE_BYTES)
         hidden = _crypt(self._derived("encrypt"), nonce, secret)
         return FORM + base64.b64encode(nonce + hidden + self._tag(nonce, hidden, owner)).decode()
 
-    def open(self, sealed: str, owner: str) -> bytes:
-        """The secret. SealBroken when the key, the text or its owner is another; ConfigError when the key file cannot be read."""
+    def decrypt(self, sealed: str, owner: str) -> bytes:
+        """The secret. DecryptionFailed for another key, text or owner; ConfigError if the key file cannot be read."""
         try:
             raw = base64.b64decode(sealed.removeprefix(FORM), validate=True)
         except (binascii.Error, ValueError):
-            raise SealBroken("not a sealed text") from None
+            raise DecryptionFailed("not an encrypted text") from None
         nonce, hidden, tag = raw[:NONCE_BYTES], raw[NONCE_BYTES:-TAG_BYTES], raw[-TAG_BYTES:]
         if len(tag) != TAG_BYTES or not hmac.compare_digest(tag, self._tag(nonce, hidden, owner)):
-            raise SealBroken("sealed by another key or for another owner")
+            raise DecryptionFailed("encrypted with another key or for another owner")
         return _crypt(self._derived("encrypt"), nonce, hidden)
 
     def mark(self, text: str) -> str:
-        """A digest that only the key's holder can make, so that nobody can try secrets out against a copy of it."""
+        """A keyed digest, so that a reader of the digest cannot guess the secret."""
         return hmac.digest(self._derived("mark"), text.encode(), hashlib.sha256).hex()
 
     def _tag(self, nonce: bytes, hidden: bytes, owner: str) -> bytes:
@@ -85,7 +84,7 @@ def _crypt(key: bytes, nonce: bytes, text: bytes) -> bytes:
 
 
 def _key_file(path: Path) -> bytes:
-    """The key in the file, which is made on first use and durable before anything is sealed with it."""
+    """The key of the file. A new file is durable before the key is used."""
     try:
         if not path.exists():
             part = path.with_name(path.name + ".part")
@@ -101,10 +100,12 @@ def _key_file(path: Path) -> bytes:
             finally:
                 os.close(folder)
         if path.stat().st_mode & 0o077:
-            raise ConfigError(f"{path}: others may read it; chmod 600 it, and let webhooks have new secrets")
+            raise ConfigError(
+                f"{path}: other users may read this key file; chmod 600 it, and give every webhook a new secret"
+            )
         key = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     if len(key) != KEY_BYTES:
-        raise ConfigError(f"{path}: is no sealing key ({KEY_BYTES} bytes); restore a copy of it")
+        raise ConfigError(f"{path}: is not a key file of {KEY_BYTES} bytes; restore a backup of it")
     return key
