@@ -38,7 +38,6 @@ REPLIES_IN_MEMORY: Final = 10_000  # of a service without a file; about 2 kB eac
 PAGES_FREE: Final = 4_096  # free pages of 4 kB that stay in the file: the next commands use them again
 FREE_SHARE: Final = 4  # and at most this part of the file, a quarter
 PAGES_GIVEN: Final = 64  # pages returned at a time while nothing is queued, which takes a few milliseconds
-PAGES_ANEW: Final = 50_000  # in use, of a file that is written anew at its start; a larger one would take many seconds
 
 _SCHEMA: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
@@ -54,20 +53,16 @@ CREATE TABLE accounts (account TEXT PRIMARY KEY, number INTEGER NOT NULL, body T
 CREATE TABLE pages (
     account TEXT NOT NULL, kind TEXT NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL, packed BLOB NOT NULL, PRIMARY KEY (account, kind, first)
 ) STRICT;
-"""
-
-# Tables that are also created in an older file.
-_OUTBOX_SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS deliveries (
+CREATE TABLE deliveries (
     seq INTEGER PRIMARY KEY, webhook TEXT NOT NULL, event TEXT NOT NULL, body BLOB NOT NULL, attempts INTEGER NOT NULL,
     first_ms INTEGER NOT NULL, due_ms INTEGER NOT NULL
 ) STRICT;
-CREATE TABLE IF NOT EXISTS endpoints (
+CREATE TABLE endpoints (
     webhook TEXT PRIMARY KEY, last_ms INTEGER, last_status INTEGER, failures INTEGER NOT NULL, good_ms INTEGER
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS rests (webhook TEXT PRIMARY KEY, until_ms INTEGER NOT NULL) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS kept (name TEXT PRIMARY KEY, body BLOB NOT NULL) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS kept_replies (
+CREATE TABLE rests (webhook TEXT PRIMARY KEY, until_ms INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE kept (name TEXT PRIMARY KEY, body BLOB NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE kept_replies (
     name TEXT NOT NULL, account TEXT NOT NULL, key TEXT NOT NULL, epoch INTEGER NOT NULL, fingerprint TEXT NOT NULL,
     request_id TEXT NOT NULL, status INTEGER NOT NULL, body BLOB NOT NULL, real_ms INTEGER NOT NULL, PRIMARY KEY (name, account, key)
 ) STRICT, WITHOUT ROWID;
@@ -217,6 +212,50 @@ def _room(db: sqlite3.Connection) -> tuple[int, int]:
     return free, int(db.execute("PRAGMA page_count").fetchone()[0]) - free
 
 
+def _check_file(db: sqlite3.Connection, path: Path) -> None:
+    """Refuse another program's file before changing a byte of it."""
+    ours = db.execute("PRAGMA application_id").fetchone()[0]
+    tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if ours != APPLICATION_ID and tables:
+        raise ConfigError(f"{path}: is another program's database; choose another file")
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if tables and version != SCHEMA_VERSION:
+        raise ConfigError(
+            f"{path}: was written by another version of the service (format {version}, this one reads {SCHEMA_VERSION}); "
+            "use that version, or start with a new file"
+        )
+    if tables and db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+        raise _damaged(path)
+
+
+def _has_schema(db: sqlite3.Connection) -> bool:
+    return db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'commands'").fetchone() is not None
+
+
+def _create(db: sqlite3.Connection) -> None:
+    script = f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={SCHEMA_VERSION}; COMMIT;"
+    db.executescript(script)
+
+
+def _read(db: sqlite3.Connection) -> Recovered:
+    meta = dict(db.execute("SELECT name, value FROM meta"))
+    clock = db.execute("SELECT alive_ms, ceiling_ms, offset_ms FROM clock").fetchone()
+    last = db.execute("SELECT seq, at_ms, state, chain, events FROM snapshots ORDER BY seq DESC LIMIT 1").fetchone()
+    snapshot = None if last is None else Snapshot(last[0], last[1], zlib.decompress(last[2]).decode(), last[3], last[4])
+    after = 0 if snapshot is None else snapshot.seq
+    rows = db.execute("SELECT seq, at_ms, command, chain FROM commands WHERE seq > ? ORDER BY seq", (after,))
+    pushes = db.execute("SELECT seq, at_ms, coin, px, volume FROM pushes ORDER BY seq")
+    return Recovered(
+        meta,
+        None if clock is None else SavedClock(*clock),
+        snapshot,
+        [Row(*row) for row in rows],
+        [Push(*push) for push in pushes],
+        [body for (body,) in db.execute("SELECT body FROM accounts ORDER BY number")],
+        db.execute("SELECT account, kind, first, count, packed FROM pages ORDER BY account, kind, first").fetchall(),
+    )
+
+
 class CommandLog:
     """A log in a file, or in memory if `path` is None. Call every method on the event loop's thread; the writer has its own thread."""
 
@@ -263,16 +302,14 @@ class CommandLog:
                 if fresh:
                     self.path.chmod(0o600)
                 else:
-                    self._judge(writer, self.path)
-                if fresh:  # It can be said of a file that has nothing in it yet, and by VACUUM.
+                    _check_file(writer, self.path)
+                if fresh:  # SQLite accepts it only for an empty file.
                     writer.execute("PRAGMA auto_vacuum=INCREMENTAL")
                 writer.execute("PRAGMA journal_mode=WAL")
                 writer.execute("PRAGMA synchronous=FULL")
-                self._write_anew_if_loose(writer, self.path)
-                if fresh or not self._has_schema(writer):
-                    self._create(writer)
-                writer.executescript(f"BEGIN IMMEDIATE; {_OUTBOX_SCHEMA} COMMIT;")
-                recovered = self._read(writer)
+                if fresh or not _has_schema(writer):
+                    _create(writer)
+                recovered = _read(writer)
             except BaseException:
                 writer.close()
                 raise
@@ -319,67 +356,6 @@ class CommandLog:
         if self._lock_fd is not None:
             os.close(self._lock_fd)
             self._lock_fd = None
-
-    @staticmethod
-    def _has_schema(db: sqlite3.Connection) -> bool:
-        return (
-            db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'commands'").fetchone() is not None
-        )
-
-    def _judge(self, db: sqlite3.Connection, path: Path) -> None:
-        """Refuse another program's file before changing a byte of it."""
-        ours = db.execute("PRAGMA application_id").fetchone()[0]
-        tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if ours != APPLICATION_ID and tables:
-            raise ConfigError(f"{path}: is another program's database; choose another file")
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        if tables and version != SCHEMA_VERSION:
-            raise ConfigError(
-                f"{path}: was written by another version of the service (format {version}, this one reads {SCHEMA_VERSION}); "
-                "use that version, or start with a new file"
-            )
-        if tables and db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-            raise _damaged(path)
-
-    @staticmethod
-    def _write_anew_if_loose(db: sqlite3.Connection, path: Path) -> None:
-        """A file that was made before it could give room back: once, when more than half of it is free. One that cannot be is used as it is."""
-        mode, free, used = db.execute("PRAGMA auto_vacuum").fetchone()[0], *_room(db)
-        if mode == 0 and free > PAGES_FREE and free > used and used <= PAGES_ANEW:
-            try:
-                db.execute("PRAGMA auto_vacuum=INCREMENTAL")
-                db.execute("VACUUM")
-                db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            except sqlite3.OperationalError as error:  # No room for a second copy; it is as it was.
-                log.warning("log.not_shrunk", path=str(path), message=str(error))
-
-    @staticmethod
-    def _create(db: sqlite3.Connection) -> None:
-        script = f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={SCHEMA_VERSION}; COMMIT;"
-        db.executescript(script)
-
-    @staticmethod
-    def _read(db: sqlite3.Connection) -> Recovered:
-        meta = dict(db.execute("SELECT name, value FROM meta"))
-        clock = db.execute("SELECT alive_ms, ceiling_ms, offset_ms FROM clock").fetchone()
-        last = db.execute("SELECT seq, at_ms, state, chain, events FROM snapshots ORDER BY seq DESC LIMIT 1").fetchone()
-        snapshot = (
-            None if last is None else Snapshot(last[0], last[1], zlib.decompress(last[2]).decode(), last[3], last[4])
-        )
-        after = 0 if snapshot is None else snapshot.seq
-        rows = db.execute("SELECT seq, at_ms, command, chain FROM commands WHERE seq > ? ORDER BY seq", (after,))
-        pushes = db.execute("SELECT seq, at_ms, coin, px, volume FROM pushes ORDER BY seq")
-        return Recovered(
-            meta,
-            None if clock is None else SavedClock(*clock),
-            snapshot,
-            [Row(*row) for row in rows],
-            [Push(*push) for push in pushes],
-            [body for (body,) in db.execute("SELECT body FROM accounts ORDER BY number")],
-            db.execute(
-                "SELECT account, kind, first, count, packed FROM pages ORDER BY account, kind, first"
-            ).fetchall(),
-        )
 
     def start(self) -> None:
         """Start the writer. Call it on the running event loop."""
@@ -572,7 +548,7 @@ class CommandLog:
             if free > PAGES_FREE and free * (FREE_SHARE - 1) > used:
                 # As a script, because `execute` would return only the first page.
                 self._writer.executescript(f"PRAGMA incremental_vacuum({min(free - PAGES_FREE, PAGES_GIVEN)})")
-                return _room(self._writer)[0] < free  # In a file of before nothing is given back.
+                return _room(self._writer)[0] < free
         return False
 
     def _committed(self, batch: list[Statement]) -> None:

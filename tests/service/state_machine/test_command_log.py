@@ -411,31 +411,6 @@ async def test_what_is_let_go_gives_its_room_back_to_the_disk(tmp_path: Path, mo
     command_log.close()
 
 
-@pytest.mark.parametrize("is_small", [True, False])
-async def test_a_file_from_before_it_could_shrink_is_written_anew_when_most_of_it_is_free(
-    open_box: OpenBox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_small: bool
-) -> None:
-    db = await closed_file(tmp_path)
-    with closing(sqlite3.connect(db)) as raw:
-        raw.executescript(
-            "PRAGMA auto_vacuum=NONE; VACUUM; CREATE TABLE t (x); INSERT INTO t VALUES (zeroblob(2000000));"
-        )
-        raw.executescript("DROP TABLE t; PRAGMA wal_checkpoint(TRUNCATE);")
-        commands = raw.execute("SELECT * FROM commands").fetchall()
-    full = db.stat().st_size
-    assert full > 2_000_000
-    monkeypatch.setattr(log_module, "PAGES_FREE", 16)
-    if not is_small:
-        monkeypatch.setattr(log_module, "PAGES_ANEW", 4)
-    command_log = CommandLog(db)
-    assert [tuple(row) for row in command_log.open().rows] == commands
-    command_log.close()
-    assert (db.stat().st_size * 4 < full) is is_small
-    with closing(sqlite3.connect(db)) as raw:
-        assert raw.execute("PRAGMA auto_vacuum").fetchone() == (2 if is_small else 0,), "from now on it can shrink"
-    await open_box(db=db)  # It is the same service.
-
-
 async def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     db = await closed_file(tmp_path)
     whole = bytearray(db.read_bytes())
