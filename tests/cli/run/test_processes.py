@@ -205,7 +205,7 @@ def test_a_database_that_was_begun_with_another_seed_is_refused_in_the_services_
     first = embedded(clock="60x", speed=60, seed=3, markets=("BTC",))
     first.ensure()
     first.stop()
-    with pytest.raises(ServiceFailed, match="was begun with seed 3, not 4") as failed:
+    with pytest.raises(ServiceFailed, match="was created with seed 3, not 4") as failed:
         embedded(clock="60x", speed=60, seed=4, markets=("BTC",)).ensure()
     assert failed.value.exit_code == 4
 

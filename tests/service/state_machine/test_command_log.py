@@ -295,7 +295,9 @@ async def test_a_disk_that_fails_and_a_lock_are_no_mistake_of_the_options(
 
     with monkeypatch.context() as patch:
         patch.setattr(sqlite3, "connect", fails)
-        with pytest.raises(DatabaseAway, match=r"s.db: cannot be used just now") as caught:
+        with pytest.raises(
+            DatabaseAway, match=r"s.db: cannot be used as the service's database at the moment"
+        ) as caught:
             build(options(tmp_path / "s.db"))
     assert caught.value.exit_code not in NO_RESTART
     build(options(tmp_path / "s.db")).machine.log.close()  # It has left no lock.
@@ -330,9 +332,9 @@ async def test_a_clock_that_is_behind_may_be_set_by_the_next_start(tmp_path: Pat
 async def test_a_file_goes_on_with_the_prices_that_it_began_with(open_box: OpenBox, tmp_path: Path) -> None:
     box = await open_box(db=tmp_path / "s.db", seed=7)
     await box.service.stop()
-    with pytest.raises(ConfigError, match="begun with seed 7"):
+    with pytest.raises(ConfigError, match="created with seed 7"):
         build(options(tmp_path / "s.db", seed=8))
-    with pytest.raises(ConfigError, match="begun with markets"):
+    with pytest.raises(ConfigError, match="created with markets"):
         build(HostOptions(db=tmp_path / "s.db", clock="manual", markets=("SOL",)))
     again = build(HostOptions(db=tmp_path / "s.db", clock="manual"))
     assert list(again.machine.state.markets) == ["BTC", "ETH"]
