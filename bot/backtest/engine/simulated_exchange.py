@@ -54,13 +54,8 @@ EVENTS_SHOWN: Final = 2_000  # kept in memory after they were written: a daemon 
 Change = tuple[int, int, SetMarket]
 
 
-<<<<<<< HEAD
-class _Prices(Feed):
-    """A feed without prices of its own: the session gives them. The local port answers requests for candles."""
-=======
 class _Prices(PriceFeed):
-    """No prices of its own: the session gives them. Candles are asked of the session's port."""
->>>>>>> 63415b1 (Name the service's parts in plain words; rewrite its texts)
+    """A feed without prices of its own: the session gives them. The local port answers requests for candles."""
 
     def __init__(self, coins: Iterable[str]) -> None:
         super().__init__({})
