@@ -21,7 +21,7 @@ def test_what_is_sealed_opens_again_for_its_owner(secret: bytes, owner: str) -> 
     with pytest.raises(DecryptionFailed):
         cipher.decrypt(sealed, owner + "x")
     with pytest.raises(DecryptionFailed):
-        SecretCipher(None).open(sealed, owner)
+        SecretCipher(None).decrypt(sealed, owner)
 
 
 def test_every_changed_letter_is_noticed() -> None:
@@ -41,9 +41,9 @@ def test_every_changed_letter_is_noticed() -> None:
 
 def test_the_key_file_is_its_users_alone_and_outlives_the_process(tmp_path: Path) -> None:
     path = tmp_path / "s.db.webhook-key"
-    sealed = SecretCipher(path).seal(b"secret", "acc")
+    sealed = SecretCipher(path).encrypt(b"secret", "acc")
     assert path.stat().st_mode & 0o777 == 0o600
-    assert SecretCipher(path).open(sealed, "acc") == b"secret"
+    assert SecretCipher(path).decrypt(sealed, "acc") == b"secret"
     assert b"secret" not in path.read_bytes()
     path.chmod(0o644)
     with pytest.raises(ConfigError, match="chmod 600"):
@@ -54,4 +54,4 @@ def test_the_key_file_is_its_users_alone_and_outlives_the_process(tmp_path: Path
         SecretCipher(path).prepare()
     path.unlink()
     with pytest.raises(DecryptionFailed):
-        SecretCipher(path).open(sealed, "acc")
+        SecretCipher(path).decrypt(sealed, "acc")
