@@ -14,6 +14,8 @@ from typing import Any
 
 from bot.clock import ManualClock
 from bot.errors import ApiError
+from bot.runtime.journal.event_log import EventLog
+from bot.runtime.journal.intent_log import IntentLog
 from bot.wire import (
     INTERVAL_MS,
     AccountSnapshot,
@@ -652,7 +654,7 @@ class Tap:
 
 
 class Tapped:
-    """Any port or journal, with a point before and after each call."""
+    """Any port or journal, with a point before and after each call; a journal's `intents` and `events` too."""
 
     def __init__(self, inner: Any, tap: Tap, *, only: Sequence[str] | None = None) -> None:
         self._inner = inner
@@ -661,6 +663,8 @@ class Tapped:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inner, name)
+        if isinstance(value, IntentLog | EventLog):
+            return Tapped(value, self._tap, only=self._only)
         if not callable(value) or name == "entry_wait_ms" or (self._only is not None and name not in self._only):
             return value
         tap = self._tap

@@ -583,7 +583,7 @@ async def test_a_key_that_may_only_close_runs_degraded_and_protects(box: Box) ->
     one = make_bot(hand, wire_to(box), None, script=once_long, settings=Settings(guardians=(DEAD_MAN_600,)), key=key)
     made = Room(box, hand, one, one.client)
     await made.minute()
-    assert list(one.loop.degraded) == ["scope"]
+    assert list(one.loop.degraded) == ["scope", "guardian:dead_man"], "its dead-man would block the owner's openings"
     assert state_of(one.loop).word == "DEGRADED"
     assert one.loop.mirror.positions["BTC"].owner == "busy", "known again by the key of its entry"
     await hand.cancel_stops("BTC")

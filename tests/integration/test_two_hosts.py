@@ -11,6 +11,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
+from bot.runtime.journal.halt_flags import FOREIGN
 from tests.fakes import ADDRESS
 from tests.integration.builders import START_PX, Bot, Box, Hand, make_bot, wire_to
 from tests.integration.wire import FAULTS, FaultyWire
@@ -19,7 +20,7 @@ from tests.runtime.builders import later
 BARS: Final = 5
 LATER_MS: Final = 30_000  # of real time: whatever waits for its next try is due
 MADE_UP: Final = ("denied", "stale")  # by something in between; another test's
-BOTH: Final = 3  # a calm seed in which both make the same decisions
+BOTH: Final = 1  # a calm seed in which both make the same decisions
 DRIFT: Final = 0.01  # of a price, beyond what a plan allows
 
 
@@ -52,6 +53,9 @@ class Host:
 
     async def passes(self) -> None:
         later(self.bot.loop, LATER_MS)
+        self.bot.loop.health.restore(
+            FOREIGN
+        )  # As by `bot resume`: two daemons that see each other would order nothing more.
         await self.bot.cycle()
 
     async def begin_anew(self) -> None:

@@ -638,12 +638,12 @@ async def test_timers_go_on_from_where_the_service_went_back_to(venue: FakeVenue
         (f"timer:often:{at_ms}", "accepted"), (f"timer.1:often:{at_ms}", "accepted"),
     ]  # fmt: skip
     loop.alone_since_ms = at_ms + 1  # as for a run whose journal was lost after the order
-    assert claimed(loop, rows[1]["id"], "BTC", at_ms) == "alpha"
     assert rows[1]["cause"].startswith(SCHEDULED), "the clock is to be right for it"
     kill(loop)
     one = Clocked()
     loop = await begun(venue, one, path=tmp_path / "j.db")
     assert one.rung == [], "what fired does not fire again"
+    assert claimed(loop, rows[1]["id"], "BTC", at_ms) == "alpha"
     venue.clock.advance(30_000)
     one.wanted = [Close("BTC")]
     await loop.cycle()
