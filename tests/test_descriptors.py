@@ -74,7 +74,7 @@ RULES = {
     "who connects while not even the reserve is left is answered later, and the log says so once": """
         import structlog
         from structlog.testing import capture_logs
-        from bot.runtime import acceptor
+        from bot.runtime.control_plane import acceptor
 
         async def main():
             listener = socket.socket(socket.AF_UNIX)

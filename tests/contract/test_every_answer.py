@@ -93,7 +93,7 @@ def test_the_scheme_of_authorization_has_any_case_and_a_changed_key_is_unknown(c
 @pytest.mark.parametrize(
     "path",
     [
-        "/", "/v1", "/v1/", "/v2/start", "/v1/nothing", "/v1/account/", "/v1/orders/1/2", "/v1//account", "/v1/positions/BTC", "/v1/markets/BTC",
+        "/v1", "/v1/", "/v2/start", "/v1/nothing", "/v1/account/", "/v1/orders/1/2", "/v1//account", "/v1/positions/BTC", "/v1/markets/BTC",
         "/V1/account", "/v1/%00", "/v1/%ff", "/v1/orders/confirm/x", "/%2e%2e/etc/passwd",
     ],
 )  # fmt: skip

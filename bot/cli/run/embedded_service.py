@@ -316,7 +316,7 @@ class Embedded:
         lines = [line for line in text.splitlines() if not line.startswith("{")]
         first = next((n for n, line in enumerate(lines) if line.startswith("error: ")), None)
         said = "" if first is None else "\n".join(lines[first:]).removeprefix("error: ").strip()
-        return said.replace("choose another with --port", "choose another: embedded.port in the config")
+        return said.replace("another port with --port", "another port: embedded.port in the config")
 
     def _full(self) -> str:
         """Why it said nothing, when that can be seen from here: a log needs room, too."""

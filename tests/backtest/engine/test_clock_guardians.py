@@ -196,7 +196,4 @@ def test_the_assumptions_say_where_the_clock_finds_its_price():
     assert any(
         line.startswith("MaxHold,") and line.endswith("straight line from its open to its close") for line in said
     )
-    assert (
-        "where candles are missing there is no price: what a guardian closes there fills at the open that follows"
-        in said
-    )
+    assert "where candles are missing there is no price: what a guardian closes there fills at the next open" in said

@@ -216,7 +216,8 @@ def test_a_service_that_cannot_begin_says_why_and_what_to_do(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         service = embedded(port=taken.getsockname()[1])
         with pytest.raises(
-            ServiceFailed, match=r"is in use; stop what uses it, or choose another: embedded\.port in the config$"
+            ServiceFailed,
+            match=r"is in use; stop the program that uses it, or choose another port: embedded\.port in the config$",
         ):
             service.ensure()
     service.log.unlink()

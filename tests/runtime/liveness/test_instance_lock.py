@@ -171,9 +171,12 @@ with hold_state(folder), hold_account(sys.argv[2], folder, folder):
     listener.bind(str(folder / "s"))
     listener.listen()
     close_in_children(listener)
+    up, is_up = os.pipe()
     child = %s
     if child == 0:
+        os.write(is_up, b"1")  # What is closed in a child has been closed by now.
         ctypes.PyDLL(None).pause()
+    os.read(up, 1)
     print(child, flush=True)
     sys.stdin.read()
 """
