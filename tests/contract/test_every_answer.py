@@ -323,7 +323,6 @@ def test_an_empty_body_is_fine_where_nothing_is_required(caller: Caller) -> None
         ("POST", "/v1/orders", ORDER | {"dryrun": True}, "dryrun", "dryRun"),
         ("POST", "/v1/orders", ORDER | {"bracket": {"stoploss": {"pct": 1}}}, "stoploss", "stopLoss"),
         ("POST", "/v1/orders", ORDER | {"bracket": {"stopLoss": {"pc": 1}}}, "pc", "pct"),
-        ("POST", "/v1/orders", ORDER | {"guardians": [{"type": "trailing_stop", "trailPc": 1}]}, "trailPc", "trailPct"),
         ("POST", "/v1/orders/confirm", {"confirmtoken": "12345678"}, "confirmtoken", "confirmToken"),
         ("POST", "/v1/orders/suggest", {"coin": "BTC", "notionalUSD": 1}, "notionalUSD", "notionalUsd"),
         ("POST", "/v1/positions/BTC/close", {"fractoin": 1}, "fractoin", "fraction"),

@@ -315,7 +315,7 @@ def test_doctor_finds_a_config_that_says_nothing_of_its_daemon(
     ("name", "db", "words"),
     [
         ("st", None, None),
-        ("x" * 100, None, "is too long a name for the service's socket"),
+        ("x" * 100, None, "is too long for the service's socket"),
         ("st", b"no database", "sandbox.db is damaged"),
     ],
 )
