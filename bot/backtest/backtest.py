@@ -193,7 +193,7 @@ def band_of(path: str, found: Mapping[str, Result], candles: Sequence[Candles]) 
 def _moved_by_path(
     path: str, found: Mapping[str, Result], bars: Mapping[str, Sequence[int]]
 ) -> Iterator[dict[str, Any]]:
-    """The run's trades of which another policy has the same entry at another price, or another exit."""
+    """The trades whose entry price or exit differs under another path policy."""
     trades = {name: _by_entry(one, bars) for name, one in found.items()}
     for entry, (number, trip, _) in trades[path].items():
         fills = {name: those[entry][2] for name, those in trades.items() if entry in those}
@@ -205,7 +205,7 @@ def _moved_by_path(
 
 
 def _are_alike(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """The same kinds at the same prices, but for what another size walks of the book."""
+    """True if both have the same kinds of fills at the same prices. A small difference is allowed, because another size walks the book differently."""
     (kind, px, _, end, out_px), (kind_, px_, _, end_, out_px_) = one, other
     prices = ((float(px), float(px_)), (float(out_px or 0), float(out_px_ or 0)))
     return (kind, end) == (kind_, end_) and all(isclose(a, b, rel_tol=WALKED) for a, b in prices)

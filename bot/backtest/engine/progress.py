@@ -12,7 +12,7 @@ from typing import Final
 from bot.backtest.engine.options import Outage
 from bot.clock import monotonic_ns
 
-CHUNK: Final = 4_096  # bars: the most of which columns are lists at a time; after as many the kernel reconciles
+CHUNK: Final = 4_096  # bars that are held as lists at a time; the kernel reconciles after each chunk
 FIRST_REPORT: Final = 1  # bars until the progress is reported for the first time
 SOON_NS, LATE_NS = (
     50_000_000,

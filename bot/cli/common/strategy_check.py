@@ -28,7 +28,7 @@ from bot.wire import INTERVAL_MS
 
 BARS: Final = 200  # of each market, after the warm-up
 BARS_MAX: Final = 2_000  # with a long warm-up
-CALLS_S: Final = 3.0  # for all bars of one strategy; what is left after that is not called
+CALLS_S: Final = 3.0  # for all bars of one strategy; later bars are not checked
 HANGS_S: Final = 10.0  # without an end: more than the 5 s that the daemon gives one call
 START_MS: Final = 1_760_000_000_000
 EQUITY_USD: Final = 10_000.0

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 CONNECT_S: Final = 2.0
 LONGER_S: Final = 10.0  # than the daemon takes for what is asked
-MEMORY_S: Final = 8.0  # for what it has in memory; a strategy in C code may hold it up for seconds
+MEMORY_S: Final = 8.0  # for an answer from memory; a strategy in C code may delay the daemon for seconds
 UNTOLD_S: Final = 3.0  # of waiting for an answer, before that is said
 SYSTEM_STATE: Final = Path("/var/lib")  # where systemd keeps the folders of system units
 PROJECT: Final = "bot.yaml"  # the config of a project that `bot init` has made

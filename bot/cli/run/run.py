@@ -146,7 +146,7 @@ async def _run(
             try:
                 return await service.mint()
             except ApiError:
-                if service.is_alive():  # It lives through the time that it was away for, which may take minutes.
+                if service.is_alive():  # It catches up on the time that it was stopped, which may take minutes.
                     raise
                 raise ServiceFailed(f"the service has died; its log is {service.log}", int(Exit.ERROR)) from None
 
