@@ -1,6 +1,6 @@
-"""What tests of the venue start from: costless markets, an account, and a desk that sends commands and remembers them.
+"""What tests of the venue start from: costless markets, an account, and a venue that sends commands and remembers them.
 
-No expectation lives here. A desk runs the same commands in one of four ways that must not differ: see `WAYS`.
+No expectation lives here. A venue runs the same commands in one of four ways that must not differ: see `WAYS`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def order(
     return OrderSpec(coin, side, stop=leg(stop) if stop else None, target=leg(take) if take else None, **scaled)
 
 
-class Desk:
+class VenueDriver:
     """One account at one venue, a clock that a test moves, and every command that was applied."""
 
     def __init__(

@@ -19,16 +19,16 @@ from bot.venue import events as ev
 from bot.venue import ledger
 from bot.venue.numbers import text_of
 from bot.venue.state import Account, GuardianSpec, OrderSpec, Rules, guardian_id, oid_text, side_name
-from tests.builders import T0, WAYS, Desk, dead_man, drawdown, e8, hold, market, order, replayed, trail
+from tests.builders import T0, WAYS, VenueDriver, dead_man, drawdown, e8, hold, market, order, replayed, trail
 
 UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def run(text: str, *, cash: str = "10000", rules: Rules | None = None, ways: tuple[str, ...] = WAYS) -> Desk:
-    """Play a scenario in every way; all must meet its expectations and leave the same events. The first way's desk comes back."""
+def run(text: str, *, cash: str = "10000", rules: Rules | None = None, ways: tuple[str, ...] = WAYS) -> VenueDriver:
+    """Play a scenario in every way; all must meet its expectations and leave the same events. The first way's venue comes back."""
     desks = [Scenario(text, cash=cash, rules=rules, way=way).play() for way in ways]
-    for way, desk in zip(ways[1:], desks[1:], strict=True):
-        assert desk.digest() == desks[0].digest(), f"{way} and {ways[0]} differ in their events"
+    for way, venue in zip(ways[1:], desks[1:], strict=True):
+        assert venue.digest() == desks[0].digest(), f"{way} and {ways[0]} differ in their events"
     again = replayed(desks[0].log)
     assert [list(a.events) for a in again.accounts.values()] == [
         list(a.events) for a in desks[0].state.accounts.values()
@@ -61,27 +61,27 @@ class Scenario:
         self.lines = [
             line.strip() for line in text.strip().splitlines() if line.strip() and not line.strip().startswith("--")
         ]
-        self.desk = Desk(cash=cash, rules=rules, way=way)
+        self.venue = VenueDriver(cash=cash, rules=rules, way=way)
         self.plans = 0
 
-    def play(self) -> Desk:
+    def play(self) -> VenueDriver:
         for number, line in enumerate(self.lines, 1):
             every = "||" in line
             said, bar, wanted = (part.strip() for part in line.partition("||" if every else "|"))
             got = self._play_line(said, every=every)
             if wanted != "..." and (bar or "no " in got):
                 assert got == " ".join(wanted.split()), self._report(number, line, got)
-        return self.desk
+        return self.venue
 
     def _report(self, number: int, line: str, got: str) -> str:
-        after_ms = self.desk.now_ms - T0
-        return f"line {number} ({self.desk.way}, {after_ms / 1000:g} s after the start)\n  said: {line}\n   got: {got}"
+        after_ms = self.venue.now_ms - T0
+        return f"line {number} ({self.venue.way}, {after_ms / 1000:g} s after the start)\n  said: {line}\n   got: {got}"
 
     def _play_line(self, said: str, *, every: bool) -> str:
         words = Words(said)
         verb = words.take()
         if verb in QUERIES:
-            return QUERIES[verb](self.desk, words)
+            return QUERIES[verb](self.venue, words)
         try:
             result = getattr(self, f"do_{verb}")(words)
         except (AssertionError, IndexError, ValueError, AttributeError) as fault:
@@ -123,7 +123,7 @@ class Scenario:
                 over["book"] = words.take()
             else:
                 words.end()
-        return self.desk.do(c.ListMarket(market(coin, **over), e8(px)))
+        return self.venue.do(c.ListMarket(market(coin, **over), e8(px)))
 
     def do_bar(self, words: Words) -> Any:
         candles, volume = [], "1000000"
@@ -132,39 +132,39 @@ class Scenario:
             if words.have("volume"):
                 volume = words.take()
             words.have("&")
-        return self.desk.bars(*candles, volume=volume)
+        return self.venue.bars(*candles, volume=volume)
 
     def do_move(self, words: Words) -> Any:
-        return self.desk.move(words.take(), words.take())
+        return self.venue.move(words.take(), words.take())
 
     def do_jump(self, words: Words) -> Any:
-        return self.desk.jump(words.take(), words.take())
+        return self.venue.jump(words.take(), words.take())
 
     def do_wait(self, words: Words) -> Any:
-        return self.desk.wait(span_ms(words.take()))
+        return self.venue.wait(span_ms(words.take()))
 
     def do_status(self, words: Words) -> Any:
-        return self.desk.do(c.SetMarket(words.take(), status=words.take()))
+        return self.venue.do(c.SetMarket(words.take(), status=words.take()))
 
     def do_rate(self, words: Words) -> Any:
-        return self.desk.do(c.SetMarket(words.take(), funding_rate=round(float(words.take()) * 10**12)))
+        return self.venue.do(c.SetMarket(words.take(), funding_rate=round(float(words.take()) * 10**12)))
 
     # ── Orders ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def do_long(self, words: Words) -> Any:
-        return self.desk.place(ordered(1, words))
+        return self.venue.place(ordered(1, words))
 
     def do_short(self, words: Words) -> Any:
-        return self.desk.place(ordered(-1, words))
+        return self.venue.place(ordered(-1, words))
 
     def do_plan(self, words: Words) -> Any:
         side = 1 if words.take() == "long" else -1
         bps = int(words.take()) if words.have("drift") else 50
         self.plans += 1
-        return self.desk.do(c.StorePlan("a", ordered(side, words), f"t{self.plans}", 60_000, max_drift_bps=bps))
+        return self.venue.do(c.StorePlan("a", ordered(side, words), f"t{self.plans}", 60_000, max_drift_bps=bps))
 
     def do_confirm(self, words: Words) -> Any:
-        return self.desk.do(c.ConfirmPlan("a", words.take() if words.left else f"t{self.plans}"))
+        return self.venue.do(c.ConfirmPlan("a", words.take() if words.left else f"t{self.plans}"))
 
     def do_close(self, words: Words) -> Any:
         coin, over = words.take(), {}
@@ -176,31 +176,31 @@ class Scenario:
                 over["usd" if words.have("usd") else "size"] = e8(amount)
         if words.have("slip"):
             over["slippage_bps"] = int(words.take())
-        return self.desk.close(coin, **over)
+        return self.venue.close(coin, **over)
 
     def do_cancel(self, words: Words) -> Any:
         coin = words.take()
         if not words.left:
-            return self.desk.do(c.CancelCoin("a", coin))
+            return self.venue.do(c.CancelCoin("a", coin))
         kind = words.take()
-        found = [o for o in self.desk.account.orders.values() if o.coin == coin and o.kind == kind]
-        return self.desk.do(c.CancelOrder("a", oid_text(self.desk.account, found[0].number) if found else "1"))
+        found = [o for o in self.venue.account.orders.values() if o.coin == coin and o.kind == kind]
+        return self.venue.do(c.CancelOrder("a", oid_text(self.venue.account, found[0].number) if found else "1"))
 
     # ── Guardians, account ──────────────────────────────────────────────────────────────────────────────────────────
 
     def do_deadman(self, words: Words) -> Any:
-        return self.desk.arm(dead_man(int(words.take()), words.take() if words.left else None))
+        return self.venue.arm(dead_man(int(words.take()), words.take() if words.left else None))
 
     def do_trail(self, words: Words) -> Any:
         coin, amount = words.take(), words.take()
-        return self.desk.arm(trail(amount, coin=coin, start=words.take()[:-1] if words.have("from") else None))
+        return self.venue.arm(trail(amount, coin=coin, start=words.take()[:-1] if words.have("from") else None))
 
     def do_hold(self, words: Words) -> Any:
         coin = words.take()
-        return self.desk.arm(hold(int(words.take()), coin))
+        return self.venue.arm(hold(int(words.take()), coin))
 
     def do_drawdown(self, words: Words) -> Any:
-        return self.desk.arm(drawdown(words.take(), words.take() if words.left else None))
+        return self.venue.arm(drawdown(words.take(), words.take() if words.left else None))
 
     def do_schedule(self, words: Words) -> Any:
         """Cron fields joined by `_`, then an action or an order."""
@@ -209,29 +209,31 @@ class Scenario:
             spec.order = ordered(1 if words.take() == "long" else -1, words)
         else:
             spec.action = words.take()
-        return self.desk.arm(spec)
+        return self.venue.arm(spec)
 
     def do_kill(self, words: Words) -> Any:
-        return self.desk.do(c.Kill("a", flatten=words.have("flatten")))
+        return self.venue.do(c.Kill("a", flatten=words.have("flatten")))
 
     def do_away(self, words: Words) -> Any:
         """The service is down for a while."""
         away = span_ms(words.take())
-        events = self.desk.do(c.ShiftDeadlines(away, 30_000)).events
-        return events + self.desk.wait(away)
+        events = self.venue.do(c.ShiftDeadlines(away, 30_000)).events
+        return events + self.venue.wait(away)
 
     def do_disarm(self, words: Words) -> Any:
-        return self.desk.do(c.DisarmGuardian("a", guardian_id(self.desk.account, int(words.take()))))
+        return self.venue.do(c.DisarmGuardian("a", guardian_id(self.venue.account, int(words.take()))))
 
     def do_beat(self, words: Words) -> Any:
-        return self.desk.do(c.Heartbeat("a"))
+        return self.venue.do(c.Heartbeat("a"))
 
     def do_reset(self, words: Words) -> Any:
-        return self.desk.do(c.ResetAccount("a", e8(words.take()) if words.left else None))
+        return self.venue.do(c.ResetAccount("a", e8(words.take()) if words.left else None))
 
     def do_settings(self, words: Words) -> Any:
         trade, day = words.take(), words.take()
-        return self.desk.do(c.ChangeSettings("a", None if trade == "-" else e8(trade), None if day == "-" else e8(day)))
+        return self.venue.do(
+            c.ChangeSettings("a", None if trade == "-" else e8(trade), None if day == "-" else e8(day))
+        )
 
 
 def ordered(side: int, words: Words) -> OrderSpec:
@@ -321,27 +323,27 @@ def whole(event: ev.Event) -> str:
 # ── Questions ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _cash(desk: Desk, words: Words) -> str:
-    account = desk.account
+def _cash(venue: VenueDriver, words: Words) -> str:
+    account = venue.account
     return text_of(account.balance + (account.fees if words.have("fees", "off") else 0))
 
 
-def _position(desk: Desk, words: Words) -> str:
-    position = desk.account.positions.get(words.take())
+def _position(venue: VenueDriver, words: Words) -> str:
+    position = venue.account.positions.get(words.take())
     if position is None:
         return "flat"
     return f"{side_name(position.side)} {text_of(position.size)} @ {text_of(position.entry_px())} {position.leverage}x"
 
 
-def _liquidation(desk: Desk, words: Words) -> str:
-    settled(desk)
-    px = ledger.liquidation_px(desk.state, desk.position(words.take()))
+def _liquidation(venue: VenueDriver, words: Words) -> str:
+    settled(venue)
+    px = ledger.liquidation_px(venue.state, venue.position(words.take()))
     return "null" if px is None else text_of(px)
 
 
-def _orders(desk: Desk, words: Words) -> str:
+def _orders(venue: VenueDriver, words: Words) -> str:
     coin = words.take()
-    return ", ".join(_order(desk.account, n) for n, o in desk.account.orders.items() if o.coin == coin) or "none"
+    return ", ".join(_order(venue.account, n) for n, o in venue.account.orders.items() if o.coin == coin) or "none"
 
 
 def _order(account: Account, number: int) -> str:
@@ -350,43 +352,43 @@ def _order(account: Account, number: int) -> str:
     return f"{o.kind} {text_of(o.size - o.filled)}" + (f" @ {text_of(px)}" if px is not None else "")
 
 
-def _guardians(desk: Desk, _: Words) -> str:
+def _guardians(venue: VenueDriver, _: Words) -> str:
     def text(g: Any) -> str:
         tail = (
             (" asleep" if not g.active else f" {text_of(g.stop_px)}") if g.stop_px is not None or not g.active else ""
         )
         return f"{g.spec.type} {g.status}{tail}"
 
-    return ", ".join(text(g) for g in desk.account.guardians.values()) or "none"
+    return ", ".join(text(g) for g in venue.account.guardians.values()) or "none"
 
 
-def _trade(desk: Desk, _: Words) -> str:
-    trade = desk.account.trades[-1]
+def _trade(venue: VenueDriver, _: Words) -> str:
+    trade = venue.account.trades[-1]
     return " ".join(w for w in (trade.kind, trade.intent, trade.status, trade.fill_status(), trade.reason or "") if w)
 
 
-def settled(desk: Desk) -> None:
+def settled(venue: VenueDriver) -> None:
     """Say the marks of skipped bars, so that questions see them."""
-    if desk.skipped:
-        desk.wait(0)
+    if venue.skipped:
+        venue.wait(0)
 
 
-def _usd(read: Callable[[Any, Account], int]) -> Callable[[Desk, Words], str]:
-    def ask(desk: Desk, _: Words) -> str:
-        settled(desk)
-        return text_of(read(desk.state, desk.account))
+def _usd(read: Callable[[Any, Account], int]) -> Callable[[VenueDriver, Words], str]:
+    def ask(venue: VenueDriver, _: Words) -> str:
+        settled(venue)
+        return text_of(read(venue.state, venue.account))
 
     return ask
 
 
-QUERIES: Final[dict[str, Callable[[Desk, Words], str]]] = {
+QUERIES: Final[dict[str, Callable[[VenueDriver, Words], str]]] = {
     "cash": _cash,
     "cash,": _cash,
     "value": _usd(ledger.account_value),
     "free": _usd(ledger.free_margin),
     "used": _usd(ledger.margin_used),
-    "reserved": lambda desk, _: text_of(desk.account.reserved),
-    "margin": lambda desk, words: text_of(desk.position(words.take()).margin),
+    "reserved": lambda venue, _: text_of(venue.account.reserved),
+    "margin": lambda venue, words: text_of(venue.position(words.take()).margin),
     "position": _position,
     "liquidation": _liquidation,
     "orders": _orders,

@@ -133,7 +133,7 @@ class Backtest:
             stats = session.run(spill)
             if memory is None:
                 self._read_failures(failures)
-            books = {} if session.kernel is None else session.kernel.books.rows
+            books = {} if session.kernel is None else session.kernel.attribution.rows
             return result_of(exchange, ledger, stats, session.timeline, self.options, failures, books)
         finally:
             self.journal.close()

@@ -20,7 +20,7 @@ from bot.runtime.strategy_host.loader import Loaded, build, load
 from bot.wire import INTERVAL_MS, GuardianRequest
 
 if TYPE_CHECKING:
-    from bot.runtime.liveness.heartbeat_rule import Rhythm
+    from bot.runtime.liveness.heartbeat_rule import BeatTiming
 
 log = structlog.get_logger()
 
@@ -47,9 +47,9 @@ def place(settings: Settings, one: StrategySettings, *, anew: bool = False) -> S
     return StrategySpec(strategy, one.interval, allowance_of(settings, one), version_of(one, loaded), loaded.sha256)
 
 
-def source_digests(placed: Iterable[StrategySpec]) -> dict[str, str | None]:
+def source_digests(specs: Iterable[StrategySpec]) -> dict[str, str | None]:
     """Strategy -> digest of the source that runs."""
-    return {one.strategy.name: one.sha256 for one in placed}
+    return {one.strategy.name: one.sha256 for one in specs}
 
 
 def allowance_of(settings: Settings, one: StrategySettings) -> StrategyLimits:
@@ -74,12 +74,12 @@ def loop_settings(settings: Settings) -> LoopSettings:
     )  # fmt: skip
 
 
-def beats_of(settings: Settings, speed: float) -> Rhythm | None:
+def beats_of(settings: Settings, speed: float) -> BeatTiming | None:
     """The rhythm that keeps the config's dead-man from firing; None without one, or on a clock that is moved by hand. ConfigError when nobody could."""
     if settings.dead_man is None or speed <= 0:
         return None
     try:
-        return heartbeat_rule.rhythm(settings.dead_man.heartbeat_seconds / speed)
+        return heartbeat_rule.beat_timing(settings.dead_man.heartbeat_seconds / speed)
     except ValueError as error:
         raise ConfigError(f"dead_man.heartbeat_seconds: {error}") from error
 

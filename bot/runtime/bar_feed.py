@@ -25,7 +25,7 @@ REPLY_S: Final = (
     1.0  # of real time without any reply, after which a pass goes on without the bars that it has asked for
 )
 
-Breathe = Callable[[], Awaitable[None]]  # called often; makes a pass of the loop when the last one is too long ago
+YieldToPass = Callable[[], Awaitable[None]]  # called often; makes a pass of the loop when the last one is too long ago
 DoneUntil = Callable[[str, str], int | None]  # of market and interval: the newest bar that was decided, by any run
 
 
@@ -87,11 +87,13 @@ class BarFeed:
         nexts = (last + INTERVAL_MS[s.interval] for s in self.wanted if (last := self._last_ms.get(s)) is not None)
         return max((at_ms for at_ms in nexts if at_ms <= now_ms), default=None)
 
-    async def warm_up(self, port: VenuePort, done_until: DoneUntil, now_ms: int, breathe: Breathe = at_once) -> WarmUp:
-        """The history of every series. Bars missed while we were down are history; the newest one not done is due. `breathe` is called often."""
+    async def warm_up(
+        self, port: VenuePort, done_until: DoneUntil, now_ms: int, yield_to_pass: YieldToPass = at_once
+    ) -> WarmUp:
+        """The history of every series. Bars missed while we were down are history; the newest one not done is due. `yield_to_pass` is called often."""
         found: list[Closed] = []
         for series in self.wanted:
-            await breathe()
+            await yield_to_pass()
             try:
                 found += await self._begun(port, series, done_until, now_ms)
             except Refused as error:  # The others go on; what is held there is protected without bars.

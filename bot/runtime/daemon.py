@@ -1,6 +1,6 @@
 """The daemon: composition root. Builds journal, client, heartbeat, strategies and loop from a config, runs passes until it is told to stop.
 
-What the loop does is in `loop`; here is what it is made of, when it makes its next pass, and how a run begins and ends.
+What the loop does is in `kernel`; here is what it is made of, when it makes its next pass, and how a run begins and ends.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ async def run(
         await stack.enter_async_context(server.serving(state_dir, operations.routes(), operations.base))
         operations.starting = asyncio.create_task(systemd.ask_for_time(operations.told), name="start")
         stack.push_async_callback(operations.started)
-        placed = place_strategies(settings)
+        specs = place_strategies(settings)
         client = await stack.enter_async_context(Client(base_url, api_key))
         log.info(
             "daemon.started",
             name=settings.name,
             base_url=base_url,
             state_dir=str(state_dir),
-            strategies=[p.strategy.name for p in placed],
+            strategies=[p.strategy.name for p in specs],
         )
         was_used = (state_dir / "progress").exists()
         try:
@@ -101,9 +101,9 @@ async def run(
             was_used=was_used,
         )
         stack.callback(journal.close)
-        quarantine_asked(state_dir, journal, placed, now_ms=client.clock.now_ms())
+        quarantine_asked(state_dir, journal, specs, now_ms=client.clock.now_ms())
         fingerprints.note_run(
-            journal, fingerprints.mark_of(settings, source_digests(placed)), at_ms=client.clock.now_ms(), epoch=snapshot.epoch,
+            journal, fingerprints.mark_of(settings, source_digests(specs)), at_ms=client.clock.now_ms(), epoch=snapshot.epoch,
             balance_usd=snapshot.balance_usd, config=config,
         )  # fmt: skip
         if not client.clock.is_sandbox:
@@ -114,7 +114,7 @@ async def run(
             settings,
             client,
             journal,
-            placed,
+            specs,
             base_url,
             api_key,
             stop,
@@ -126,10 +126,10 @@ async def run(
             at_rest,
         )
         if damage is not None:
-            one.loop.health.incident("journal.rebuilt", queries.FILE, message=damage)
+            one.kernel.health.incident("journal.rebuilt", queries.FILE, message=damage)
         reporting.begin(journal, last_sign, now_ms=client.clock.now_ms())
         sources = Sources(
-            one.meter, one.loop, lambda: one.heartbeat, one.notifier, state=lambda: operations.state()[0],
+            one.meter, one.kernel, lambda: one.heartbeat, one.notifier, state=lambda: operations.state()[0],
             is_recovered=lambda: one.is_recovered,
         )  # fmt: skip
         port = None if settings.metrics is None else settings.metrics.port
@@ -142,7 +142,7 @@ async def run(
             reporting.ended(journal)
             raise
         if end.exit_code is Exit.DONE:
-            reporting.tell(one.loop, "daemon.stopped", end.message or "as asked")
+            reporting.tell(one.kernel, "daemon.stopped", end.message or "as asked")
         else:
             await reporting.tell_failed(settings, journal, end.message, end.exit_code, now_ms=client.clock.now_ms())
         reporting.ended(journal)

@@ -23,7 +23,7 @@ from bot.runtime.account.attribution import BOOKED, Attribution
 from bot.runtime.account.event_logging import tell
 from bot.runtime.account.ownership import OrderOwners, PositionOwners
 from bot.runtime.alerts.health import ENDING, ORDERS, Health, key_problem
-from bot.runtime.bar_feed import BarFeed, Breathe, Closed, Series, at_once
+from bot.runtime.bar_feed import BarFeed, Closed, Series, YieldToPass, at_once
 from bot.runtime.decisions.bar_queue import BarQueue, wanted_series
 from bot.runtime.execution.dispatch import side_by_side
 from bot.runtime.execution.execution_engine import SLOW_MS, ExecutionEngine
@@ -45,11 +45,11 @@ from bot.runtime.risk.loss_limits import LossLimits
 from bot.runtime.risk.pauses import Pauses
 from bot.runtime.risk.risk_engine import RiskEngine
 from bot.runtime.strategy_host.event_backlog import EventBacklog
-from bot.runtime.strategy_host.host import Decision, LogLine, Run, Signal, StrategyHost, StrategySpec, run_inline
+from bot.runtime.strategy_host.host import Decision, LogLine, OwnedSignal, Run, StrategyHost, StrategySpec, run_inline
 from bot.runtime.strategy_host.instance import StrategyInstance
 from bot.runtime.strategy_host.timers import Timers
 from bot.strategy import Bar, Close, Open
-from bot.strategy import Intent as Wish
+from bot.strategy import Intent as Signal
 from bot.wire import EVENTS_PAGE_MAX, INTERVAL_MS, Event, bare_coin
 from bot.words import many
 
@@ -92,12 +92,12 @@ def _allowed() -> Refusal | None:
     return None
 
 
-def _is_whole(wish: Close) -> bool:
-    return wish.usd is None and wish.size is None and wish.fraction in (None, 1)
+def _is_whole(signal: Close) -> bool:
+    return signal.usd is None and signal.size is None and signal.fraction in (None, 1)
 
 
 class Kernel:
-    """`belief` answers why the dead-man's deadline is not certain, if so. `schedule` answers why bars and timers are not trusted, if so.
+    """`lease` answers why the dead-man's deadline is not certain, if so. `schedule` answers why bars and timers are not trusted, if so.
     `passed` is called at the end of each pass with the time of the newest decided bar. `ring` asks for another pass, because a reply came.
 
     `between` runs before each pass that a start makes while strategies warm up. `new_serial` makes the serial of a guardian's key.
@@ -109,11 +109,11 @@ class Kernel:
         *,
         port: VenuePort,
         journal: Journal,
-        placed: Sequence[StrategySpec],
+        specs: Sequence[StrategySpec],
         pacer: Pacer,
         settings: Settings | None = None,
         run: Run = run_inline,
-        belief: Callable[[], Refusal | None] = _allowed,
+        lease: Callable[[], Refusal | None] = _allowed,
         passed: Callable[[int | None], None] = lambda _at_ms: None,
         notices_of: Callable[[Event, Mapping[str, Part]], Iterable[Notice]] | None = None,
         schedule: Callable[[], Refusal | None] = _allowed,
@@ -128,7 +128,7 @@ class Kernel:
         self.pacer = pacer
         self.budget = PassBudget(pacer, port.clock)
         self.settings = settings if settings is not None else Settings()
-        self.belief = belief
+        self.lease = lease
         self.schedule = schedule
         self.passed = passed
         self.between = between
@@ -136,29 +136,31 @@ class Kernel:
         self.live: dict[str, Intent] = {}  # not final, or accepted and not seen in the events yet
         self.order_owners = OrderOwners(journal, self.live)
         self.mirror = Mirror(self.order_owners.owner_of, self.order_owners.keys_of, self.order_owners.leverage_of)
-        self.feed = BarFeed(wanted_series(placed))
+        self.feed = BarFeed(wanted_series(specs))
         self.pauses = Pauses(journal)
-        self.books = Attribution.of_journal(
+        self.attribution = Attribution.of_journal(
             journal, owner_of=self.order_owners.owner_of, mark_at=self._mark_at, step_of=self._step_of
         )
-        self.position_owners = PositionOwners(journal, self.mirror, self.books, self.order_owners, self.now_ms)
+        self.position_owners = PositionOwners(journal, self.mirror, self.attribution, self.order_owners, self.now_ms)
         self.losses = LossLimits(
-            self.books,
-            lambda: self.gate.allowances,
+            self.attribution,
+            lambda: self.risk.strategy_limits,
             self.position_owners.write_books,
             journal,
             is_behind=lambda: self.behind or not self.ready,
         )
         self.timers = Timers()
-        self.desk = StrategyHost(placed, journal=journal, mirror=self.mirror, feed=self.feed, run=run, books=self.books)
-        self.bars = BarQueue(self.feed, self.desk)
+        self.strategy_host = StrategyHost(
+            specs, journal=journal, mirror=self.mirror, feed=self.feed, run=run, attribution=self.attribution
+        )
+        self.bars = BarQueue(self.feed, self.strategy_host)
         self.in_flight = InFlight(ring, SLOW_MS / 1000, abreast)
         self.execution = ExecutionEngine(
             self.live, self.in_flight, journal, self.mirror, self.order_owners, self.budget, port.clock, self.drain
         )  # fmt: skip
-        self.gate = RiskEngine(
+        self.risk = RiskEngine(
             self.mirror,
-            {one.strategy.name: one.allowance for one in placed},
+            {one.strategy.name: one.limits for one in specs},
             live=self.live.values,
             entries_stopped=self.entries_stopped,
             in_doubt=self.execution.is_doubtful,
@@ -166,22 +168,22 @@ class Kernel:
             judges_freshness=port.clock.speed > 0,
             foreign_positions=self.settings.foreign_positions,
             strategy_stopped=self.strategy_stopped,
-            share_of=self.books.share,
-            shares_of=self.books.shares_of,
-            looks_at_plans=self.desk.looks_at_plans,
+            share_of=self.attribution.share,
+            shares_of=self.attribution.shares_of,
+            looks_at_plans=self.strategy_host.looks_at_plans,
         )
         self.sender = OrderSender(
-            port=port, journal=journal, mirror=self.mirror, gate=self.gate, pacer=pacer, may_confirm=self._may_confirm,
+            port=port, journal=journal, mirror=self.mirror, risk=self.risk, pacer=pacer, may_confirm=self._may_confirm,
             time_left_ms=self.budget.entries_left_ms, stopped=self._stopped,
             entry_wait_ms=port.entry_wait_ms, name=self._name, of_its_own=self._of_its_own,
             may_go_on=lambda: self.in_flight.abreast > 1 or self.budget.may_go_on(), ask=self.execution.ask,
         )  # fmt: skip
         self.execution.sender = self.sender
-        self.arming = Guardians(
+        self.guardians = Guardians(
             port=port, journal=journal, mirror=self.mirror, wanted=self.settings.guardians, new_serial=new_serial
         )
         self.health = Health(journal=journal, now_ms=self.now_ms)
-        self.strangers = ForeignActivity()
+        self.foreign_activity = ForeignActivity()
         self.foreign_known: set[str] = set()
         self.began_ms = 0  # when this run began, by the clock of the service
         # From then on an order that is not in the journal is none of ours, whatever its key.
@@ -221,7 +223,7 @@ class Kernel:
         self.execution.reload_live()
         if not self.mirror.events_named and self.journal.events.has_seen_own_key():
             self.mirror.keys_proven = self.mirror.events_named = True
-        await self.desk.start(now_ms=self.now_ms())
+        await self.strategy_host.start(now_ms=self.now_ms())
         cursor = self.journal.events.cursor
         if cursor is None:
             stood = bool(snapshot.guardians or snapshot.positions or snapshot.orders)
@@ -232,7 +234,7 @@ class Kernel:
         if cursor is None or cursor.epoch != snapshot.epoch or not await reconciler.overlaps(self):
             await self._restart(snapshot)
         self.position_owners.find_owners()  # An exit that is wanted on what is told now is of a position of ours.
-        await self._tell_untold()
+        await self._deliver_backlog()
         await self.drain()
         await protection.arm_all(self)
         await self.drain()
@@ -241,7 +243,7 @@ class Kernel:
         await self.execution.settle_in_flight(SLOW_MS)
         await self.reconcile()
         await self._warm_up()
-        self.timers.follow(self.desk.seats, self.journal, now_ms=self.now_ms())
+        self.timers.follow(self.strategy_host.instances, self.journal, now_ms=self.now_ms())
         self.journal.flush()
         log.info(
             "loop.recovered",
@@ -322,7 +324,7 @@ class Kernel:
             self.repairs_were_long = False
         # What there was no time for stays due: no bar is ever skipped.
         while (ready := self._ready()) and self.budget.has_time():
-            group = ready[: side_by_side(ready, self.desk.listeners()) if self.in_flight.abreast > 1 else 1]
+            group = ready[: side_by_side(ready, self.strategy_host.listeners()) if self.in_flight.abreast > 1 else 1]
             self.bars.remove(group)
             done = await self._steps(group)
             self.bars.put_back(group[done:])
@@ -339,7 +341,7 @@ class Kernel:
         past = [closed for closed in self.bars.catching_up if self.feed.is_past(closed)]
         after = [closed for closed in self.bars.catching_up if not self.feed.is_past(closed)]
         while past and self.budget.has_time():
-            await self.desk.rehearse(past.pop(0))
+            await self.strategy_host.rehearse(past.pop(0))
         self.position_owners.mend_day()
         self.bars.catching_up = [*past, *after] if past else []
         if not past:
@@ -365,7 +367,7 @@ class Kernel:
                 "bar.closed", market=closed.market, interval=closed.interval, at_ms=closed.at_ms, close=closed.bar.close
             )
             # As in `fire_timers`: a session's clock stands in the millisecond before.
-            decision = await self.desk.decide(closed, now_ms=max(self.now_ms(), closed.at_ms))
+            decision = await self.strategy_host.decide(closed, now_ms=max(self.now_ms(), closed.at_ms))
             decided.append((decision, closed))
         await self._act_on(decided)
         await repairs_when_up(self)
@@ -399,7 +401,7 @@ class Kernel:
             self.compare_soon()
         else:
             self.health.restore("reconcile")
-        await self.arming.retire()
+        await self.guardians.retire()
         await self.execution.send_replies()
         return drifts
 
@@ -436,7 +438,7 @@ class Kernel:
     async def _restart(self, snapshot: AccountSnapshot) -> None:
         """Begin the events anew at this snapshot."""
         if await reconciler.restart(self, snapshot):
-            self.strangers.clear()
+            self.foreign_activity.clear()
 
     @property
     def foreign_positions(self) -> str:
@@ -460,7 +462,7 @@ class Kernel:
     async def stop(self) -> None:
         """End the run: open nothing more, call on_stop of every strategy, write what waits."""
         self.paused = ENDING
-        await self.desk.stop(now_ms=self.now_ms())
+        await self.strategy_host.stop(now_ms=self.now_ms())
         self.journal.flush()
 
     @property
@@ -485,7 +487,7 @@ class Kernel:
         """
         if self.timers.next_ms is not None and self.timers.next_ms < calm.until_ms:
             calm = calm._replace(until_ms=self.timers.next_ms)
-        return self.desk.decide_run(series, bars, self.losses.narrowed(series, calm), seen)
+        return self.strategy_host.decide_run(series, bars, self.losses.narrowed(series, calm), seen)
 
     def decide_abreast(
         self, lines: Sequence[LogLine], slots: Iterator[tuple[Bar, ...]], bands: Sequence[Calm], seen: tuple[Bar, ...] | None = None, first: int = 0,
@@ -494,7 +496,7 @@ class Kernel:
         until_ms = min([band.until_ms for band in bands])
         if self.timers.next_ms is not None and self.timers.next_ms < until_ms:
             until_ms = self.timers.next_ms
-        return self.desk.decide_abreast(lines, slots, bands, until_ms, seen, first)
+        return self.strategy_host.decide_abreast(lines, slots, bands, until_ms, seen, first)
 
     async def fire_timers(self, until_ms: int) -> None:
         """Ask the strategies whose timers are due at or before that instant. A session calls it when the bars of an instant are decided."""
@@ -507,51 +509,53 @@ class Kernel:
                 return
             log.info("timer.fired", strategy=due.strategy, timer=due.name, at_ms=due.at_ms)
             # A session's clock stands in the millisecond before the instant of its bars, which is what they are told.
-            decision = await self.desk.ring(due, now_ms=max(self.now_ms(), due.at_ms))
-            intents = self._judge(decision.wishes, trigger=due.trigger, at_ms=due.at_ms)
+            decision = await self.strategy_host.ring(due, now_ms=max(self.now_ms(), due.at_ms))
+            intents = self._judge(decision.signals, trigger=due.trigger, at_ms=due.at_ms)
             fresh = self.journal.decided(intents, states=decision.states, bars=(due.done,))
             self.timers.fired(due)
             await self.execution.send_all(intents, fresh)
 
-    async def decide_late(self, seat: StrategyInstance, closed: Closed) -> None:
+    async def decide_late(self, instance: StrategyInstance, closed: Closed) -> None:
         """A bar that the others have decided, for a strategy that was being built meanwhile."""
-        await self.act(await self.desk.decide_alone(seat, closed, now_ms=self.now_ms()), closed)
+        await self.act(await self.strategy_host.decide_alone(instance, closed, now_ms=self.now_ms()), closed)
 
-    async def tell_late(self, seat: StrategyInstance, breathe: Breathe = at_once) -> None:
+    async def tell_late(self, instance: StrategyInstance, yield_to_pass: YieldToPass = at_once) -> None:
         """What has happened to a strategy while it was being built."""
-        waiting = self.desk.away.get(seat.name)
+        waiting = self.strategy_host.away.get(instance.name)
         while waiting:
-            await self.execution.send_all(*await self._tell_next(seat, waiting))
-            await breathe()
+            await self.execution.send_all(*await self._tell_next(instance, waiting))
+            await yield_to_pass()
 
-    async def _tell_untold(self) -> None:
+    async def _deliver_backlog(self) -> None:
         """What the last run could not tell any more, because it was ended while it built them. What they want leaves when it may.
 
         Where that takes long, the rest is told when they have lived through their past.
         """
         began_ms = self.pacer.mono_ms()
         left: dict[str, EventBacklog] = {}
-        for seat in self.desk.working():
-            self.desk.away.pop(seat.name, None)  # Of a start that is tried again: the journal has what it left.
-            waiting = EventBacklog.of_journal(self.journal, seat.name, self.mirror.epoch)
+        for instance in self.strategy_host.working():
+            self.strategy_host.away.pop(
+                instance.name, None
+            )  # Of a start that is tried again: the journal has what it left.
+            waiting = EventBacklog.of_journal(self.journal, instance.name, self.mirror.epoch)
             for name, why in waiting.damaged.items():
                 with self.journal.together():
                     said = f"what had happened while it was being built stands in a note that cannot be read ({why}), kept as {self.journal.set_aside(name)}"
-                    self.health.incident("strategy.untold", name, strategy=seat.name, message=said)
+                    self.health.incident("strategy.backlog_lost", name, strategy=instance.name, message=said)
             while waiting and not (self._will_warm_up() and self.budget.is_used_up_since(began_ms)):
-                self.execution.forget_unwritten(*await self._tell_next(seat, waiting))
+                self.execution.forget_unwritten(*await self._tell_next(instance, waiting))
             if waiting:
-                left[seat.name] = waiting
+                left[instance.name] = waiting
         if left:
-            self.desk.away |= left
-            self.desk.seat(self.desk.seats, away=[*self.desk.away])
+            self.strategy_host.away |= left
+            self.strategy_host.set_instances(self.strategy_host.instances, away=[*self.strategy_host.away])
 
-    async def _tell_next(self, seat: StrategyInstance, waiting: EventBacklog) -> tuple[list[Intent], list[Intent]]:
+    async def _tell_next(self, instance: StrategyInstance, waiting: EventBacklog) -> tuple[list[Intent], list[Intent]]:
         """The first that waits, told and crossed off in one transaction. What it wants, and which of that is new."""
         event, parts = waiting.first
         decision = Decision()
-        await self.desk.tell(seat, event, decision, now_ms=self.now_ms(), parts=parts)
-        intents = self._judge(decision.wishes, trigger=self._cause(event), at_ms=event.ts)
+        await self.strategy_host.tell(instance, event, decision, now_ms=self.now_ms(), parts=parts)
+        intents = self._judge(decision.signals, trigger=self._cause(event), at_ms=event.ts)
         waiting.drop_first()
         with self.journal.together():
             waiting.write(self.mirror.epoch)
@@ -566,10 +570,10 @@ class Kernel:
         states: dict[str, str] = {}
         for decision, closed in decided:
             bar = closed.bar
-            if bar.at_ms <= self.books.day_ms:  # The day had begun before the price of its midnight came.
+            if bar.at_ms <= self.attribution.day_ms:  # The day had begun before the price of its midnight came.
                 self.position_owners.mend_day()
             self.losses.watch(self.now_ms(), bar.market)
-            judged = self._judge(decision.wishes, trigger=f"bar:{bar.market}:{bar.at_ms}", at_ms=bar.at_ms)
+            judged = self._judge(decision.signals, trigger=f"bar:{bar.market}:{bar.at_ms}", at_ms=bar.at_ms)
             if judged and self.journal.keeps_traces:
                 text = json.dumps(bar._asdict() | {"interval": closed.interval})
                 for intent in judged:
@@ -636,12 +640,12 @@ class Kernel:
         if not self.mirror.events_named:
             fresh = self.mirror.named(fresh)
         is_written = False
-        self.books.begin_page()
+        self.attribution.begin_page()
         try:
             opened, is_whole = await self._fold(fresh, last_id, epoch)
             is_written = True
         finally:
-            self.books.end_page(is_written=is_written)
+            self.attribution.end_page(is_written=is_written)
         if opened:
             self.execution.replies += opened
         for position in self.mirror.positions.values():
@@ -653,17 +657,17 @@ class Kernel:
         decision: Decision | None = None
         intents: list[Intent] = []
         notices: list[Notice] = []
-        heard, is_said = self.desk.heard, logs.is_said(logs.INFO)
+        heard, is_said = self.strategy_host.heard, logs.is_said(logs.INFO)
         began_ms, taken = self.pacer.mono_ms(), len(fresh)
         for n, event in enumerate(fresh, start=1):
             parts: Mapping[str, Part] = {}
             if event.type in BOOKED:
-                parts = self.books.apply(event)
+                parts = self.attribution.apply(event)
                 self.mirror.apply(event)
                 self.position_owners.pass_on(event.coin)
             else:
                 self.mirror.apply(event)
-            self.strangers.see(event, self.order_owners.owner_of)
+            self.foreign_activity.see(event, self.order_owners.owner_of)
             if self.notices_of is not None:
                 notices += self.notices_of(event, parts)
             if is_said:
@@ -671,18 +675,18 @@ class Kernel:
             if event.type not in heard:  # As most are: then nothing is built for nobody.
                 continue
             decision = decision or Decision()
-            wishes = await self.desk.hear(event, decision, now_ms=self.now_ms(), parts=parts)
-            if wishes:
-                intents += self._judge(wishes, trigger=self._cause(event), at_ms=event.ts)
+            signals = await self.strategy_host.hear(event, decision, now_ms=self.now_ms(), parts=parts)
+            if signals:
+                intents += self._judge(signals, trigger=self._cause(event), at_ms=event.ts)
             if n < taken and self.budget.is_used_up_since(began_ms):
                 fresh, last_id = fresh[:n], event.id
                 break
-        with self.journal.together() if self.desk.away else nullcontext():
-            for waiting in self.desk.away.values():
+        with self.journal.together() if self.strategy_host.away else nullcontext():
+            for waiting in self.strategy_host.away.values():
                 waiting.write(epoch)
             opened = self.journal.take(
                 fresh, last_id, epoch=epoch, states=None if decision is None else decision.states, intents=intents, notices=notices,
-                books=self.books.changes(), now_ms=self.now_ms(),
+                attribution=self.attribution.changes(), now_ms=self.now_ms(),
             )  # fmt: skip
         self.execution.forget_unwritten(intents, opened)
         return opened, len(fresh) == taken
@@ -693,69 +697,69 @@ class Kernel:
         """Where the service went back and gives an id again, what was wanted on the first one has the keys of the id alone."""
         return f"event:{event.id}:{event.ts}" if event.id in self.journal.events.reused_ids else f"event:{event.id}"
 
-    def _judge(self, wishes: Sequence[Signal], *, trigger: str, at_ms: int) -> list[Intent]:
+    def _judge(self, signals: Sequence[OwnedSignal], *, trigger: str, at_ms: int) -> list[Intent]:
         """The gate's answer to each wish: an intent, or a no that is kept."""
         intents: list[Intent] = []
         is_said = logs.is_said(logs.INFO)
         ordinals: dict[str, int] = {}
         closing: set[str] = set()
         now_ms = self.now_ms()
-        for seat, wish in wishes:
-            ordinal = ordinals[seat.name] = ordinals.get(seat.name, -1) + 1
-            market = wish.market or ""
+        for instance, signal in signals:
+            ordinal = ordinals[instance.name] = ordinals.get(instance.name, -1) + 1
+            market = signal.market or ""
             mark = self.mirror.marks.get(market)
             price = None if mark is None else Decimal(repr(mark))
-            answer = self._not_now(wish, trigger) or self.gate.judge(
+            answer = self._not_now(signal, trigger) or self.risk.judge(
                 # As in `fire_timers`: the bar of midnight is of the day that begins.
-                seat.name,
-                RiskRequest(wish, at_ms, max(now_ms, at_ms), price, frozenset(closing)),
+                instance.name,
+                RiskRequest(signal, at_ms, max(now_ms, at_ms), price, frozenset(closing)),
             )
             if isinstance(answer, Refusal):
                 self.journal.refused(
-                    answer, strategy=seat.name, market=market, trigger=trigger, ordinal=ordinal, at_ms=now_ms
+                    answer, strategy=instance.name, market=market, trigger=trigger, ordinal=ordinal, at_ms=now_ms
                 )
                 log.warning(
-                    "intent.refused", strategy=seat.name, market=market, code=answer.code, message=answer.message
+                    "intent.refused", strategy=instance.name, market=market, code=answer.code, message=answer.message
                 )
                 continue
-            if isinstance(wish, Close) and wish.fraction is None and wish.usd is None and wish.size is None:
+            if isinstance(signal, Close) and signal.fraction is None and signal.usd is None and signal.size is None:
                 closing.add(market)
-            intent = self._intent(seat, answer, trigger=trigger, ordinal=ordinal, now_ms=now_ms)
+            intent = self._intent(instance, answer, trigger=trigger, ordinal=ordinal, now_ms=now_ms)
             self.live.setdefault(intent.id, intent)
-            self.order_owners.by_key[intent.id] = seat.name
+            self.order_owners.by_key[intent.id] = instance.name
             intents.append(intent)
             if self.journal.keeps_traces:
-                self.journal.trace(intent.id, "wish", json.dumps({"wish": str(wish)}), at_ms=now_ms)
+                self.journal.trace(intent.id, "wish", json.dumps({"wish": str(signal)}), at_ms=now_ms)
             if is_said:
                 log.info(
                     "intent.decided",
                     intent=intent.id,
-                    strategy=seat.name,
+                    strategy=instance.name,
                     market=market,
                     action=intent.action,
-                    wish=str(wish),
+                    signal=str(signal),
                 )
         return intents
 
     def _intent(
-        self, seat: StrategyInstance, permit: ApprovedOrder, *, trigger: str, ordinal: int, now_ms: int
+        self, instance: StrategyInstance, approved: ApprovedOrder, *, trigger: str, ordinal: int, now_ms: int
     ) -> Intent:
         epoch = self.mirror.epoch
         key = intent_key(
-            address=self.journal.address, epoch=epoch, strategy=seat.name, market=permit.market, trigger=trigger, ordinal=ordinal,
-            leg=FIRST_LEG[permit.action],
+            address=self.journal.address, epoch=epoch, strategy=instance.name, market=approved.market, trigger=trigger, ordinal=ordinal,
+            leg=FIRST_LEG[approved.action],
         )  # fmt: skip
         return Intent(
-            id=key, strategy=seat.name, market=permit.market, action=permit.action, path=permit.path, trigger=trigger,
-            ordinal=ordinal, leg=FIRST_LEG[permit.action], epoch=epoch, body=permit.request.body() if self.journal.keeps_bodies else b"", request=permit.request,
-            not_after_ms=now_ms + self.budget.hold_ms(FRESH_INTERVALS * INTERVAL_MS[seat.interval]), opened_ms=now_ms,
-            notional_usd=permit.notional_usd,
+            id=key, strategy=instance.name, market=approved.market, action=approved.action, path=approved.path, trigger=trigger,
+            ordinal=ordinal, leg=FIRST_LEG[approved.action], epoch=epoch, body=approved.request.body() if self.journal.keeps_bodies else b"", request=approved.request,
+            not_after_ms=now_ms + self.budget.hold_ms(FRESH_INTERVALS * INTERVAL_MS[instance.interval]), opened_ms=now_ms,
+            notional_usd=approved.notional_usd,
         )  # fmt: skip
 
     def _name(self, done: Intent) -> None:
         """Its events came before the answer that says which trade it is, and show no key: they, and what they opened, are ours all the same."""
         events = self.journal.events.attach_key(done)
-        self.books.name(map(Event.model_validate, events), done.strategy)
+        self.attribution.name(map(Event.model_validate, events), done.strategy)
         self.position_owners.write_books()
         if events:
             self.foreign_known.discard(done.market)
@@ -775,7 +779,7 @@ class Kernel:
             return Refusal("journal_fault", f"closes only: {self.journal.fault}", {"action": "wait"})
         if self.health.degraded and (no := self.health.no_entry()) is not None:
             return no
-        fallen = self.arming.fallen()
+        fallen = self.guardians.fallen()
         if fallen:
             code = "dead_man_gone" if fallen[0].name == DEAD_MAN else "guardian_gone"
             return Refusal(
@@ -783,7 +787,7 @@ class Kernel:
                 f"guardian {fallen[0].name} of the config does not stand; it is armed anew first",
                 {"action": "wait"},
             )
-        return self.belief()
+        return self.lease()
 
     def strategy_stopped(self, strategy: str, now_ms: int) -> Refusal | None:
         """Why this strategy may open nothing just now."""
@@ -794,11 +798,11 @@ class Kernel:
         """Reason -> sentence, while there is one that keeps entries out; a reason of one market ends in its name."""
         return self.health.degraded
 
-    def _not_now(self, wish: Wish, trigger: str) -> Refusal | None:
+    def _not_now(self, signal: Signal, trigger: str) -> Refusal | None:
         """Why the daemon, and not a risk rule, refuses a signal."""
-        if isinstance(wish, Open):
-            return self._no_entry(wish.market, trigger)
-        if isinstance(wish, Close) and not _is_whole(wish):
+        if isinstance(signal, Open):
+            return self._no_entry(signal.market, trigger)
+        if isinstance(signal, Close) and not _is_whole(signal):
             if self.behind:
                 return Refusal(
                     "behind", "a part of a position is not closed while the events cannot be read; all of it is"
@@ -822,11 +826,11 @@ class Kernel:
 
     def _stopped(self, intent: Intent) -> Refusal | None:
         """Why an entry must not be sent. Asked right before it is sent."""
-        return self.desk.no_entry(intent.strategy) or self._no_entry(intent.market, intent.trigger)
+        return self.strategy_host.no_entry(intent.strategy) or self._no_entry(intent.market, intent.trigger)
 
     def _of_its_own(self, intent: Intent) -> Refusal | None:
         """Why only this strategy may not send an entry, while others in its market may."""
-        return self.desk.no_entry(intent.strategy) or self.gate.of_its_own(intent, self.now_ms())
+        return self.strategy_host.no_entry(intent.strategy) or self.risk.of_its_own(intent, self.now_ms())
 
     def cursor_lag_s(self) -> float:
         """How long the events could not be read to their end, of real time; 0 when they could."""
@@ -839,15 +843,17 @@ class Kernel:
 
     async def _look_closer(self) -> None:
         try:
-            await look_closer(self.strangers, self)
+            await look_closer(self.foreign_activity, self)
         except ApiError as error:
             if is_access_lost(error):
                 raise
-            log.warning("strangers.postponed", code=error.code, message=error.message)
+            log.warning("foreign_activity.postponed", code=error.code, message=error.message)
             if isinstance(error, Refused):  # Who else trades here is not known, and that may stay so.
-                self.health.degrade("strangers", f"the service refuses its trades ({error.code}): {error.message}")
+                self.health.degrade(
+                    "foreign_activity", f"the service refuses its trades ({error.code}): {error.message}"
+                )
         else:
-            self.health.restore("strangers")
+            self.health.restore("foreign_activity")
 
     def _mend(self) -> None:
         """Notice that the journal's file is gone, and try to write it again every MEND_MS."""
@@ -862,7 +868,7 @@ class Kernel:
                 self.health.restore("journal")
 
     def _step_of(self, market: str) -> Decimal:
-        return self.gate.step(market)
+        return self.risk.step(market)
 
     def _mark_at(self, market: str, at_ms: int | None) -> Decimal | None:
         """The close of the last bar by that instant, as far back as the bars are kept; else the mark as it is."""
@@ -877,11 +883,11 @@ class Kernel:
         return None if mark is None else Decimal(repr(mark))
 
     def requires_protection(self, position: MirrorPosition) -> bool:
-        allowance = self.gate.allowances.get(position.owner or "")
-        return self.settings.require_protection if allowance is None else allowance.require_protection
+        limits = self.risk.strategy_limits.get(position.owner or "")
+        return self.settings.require_protection if limits is None else limits.require_protection
 
     async def _may_confirm(self, intent: Intent, plan: Plan) -> bool:
-        return intent.strategy == RUNTIME or await self.desk.may_confirm(intent.strategy, plan)
+        return intent.strategy == RUNTIME or await self.strategy_host.may_confirm(intent.strategy, plan)
 
     # -- bars and rest
 
@@ -892,27 +898,27 @@ class Kernel:
         """
         if not self._will_warm_up():
             return
-        seats, names = self.desk.seats, [seat.name for seat in self.desk.seats]
-        others = [name for name in self.desk.away if name not in names]  # of a reload under way
-        self.desk.seat(seats, away=[*others, *names])
+        instances, names = self.strategy_host.instances, [instance.name for instance in self.strategy_host.instances]
+        others = [name for name in self.strategy_host.away if name not in names]  # of a reload under way
+        self.strategy_host.set_instances(instances, away=[*others, *names])
         self.warming = "their bars are asked for"
         try:
             warm = await self.feed.warm_up(self.port, self.journal.done_until, self.now_ms(), self._watch_over)
             for number, closed in enumerate(warm.past, start=1):
-                await self.desk.rehearse(closed)
+                await self.strategy_host.rehearse(closed)
                 self.warming = f"{number:,} of {many(len(warm.past), 'bar')}"
                 await self._watch_over()
             self.position_owners.mend_day()
             self.budget.begin()
-            for seat in seats:
-                await self.tell_late(seat, self._watch_over)
-                del self.desk.away[seat.name]  # It hears again: what the next one does may concern it.
+            for instance in instances:
+                await self.tell_late(instance, self._watch_over)
+                del self.strategy_host.away[instance.name]  # It hears again: what the next one does may concern it.
         except ApiError:  # The next try tells what waits. Where the run ends here, the next run does.
-            self.desk.seat(seats, away=others)
+            self.strategy_host.set_instances(instances, away=others)
             raise
         finally:
             self.warming = None
-        self.desk.seat(seats, away=others)
+        self.strategy_host.set_instances(instances, away=others)
         self.bars.due = warm.due
 
     def _will_warm_up(self) -> bool:
@@ -932,9 +938,9 @@ class Kernel:
             self._passed_ms = self.pacer.mono_ms()
 
     async def _learn_markets(self) -> None:
-        if not self.gate.size_decimals:
+        if not self.risk.size_decimals:
             answer = await self.port.markets(view="all", limit=MARKETS_MAX)
-            self.gate.size_decimals = {bare_coin(one.coin): one.sz_decimals for one in answer.markets}
+            self.risk.size_decimals = {bare_coin(one.coin): one.sz_decimals for one in answer.markets}
             self.mirror.terms = {bare_coin(one.coin): entry_terms(one) for one in answer.markets}
 
     def _housekeep(self) -> None:
@@ -945,7 +951,7 @@ class Kernel:
             self.journal.trim(self.held, now_ms=self.now_ms())
             self.order_owners.forget_oldest()
             self.sender.forget(self.live)
-            self.arming.forget(self.mirror.positions)
+            self.guardians.forget(self.mirror.positions)
 
     def held(self) -> Held:
         """What the journal must not forget, because the account has it."""
@@ -958,19 +964,19 @@ class Kernel:
         return Held(frozenset(keys), positions)
 
 
-async def repairs_when_up(loop: Kernel) -> None:
+async def repairs_when_up(kernel: Kernel) -> None:
     """Stops and guardians, before a decision and right after acting; a service that is away is asked again at the end of the pass."""
-    if not loop.budget.has_time() or loop.is_page_cut or protection.nothing_to_do(loop):
+    if not kernel.budget.has_time() or kernel.is_page_cut or protection.nothing_to_do(kernel):
         return
     try:
-        await protection.protect(loop)
-        if loop.budget.has_time():
-            await protection.stand(loop)
+        await protection.protect(kernel)
+        if kernel.budget.has_time():
+            await protection.stand(kernel)
     except ApiError as error:
         if is_access_lost(error):
             raise
         log.warning("repair.postponed", code=error.code, message=error.message)
-    loop.repairs_were_long = not loop.budget.has_time()
+    kernel.repairs_were_long = not kernel.budget.has_time()
 
 
 def _begins_epoch(event: Event, epoch: int) -> bool:

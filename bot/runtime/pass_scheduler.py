@@ -1,4 +1,4 @@
-"""Rhythm: when the loop makes its next pass. APScheduler wakes it, at a bar's close or after PASS_S at the latest; it runs no work itself.
+"""When the loop makes its next pass. APScheduler wakes it, at a bar's close or after PASS_S at the latest; it runs no work itself.
 
 In real seconds: the service's clock only says when the next bar closes and how fast it gets there. The scheduler goes by the wall clock,
 and would wait for as long as that was set back: so `wait` has an end of its own.

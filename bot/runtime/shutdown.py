@@ -43,123 +43,123 @@ class LeftBehind:
     complete: bool = True  # what on_exit asks for was done
 
 
-async def wind_down(loop: Kernel, on_exit: OnExit) -> LeftBehind:
+async def wind_down(kernel: Kernel, on_exit: OnExit) -> LeftBehind:
     """Do what on_exit says, disarm the dead-man if every position has a stop, and tell what stays."""
     why: list[str] = []
     complete = on_exit == "leave"
-    loop.paused = ENDING
-    loop.budget.begin()
+    kernel.paused = ENDING
+    kernel.budget.begin()
     try:
-        await loop.execution.settle_in_flight(REPLIES_MS)
-        await loop.cancel_in_flight()
-        loop.execution.reload_live()  # A pass that was cut may have moved an intent further than it could say.
-        loop.execution.give_up_entries()
-        known = await loop.drain()
-        await loop.execution.settle(at_once=True)  # What is in doubt may still be told apart; nothing new is opened.
-        await loop.execution.settle_in_flight(REPLIES_MS)
+        await kernel.execution.settle_in_flight(REPLIES_MS)
+        await kernel.cancel_in_flight()
+        kernel.execution.reload_live()  # A pass that was cut may have moved an intent further than it could say.
+        kernel.execution.give_up_entries()
+        known = await kernel.drain()
+        await kernel.execution.settle(at_once=True)  # What is in doubt may still be told apart; nothing new is opened.
+        await kernel.execution.settle_in_flight(REPLIES_MS)
         if on_exit in ("cancel", "flatten"):
-            complete = await _cancel_entries(loop)
+            complete = await _cancel_entries(kernel)
             why.append(f"resting entries were {'' if complete else 'not all '}canceled (safety.on_exit: {on_exit})")
         if on_exit == "flatten":
-            complete = await _flatten(loop) and complete
+            complete = await _flatten(kernel) and complete
             why.append(f"positions were {'' if complete else 'not all '}closed (safety.on_exit: flatten)")
-        elif loop.mirror.positions:
-            bare = [market for market in loop.mirror.positions if not loop.mirror.is_protected(market)]
+        elif kernel.mirror.positions:
+            bare = [market for market in kernel.mirror.positions if not kernel.mirror.is_protected(market)]
             stops = f", {', '.join(bare)} WITHOUT A STOP" if bare else " with their stops at the service"
             why.append(f"positions stay open{stops} (safety.on_exit: {on_exit})")
-        doubtful = sorted({i.market for i in loop.live.values() if i.action == "open" and i.state == "sending"})
+        doubtful = sorted({i.market for i in kernel.live.values() if i.action == "open" and i.state == "sending"})
         if doubtful:
             complete = on_exit == "leave"
             why.append(f"an entry in {', '.join(doubtful)} is in doubt and may still fill; the next run settles it")
-        why.append(await _disarm(loop, doubtful if on_exit == "flatten" else ()))
-        known = await loop.drain() and known
+        why.append(await _disarm(kernel, doubtful if on_exit == "flatten" else ()))
+        known = await kernel.drain() and known
     except ApiError as error:
         log.warning("exit.incomplete", code=error.code, message=error.message)
         known, complete = False, on_exit == "leave"
         why.append(
             f"the service did not answer at the end ({error.code}): what stands there is what the last lines said"
         )
-    return replace(_left(loop, why, known=known), complete=complete)
+    return replace(_left(kernel, why, known=known), complete=complete)
 
 
-def _is_ours(loop: Kernel, owner: str | None) -> bool:
+def _is_ours(kernel: Kernel, owner: str | None) -> bool:
     """Whether on_exit reaches it: what another hand did is left alone unless the config says otherwise."""
-    return owner is not None or loop.settings.foreign_positions != "ignore"
+    return owner is not None or kernel.settings.foreign_positions != "ignore"
 
 
-async def _cancel_entries(loop: Kernel) -> bool:
+async def _cancel_entries(kernel: Kernel) -> bool:
     """False when one of them is still there."""
     resting = [
         o
-        for o in loop.mirror.orders.values()
-        if o.could_open and _is_ours(loop, o.key and loop.order_owners.owner_of(o.key))
+        for o in kernel.mirror.orders.values()
+        if o.could_open and _is_ours(kernel, o.key and kernel.order_owners.owner_of(o.key))
     ]
     rest = iter(resting)  # Whoever is free takes the next one: the end of a run has no time for one after another.
-    canceling = (_cancel_each(loop, rest) for _ in range(min(loop.in_flight.abreast, len(resting))))
+    canceling = (_cancel_each(kernel, rest) for _ in range(min(kernel.in_flight.abreast, len(resting))))
     for end in await asyncio.gather(*canceling, return_exceptions=True):
         if isinstance(end, BaseException):
             raise end
-    await loop.drain()
-    return not any(order.oid in loop.mirror.orders for order in resting)
+    await kernel.drain()
+    return not any(order.oid in kernel.mirror.orders for order in resting)
 
 
-async def _cancel_each(loop: Kernel, orders: Iterator[MirrorOrder]) -> None:
+async def _cancel_each(kernel: Kernel, orders: Iterator[MirrorOrder]) -> None:
     for order in orders:
         try:
-            await _tried(loop, partial(loop.port.cancel, order.oid))
+            await _tried(kernel, partial(kernel.port.cancel, order.oid))
         except ApiError as error:  # Filled or canceled meanwhile, most likely; the events tell. What is left to do is done all the same.
             if is_access_lost(error):
                 raise
             log.warning("exit.refused", oid=order.oid, code=error.code, message=error.message)
 
 
-async def _flatten(loop: Kernel) -> bool:
+async def _flatten(kernel: Kernel) -> bool:
     """False when something is still open."""
     deaf = 0  # looks in a row that came to nothing
     for _ in range(FLATTEN_PASSES):
-        open_now = [p for p in loop.mirror.positions.values() if _is_ours(loop, p.owner)]
+        open_now = [p for p in kernel.mirror.positions.values() if _is_ours(kernel, p.owner)]
         if not open_now:
             return True
-        loop.budget.begin()
+        kernel.budget.begin()
         if not deaf:  # Else what was closed may be closed by now, and was not told.
-            closes = [protection.closing(loop, position, "exit") for position in open_now]
+            closes = [protection.closing(kernel, position, "exit") for position in open_now]
             # All of them leave before anything is learned of the first: its fill is told to a strategy, which may take its time.
-            await loop.execution.open_and_send([one for one in closes if isinstance(one, Intent)])
-        await loop.execution.settle()
-        await loop.execution.settle_in_flight(REPLIES_MS)
-        deaf = 0 if await loop.drain() else deaf + 1
+            await kernel.execution.open_and_send([one for one in closes if isinstance(one, Intent)])
+        await kernel.execution.settle()
+        await kernel.execution.settle_in_flight(REPLIES_MS)
+        deaf = 0 if await kernel.drain() else deaf + 1
         if deaf == TRIES:
             break
         if deaf:
-            await loop.pacer.sleep(AGAIN_MS)
-    return not any(_is_ours(loop, p.owner) for p in loop.mirror.positions.values())
+            await kernel.pacer.sleep(AGAIN_MS)
+    return not any(_is_ours(kernel, p.owner) for p in kernel.mirror.positions.values())
 
 
-async def _disarm(loop: Kernel, doubtful: Sequence[str]) -> str:
+async def _disarm(kernel: Kernel, doubtful: Sequence[str]) -> str:
     """`doubtful`: markets in which something may yet be opened that this end was to close."""
-    guardian_id = loop.arming.ids.get(DEAD_MAN)
+    guardian_id = kernel.guardians.ids.get(DEAD_MAN)
     if guardian_id is None:
         return "no dead-man switch was armed by this run"
-    if guardian_id not in loop.mirror.guardians:
+    if guardian_id not in kernel.mirror.guardians:
         return "the dead-man switch had gone already"
-    if loop.behind:
+    if kernel.behind:
         return "the dead-man switch stays: what stands at the service could not be read to its end"
-    bare = [p.market for p in loop.mirror.unprotected()]
+    bare = [p.market for p in kernel.mirror.unprotected()]
     if bare or doubtful:
-        deadline_ms = next((g.next_deadline for g in await loop.port.guardians() if g.id == guardian_id), None)
+        deadline_ms = next((g.next_deadline for g in await kernel.port.guardians() if g.id == guardian_id), None)
         when = "" if deadline_ms is None else f" and fires at {iso(deadline_ms)}"
         needs = [f"{', '.join(bare)} has no stop at the service"] if bare else []
         needs += [f"what is in doubt in {', '.join(doubtful)} is to be closed too"] if doubtful else []
         return f"the dead-man switch stays{when}: {'; '.join(needs)}"
     try:
-        await _tried(loop, partial(loop.port.disarm, guardian_id))
+        await _tried(kernel, partial(kernel.port.disarm, guardian_id))
     except Refused as error:
         if error.code != "not_found":  # Then it has gone: the answer of a try before was lost.
             return f"the dead-man switch could not be disarmed ({error.code}): {error.message}"
     return "the dead-man switch was disarmed: nothing is left that needs the daemon alive"
 
 
-async def _tried(loop: Kernel, ask: Callable[[], Awaitable[object]]) -> None:
+async def _tried(kernel: Kernel, ask: Callable[[], Awaitable[object]]) -> None:
     """Ask for what is idempotent, up to TRIES times."""
     for n in range(1, TRIES + 1):
         try:
@@ -168,13 +168,13 @@ async def _tried(loop: Kernel, ask: Callable[[], Awaitable[object]]) -> None:
             log.warning("exit.again", code=error.code, message=error.message, tries=n)
             if n == TRIES:
                 raise
-            await loop.pacer.sleep(AGAIN_MS)
+            await kernel.pacer.sleep(AGAIN_MS)
         else:
             return
 
 
-def _left(loop: Kernel, why: list[str], *, known: bool) -> LeftBehind:
-    mirror = loop.mirror
+def _left(kernel: Kernel, why: list[str], *, known: bool) -> LeftBehind:
+    mirror = kernel.mirror
     positions = tuple(
         f"{p.market} {p.side} {p.size:f} @ {p.entry_px or '?'}"
         + ("" if mirror.is_protected(p.market) else " WITHOUT A STOP")

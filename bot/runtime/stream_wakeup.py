@@ -52,7 +52,7 @@ async def listen(
         except AccessLost:
             return  # The next pass meets the same, and says so.
         except ApiError as error:  # The place is lost, or there is no stream: passes go on by themselves.
-            log.info("doorbell.silent", code=error.code, message=error.message)
+            log.info("event_stream.unavailable", code=error.code, message=error.message)
         ring()
         await sleep(AGAIN_S[min(refusals, len(AGAIN_S) - 1)])
         refusals += 1

@@ -131,7 +131,7 @@ class Supervisor:
     """One run, from its first question to its last."""
 
     def __init__(
-        self, settings: Settings, client: Client, journal: Journal, placed: list[StrategySpec], base_url: str, api_key: SecretStr,
+        self, settings: Settings, client: Client, journal: Journal, specs: list[StrategySpec], base_url: str, api_key: SecretStr,
         stop: asyncio.Event, on_ready: Callable[[], None], operations: ControlRoutes,
         reread: Callable[[], Settings] | None = None, hangup: asyncio.Event | None = None, trouble: Callable[[], str | None] = lambda: None,
         at_rest: Callable[[], None] = lambda: None,
@@ -141,14 +141,14 @@ class Supervisor:
         self.journal = journal
         self.stop = stop
         self.on_ready = on_ready
-        self.rhythm = PassScheduler(at_rest)
+        self.scheduler = PassScheduler(at_rest)
         self.hangup = hangup
         self.trouble = trouble
         fence = secrets.randbits(63)
         self.progress = _progress(settings.state_dir / "progress", fence)
         self.calls = _calls(settings.state_dir / call_record.FILE, fence)
         self.workers: dict[str, Worker] = {}
-        for one in placed:
+        for one in specs:
             self.renew(one.strategy.name)
         self._new_heartbeat = partial(self._heartbeat, base_url, api_key, fence)
         self.heartbeat = self._new_heartbeat()
@@ -164,33 +164,33 @@ class Supervisor:
         self.passed_ns: int | None = None
         self.is_owed = False  # what was done before the newest pass has left it no time
         self.asking: asyncio.Task[ApiError | None] | None = None  # whether the service answers, before a resync
-        self.breathed_ns = 0  # the end of the newest pass, whatever came of it
+        self.pass_ended_ns = 0  # the end of the newest pass, whatever came of it
         self.report = asyncio.Event()
         self.operations = operations
-        self.loop = Kernel(
+        self.kernel = Kernel(
             port=client,
             journal=journal,
-            placed=placed,
+            specs=specs,
             pacer=RealPacer(),
             settings=loop_settings(settings),
             run=self._in_thread,
-            belief=self._belief,
+            lease=self._belief,
             passed=self._passed,
             schedule=self.times.schedule,
             notices_of=self._notices_of,
-            between=partial(self._look_around, operations.errands.do_urgent),
+            between=partial(self._look_around, operations.mailbox.do_urgent),
             new_serial=lambda _before: secrets.randbits(SERIAL_BITS),
-            ring=self.rhythm.ring,
+            ring=self.scheduler.ring,
             abreast=ABREAST if client.clock.speed > 0 else 1,  # A clock moved by hand stands still: one after another, as in a session.
         )  # fmt: skip
         self.controls = Commands(self, reread)
-        operations.errands.ring = self.rhythm.ring
+        operations.mailbox.ring = self.scheduler.ring
         operations.run = self
 
     @property
     def is_recovered(self) -> bool:
         """Whether the account has been read whole. A start that is tried again begins anew; a resync goes on from what was known."""
-        return self.has_started or self.loop.ready
+        return self.has_started or self.kernel.ready
 
     @property
     def away(self) -> str:
@@ -203,8 +203,8 @@ class Supervisor:
         self.operations.settings = settings
 
     async def go(self, *, beat_at_once: bool) -> DaemonEnd:
-        self.rhythm.start()
-        self.report = self.rhythm.every(REPORT_S, "report")
+        self.scheduler.start()
+        self.report = self.scheduler.every(REPORT_S, "report")
         code, message = Exit.DONE, ""
         left = LeftBehind(known=False, complete=False)
         try:
@@ -213,12 +213,12 @@ class Supervisor:
             systemd.notify("STOPPING=1")
             systemd.status(self.operations.told())
             log.info("daemon.stopping", on_exit=on_exit)
-            if self.loop.ready:
+            if self.kernel.ready:
                 if was_cut:
-                    self.loop.desk.tell_no_more()
+                    self.kernel.strategy_host.tell_no_more()
                 else:
-                    await self._within(HOOKS_S, self.loop.stop())
-                left = await self._within(STOP_S, wind_down(self.loop, on_exit)) or left
+                    await self._within(HOOKS_S, self.kernel.stop())
+                left = await self._within(STOP_S, wind_down(self.kernel, on_exit)) or left
             if on_exit != "leave" and not left.complete:
                 code, message = Exit.TIMEOUT, f"safety.on_exit: {on_exit} could not be finished; {STANDS}"
             elif not left.known:
@@ -230,9 +230,9 @@ class Supervisor:
         except JournalError as error:
             code, message = Exit.UNSAFE, str(error)
         finally:
-            self.operations.errands.give_up()
-            await self.loop.cancel_in_flight()
-            self.rhythm.stop()
+            self.operations.mailbox.give_up()
+            await self.kernel.cancel_in_flight()
+            self.scheduler.stop()
             if self.asking is not None:
                 self.asking.cancel()
             if self.heartbeat is not None:
@@ -245,7 +245,7 @@ class Supervisor:
         if code is Exit.DONE and left.unprotected and self.settings.safety.require_protection:
             code, message = Exit.UNSAFE, f"without a stop: {', '.join(left.unprotected)}"
         if code is Exit.DONE:
-            self.journal.check_file(now_ms=self.loop.now_ms())
+            self.journal.check_file(now_ms=self.kernel.now_ms())
         if code is Exit.DONE and not self.journal.mend():
             code, message = Exit.UNSAFE, f"{self.journal.fault}; what was done since is at the service only"
         tell = log.info if code is Exit.DONE else log.error
@@ -264,8 +264,8 @@ class Supervisor:
 
         async def bounded() -> None:
             await self.stop.wait()
-            self.rhythm.ring()
-            self.loop.budget.end()
+            self.scheduler.ring()
+            self.kernel.budget.end()
             limit.reschedule(asyncio.get_running_loop().time() + GRACE_S)
 
         watcher: asyncio.Task[None] | None = None
@@ -278,13 +278,15 @@ class Supervisor:
                 await self.operations.started()
                 systemd.notify("READY=1")
                 systemd.status(self.operations.told())
-                log.info("daemon.ready", positions=len(self.loop.mirror.positions), orders=len(self.loop.mirror.orders))
-                reporting.tell(self.loop, "daemon.ready", self.operations.told())
+                log.info(
+                    "daemon.ready", positions=len(self.kernel.mirror.positions), orders=len(self.kernel.mirror.orders)
+                )
+                reporting.tell(self.kernel, "daemon.ready", self.operations.told())
                 self.on_ready()
                 self.report.set()  # The first pass already says how the heartbeat and the account are.
                 if self.client.clock.speed > 0:
                     bell = asyncio.create_task(
-                        listen(self.client, self._cursor, self.rhythm.ring, knows=self._knows), name="doorbell"
+                        listen(self.client, self._cursor, self.scheduler.ring, knows=self._knows), name="stream-wakeup"
                     )
                 await self._passes()
         except TimeoutError:
@@ -318,13 +320,13 @@ class Supervisor:
 
         async def recovered() -> bool:
             try:
-                await self.loop.recover()
+                await self.kernel.recover()
             except Refused as error:
                 if is_access_lost(error):
                     raise
-                self.loop.health.degrade("service", f"the service refuses ({error.code}): {error.message}")
+                self.kernel.health.degrade("service", f"the service refuses ({error.code}): {error.message}")
                 raise TryLater(error.code, error.message) from error
-            self.loop.health.restore("service")
+            self.kernel.health.restore("service")
             return True
 
         if await until_up(recovered, self.stop, self.operations.tell_away) is None:
@@ -345,7 +347,7 @@ class Supervisor:
         waited_s = 0.0
         while (
             self.heartbeat is not None
-            and not self.heartbeat.belief().may_open
+            and not self.heartbeat.lease().may_open
             and waited_s < FIRST_BEAT_S
             and not self.stop.is_set()
         ):
@@ -355,38 +357,38 @@ class Supervisor:
     async def _passes(self) -> None:
         while not self.stop.is_set():
             began_ms = self.client.clock.now_ms()
-            await self._pass(self._reload_if_hung_up, self.operations.errands.do_next)
-            if self.loop.is_late:
+            await self._pass(self._reload_if_hung_up, self.operations.mailbox.do_next)
+            if self.kernel.is_late:
                 continue
             clock = self.client.clock
             now_ms = clock.now_ms()
-            await self.rhythm.wait(
+            await self.scheduler.wait(
                 next_look_ms=self._next_look_ms(began_ms, now_ms, clock.speed), now_ms=now_ms, speed=clock.speed
             )
 
-    async def breathe(self) -> None:
+    async def yield_to_pass(self) -> None:
         """A pass in the midst of what is done between two of them, when the last one is BREATH_MS ago: without passes the beats stop."""
-        if monotonic_ns() - self.breathed_ns >= BREATH_MS * 1_000_000 and not self.stop.is_set():
-            await self._pass(self.operations.errands.do_urgent)
+        if monotonic_ns() - self.pass_ended_ns >= BREATH_MS * 1_000_000 and not self.stop.is_set():
+            await self._pass(self.operations.mailbox.do_urgent)
 
     async def _pass(self, *between: Callable[[], Awaitable[None]]) -> None:
         """One pass, and before it what may be done between two of them; nothing of that right after a pass to which it has left no time."""
         began_ns = monotonic_ns()
-        self.loop.budget.begin()  # What comes before the cycle counts: together they prove no progress for longer than a pass may take.
+        self.kernel.budget.begin()  # What comes before the cycle counts: together they prove no progress for longer than a pass may take.
         is_owed, self.is_owed = self.is_owed, False
         try:
             await self._look_around(*(() if is_owed else between))
             await self._resync_if_lapsed(may_ask=not is_owed)
-            self.is_owed = not is_owed and not self.loop.budget.has_time()
-            await self.loop.cycle(is_begun=not is_owed)
+            self.is_owed = not is_owed and not self.kernel.budget.has_time()
+            await self.kernel.cycle(is_begun=not is_owed)
         except ApiError as error:
             if is_access_lost(error):
                 raise
             log.warning("pass.failed", code=error.code, message=error.message)
             self.meter.failed += 1
-        self.breathed_ns = monotonic_ns()
+        self.pass_ended_ns = monotonic_ns()
         self.meter.passed(
-            seconds=(self.breathed_ns - began_ns) / 1e9, lag_s=self.rhythm.lag_s, now_ns=boot_ns()
+            seconds=(self.pass_ended_ns - began_ns) / 1e9, lag_s=self.scheduler.lag_s, now_ns=boot_ns()
         )  # fmt: skip
         if self.report.is_set():
             self.report.clear()
@@ -398,17 +400,19 @@ class Supervisor:
         self._look_at_service()
         await self._beat_by_hand()
         for n, work in enumerate(between):
-            if n and not self.loop.budget.has_time():
+            if n and not self.kernel.budget.has_time():
                 break  # The next pass does it.
             await work()
         self._keep_rhythm()
 
     def _notices_of(self, event: Event, parts: Mapping[str, Part]) -> Iterable[Notice]:
         """Where a service shows no keys, what is nobody's as yet may be ours."""
-        seat = self.loop.desk.seat_of(event.coin or "")
-        is_told = self.loop.mirror.events_named or any(not name.startswith("@") for name in parts)
+        instance = self.kernel.strategy_host.seat_of(event.coin or "")
+        is_told = self.kernel.mirror.events_named or any(not name.startswith("@") for name in parts)
         owner = messages.owners_in_words(parts) if is_told else None
-        return messages.of_event(event, self.loop.order_owners.owner_of, owner or (None if seat is None else seat.name))
+        return messages.of_event(
+            event, self.kernel.order_owners.owner_of, owner or (None if instance is None else instance.name)
+        )
 
     def _knows(self, event: Event) -> bool:
         return not self.journal.events.unseen([event])
@@ -420,14 +424,14 @@ class Supervisor:
     def _next_look_ms(self, began_ms: int, now_ms: int, speed: float) -> int | None:
         """When bars are to be asked for, on the service's clock: at the next close after the pass began, since one that fell into the pass
         may have come after the question; or once more for a bar that was not there yet."""
-        looks = [began_ms // (step := INTERVAL_MS[s.interval]) * step + step for s in self.loop.feed.wanted]
-        awaited_ms = self.loop.feed.awaited_ms(now_ms)
+        looks = [began_ms // (step := INTERVAL_MS[s.interval]) * step + step for s in self.kernel.feed.wanted]
+        awaited_ms = self.kernel.feed.awaited_ms(now_ms)
         if awaited_ms is not None:
             looks += [at_ms for late in LATE_LOOKS_MS if (at_ms := awaited_ms + round(late * speed)) > now_ms][:1]
         return min(looks, default=None)
 
-    async def _in_thread(self, seat: StrategyInstance, call: Callable[[], T]) -> T:
-        return await self.workers[seat.name].call(call, seat.version)
+    async def _in_thread(self, instance: StrategyInstance, call: Callable[[], T]) -> T:
+        return await self.workers[instance.name].call(call, instance.version)
 
     def renew(self, name: str) -> None:
         """A thread of its own for the strategy's next call; an old one that hangs is left behind."""
@@ -441,20 +445,20 @@ class Supervisor:
         keep_reserve()
         found = free(FREE_MIN * 2)
         if found < FREE_MIN:
-            self.loop.health.degrade(
+            self.kernel.health.degrade(
                 "descriptors",
                 "the process has used up its file descriptors (ulimit -n), but for a reserve of the daemon: most likely a strategy leaves files or"
                 f" connections open. Find out which (ls -l /proc/{os.getpid()}/fd), mend it and start again",
             )
         elif found == FREE_MIN * 2:
-            self.loop.health.restore("descriptors")
+            self.kernel.health.restore("descriptors")
 
     def _look_at_service(self) -> None:
         problem = self.trouble()
         if problem is None:
-            self.loop.health.restore("embedded")
+            self.kernel.health.restore("embedded")
         else:
-            self.loop.health.degrade("embedded", problem)
+            self.kernel.health.degrade("embedded", problem)
 
     async def _reload_if_hung_up(self) -> None:
         """SIGHUP asks for a reload: what comes of it is in the log."""
@@ -478,19 +482,19 @@ class Supervisor:
         """A sandbox's clock may be set to run, or to run faster: the dead-man has less of our time then. Beats that come too often do no harm."""
         dead_man, speed, heartbeat = self.settings.dead_man, self.client.clock.speed, self.heartbeat
         if dead_man is None or speed <= 0:
-            self.loop.health.restore("rhythm")
+            self.kernel.health.restore("heartbeat_timing")
             return
         if heartbeat is not None and dead_man.heartbeat_seconds / speed * 1e9 >= heartbeat.lengths.deadline_ns - 1:
-            self.loop.health.restore("rhythm")
+            self.kernel.health.restore("heartbeat_timing")
             return
         try:
             beats_of(self.settings, speed)
         except ConfigError as error:
-            self.loop.health.degrade("rhythm", f"the service's clock runs at {speed:g}x: {error}")
+            self.kernel.health.degrade("heartbeat_timing", f"the service's clock runs at {speed:g}x: {error}")
             return
         log.warning("heartbeat.faster", speed=speed)
         self.change_heartbeat()
-        self.loop.health.restore("rhythm")
+        self.kernel.health.restore("heartbeat_timing")
 
     def _heartbeat(self, base_url: str, api_key: SecretStr, fence: int) -> HeartbeatProcess | None:
         lengths = beats_of(self.settings, self.client.clock.speed)
@@ -498,7 +502,7 @@ class Supervisor:
             return None
         folder = self.settings.state_dir
         return HeartbeatProcess(
-            base_url=base_url, api_key=api_key.get_secret_value(), stamp_path=str(folder / "progress"), belief_path=str(folder / heartbeat_process.BELIEF),
+            base_url=base_url, api_key=api_key.get_secret_value(), stamp_path=str(folder / "progress"), lease_path=str(folder / heartbeat_process.LEASE),
             lengths=lengths, fence=fence,
         )  # fmt: skip
 
@@ -542,13 +546,13 @@ class Supervisor:
     def _belief(self) -> Refusal | None:
         if self.client.clock.speed <= 0 and self.heartbeat is None:
             return None
-        lapsed = self.times.belief()
+        lapsed = self.times.lease()
         if lapsed is not None or self.heartbeat is None:
             return lapsed
-        belief = self.heartbeat.belief()
-        if belief.may_open:
+        lease = self.heartbeat.lease()
+        if lease.may_open:
             return None
-        why = belief.error or ("a beat is overdue" if belief.overdue else "no beat yet")
+        why = lease.error or ("a beat is overdue" if lease.overdue else "no beat yet")
         return Refusal("heartbeat_unsure", f"the dead-man's deadline is not certain ({why})", {"action": "wait"})
 
     async def _resync_if_lapsed(self, *, may_ask: bool = True) -> None:
@@ -561,28 +565,28 @@ class Supervisor:
         lapses = self.times.look()
         problem = self.times.skew_problem
         if problem is None:
-            self.loop.health.restore("clock")
+            self.kernel.health.restore("clock")
         else:
-            self.loop.health.degrade("clock", problem)
-        belief = None if self.heartbeat is None else self.heartbeat.belief()
-        if self.times.lapsed or (belief is not None and belief.lapsed):
-            log.warning("heartbeat.lapsed", lapses=None if belief is None else belief.lapses, clock=self.times.lapsed)
-            lapse = lapses, 0 if belief is None else belief.lapses
+            self.kernel.health.degrade("clock", problem)
+        lease = None if self.heartbeat is None else self.heartbeat.lease()
+        if self.times.lapsed or (lease is not None and lease.lapsed):
+            log.warning("heartbeat.lapsed", lapses=None if lease is None else lease.lapses, clock=self.times.lapsed)
+            lapse = lapses, 0 if lease is None else lease.lapses
             if lapse != self.lapse_told:  # Once, however often the service has to be asked.
                 self.lapse_told = lapse
                 reporting.tell(
-                    self.loop,
+                    self.kernel,
                     "heartbeat.lapsed",
                     "account, guardians and events are read again before anything is opened",
                 )
-            if not may_ask or not self.loop.budget.has_time():
+            if not may_ask or not self.kernel.budget.has_time():
                 return  # The next pass asks.
-            was_ready = self.loop.ready
+            was_ready = self.kernel.ready
             try:
                 if not await self._answers():
                     log.warning("resync.postponed", code="no_answer", message="the account is still asked for")
                     return
-                await self.loop.recover()
+                await self.kernel.recover()
             except ApiError as error:
                 if is_access_lost(error):
                     raise
@@ -590,10 +594,10 @@ class Supervisor:
                 log.warning("resync.postponed", code=error.code, message=error.message)
                 return
             finally:  # Also where a stop cuts it: what was recovered once is wound down as the config says.
-                self.loop.ready = self.loop.ready or was_ready
+                self.kernel.ready = self.kernel.ready or was_ready
             self.times.acknowledge(lapses)
-            if belief is not None and self.heartbeat is not None:
-                self.heartbeat.acknowledge(belief.lapses)
+            if lease is not None and self.heartbeat is not None:
+                self.heartbeat.acknowledge(lease.lapses)
 
     async def _answers(self) -> bool:
         """Whether the service answers a question that changes nothing. For as long as it does not, passes go on beside it: a service that hangs
@@ -620,13 +624,13 @@ class Supervisor:
             note_wall(self.journal, SystemClock().now_ms())
         systemd.status(self.operations.told())
         if self.heartbeat is not None:
-            belief = self.heartbeat.belief()
-            left_ns = None if belief.deadline_boot_ns is None else belief.deadline_boot_ns - boot_ns()
+            lease = self.heartbeat.lease()
+            left_ns = None if lease.deadline_boot_ns is None else lease.deadline_boot_ns - boot_ns()
             log.debug(
-                "heartbeat.status", armed=belief.armed, deadline_s=None if left_ns is None else round(left_ns / 1e9, 1), beats=belief.beats,
-                next_deadline_ms=belief.next_deadline_ms, error=belief.error or None,
+                "heartbeat.status", armed=lease.armed, deadline_s=None if left_ns is None else round(left_ns / 1e9, 1), beats=lease.beats,
+                next_deadline_ms=lease.next_deadline_ms, error=lease.error or None,
             )  # fmt: skip
-        mirror = self.loop.mirror
+        mirror = self.kernel.mirror
         log.debug(
             "account.value",
             usd=round(mirror.equity_usd, 2),

@@ -96,7 +96,7 @@ class Daemon:
         account = await client.account()
         journal = open_journal(None, address=account.address)
         self._stack.callback(journal.close)
-        self._brain = Kernel(port=client, journal=journal, placed=place_strategies(self.settings), pacer=RealPacer())
+        self._brain = Kernel(port=client, journal=journal, specs=place_strategies(self.settings), pacer=RealPacer())
         await self._brain.recover()
 
     async def _passes(self) -> None:
@@ -105,7 +105,11 @@ class Daemon:
             await self._brain.cycle()
             if not self._brain.is_late:
                 break
-        failed = [f"{seat.name}: {seat.quarantined}" for seat in self._brain.desk.seats if seat.quarantined is not None]
+        failed = [
+            f"{instance.name}: {instance.quarantined}"
+            for instance in self._brain.strategy_host.instances
+            if instance.quarantined is not None
+        ]
         if failed:
             raise AssertionError(f"the strategy was set aside: {'; '.join(failed)}")
 

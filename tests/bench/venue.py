@@ -34,7 +34,7 @@ TARGET = s.LegSpec(r=2 * E8)
 
 
 @dataclass(slots=True)
-class Desk:
+class VenueDriver:
     """One market, one account, and a clock."""
 
     state: s.State
@@ -46,10 +46,10 @@ class Desk:
         return apply(self.state, command, self.now_ms).answer
 
 
-def desk(*, spread: bool = True, fill_at: str = "now") -> Desk:
+def venue(*, spread: bool = True, fill_at: str = "now") -> VenueDriver:
     """A BTC market with the book of a large venue (or a costless one) and an account of a million."""
     state = s.State()
-    made = Desk(state)
+    made = VenueDriver(state)
     book = {"half_spread": 1_000, "level_step": 2_000, "level_size": 20 * E8, "level_growth": E8 // 10}
     spec = s.MarketSpec(COIN, **(book if spread else {}))  # type: ignore[arg-type]
     made.say(c.SetRules(s.Rules(fill_at=fill_at)))
@@ -64,11 +64,11 @@ def order(side: int = 1) -> s.OrderSpec:
     )
 
 
-def point(at: Desk, px: int) -> None:
+def point(at: VenueDriver, px: int) -> None:
     at.say(c.PricePoint(COIN, px, step=1))
 
 
-def direct(at: Desk) -> None:
+def direct(at: VenueDriver) -> None:
     """One round trip: a market order with its bracket; the price goes to the stop or the target in turn; the exit fills."""
     at.trips += 1
     at.say(c.PlaceOrder("acc", order(), idempotency_key=f"k{at.trips}"))
@@ -76,7 +76,7 @@ def direct(at: Desk) -> None:
     point(at, PX)
 
 
-def planned(at: Desk) -> None:
+def planned(at: VenueDriver) -> None:
     """The same by plan and confirm, as the daemon does."""
     at.trips += 1
     token = f"t{at.trips}"
@@ -86,7 +86,7 @@ def planned(at: Desk) -> None:
     point(at, PX)
 
 
-def barred(at: Desk) -> None:
+def barred(at: VenueDriver) -> None:
     """The same in a session: the order waits for the next bar's open, whole bars drive the market."""
     at.trips += 1
     at.now_ms = at.now_ms // MINUTE_MS * MINUTE_MS + 3 * MINUTE_MS
@@ -123,8 +123,8 @@ def floor() -> float:
     return timed(work, 1) * 1e3
 
 
-def trips(name: str, trip: Callable[[Desk], None], number: int, **made: object) -> None:
-    at = desk(**made)  # type: ignore[arg-type]
+def trips(name: str, trip: Callable[[VenueDriver], None], number: int, **made: object) -> None:
+    at = venue(**made)  # type: ignore[arg-type]
     each = timed(lambda: trip(at), number)
     account = at.state.accounts["acc"]
     assert not account.positions
@@ -136,7 +136,7 @@ def trips(name: str, trip: Callable[[Desk], None], number: int, **made: object) 
 def calm_bars(number: int) -> None:
     """A market where nothing can happen: skipped by its band, or passed as a bar, with an idle account and with a position held."""
     for held in (False, True):
-        at = desk()
+        at = venue()
         if held:
             at.say(c.PlaceOrder("acc", order()))
         state = at.state
@@ -167,7 +167,7 @@ def flat(most: int) -> None:
     """Is a trade as cheap after many as after few?"""
     before = gc.get_threshold()
     gc.set_threshold(*SESSION_GC)
-    at = desk()
+    at = venue()
     done = 0
     for upto in (1_000, 10_000, 30_000, 100_000):
         if upto > most:
@@ -196,7 +196,7 @@ def flat(most: int) -> None:
 
 
 def profile(number: int) -> None:
-    at = desk()
+    at = venue()
     profiler = cProfile.Profile()
     profiler.enable()
     for _ in range(number):

@@ -186,7 +186,7 @@ def calm(_request: httpx.Request) -> str | None:
 class Bot:
     """One life of the daemon's inside: what daemon.py composes, without its processes."""
 
-    loop: Kernel
+    kernel: Kernel
     client: Client
     beaten_ms: int = 0
     dead: bool = field(default=False)
@@ -194,24 +194,24 @@ class Bot:
     async def cycle(self) -> bool:
         """Recover when that is to be done, beat, pass. False when the service could not be asked."""
         try:
-            if not self.loop.ready:
-                await self.loop.recover()
+            if not self.kernel.ready:
+                await self.kernel.recover()
             now_ms = self.client.clock.now_ms()
             if now_ms != self.beaten_ms:
                 await self.client.heartbeat()
                 self.beaten_ms = now_ms
         except (TryLater, OutcomeUnknown):
-            if not self.loop.ready:
+            if not self.kernel.ready:
                 return False
         try:
-            await self.loop.cycle()
+            await self.kernel.cycle()
         except (TryLater, OutcomeUnknown):
             return False
         return True
 
     async def kill(self) -> None:
         """The process is gone: nothing is flushed."""
-        journal: Any = getattr(self.loop.journal, "_inner", self.loop.journal)
+        journal: Any = getattr(self.kernel.journal, "_inner", self.kernel.journal)
         journal.db.close()
         await self.client.aclose()
         self.dead = True
@@ -245,7 +245,7 @@ def make_bot(
     )
     if tap is not None:
         journal = Tapped(journal, tap, only=WRITES)
-    placed = [
+    specs = [
         StrategySpec(
             one,
             "1m",
@@ -254,12 +254,12 @@ def make_bot(
         )
         for one in (strategies or [Scripted(script)])
     ]  # fmt: skip
-    loop = Kernel(
+    kernel = Kernel(
         port=client,
         journal=journal,
-        placed=placed,
+        specs=specs,
         pacer=pacer or FakePacer(),
         settings=settings or Settings(guardians=(DEAD_MAN_600,)),
         **more,
     )
-    return Bot(loop, client)
+    return Bot(kernel, client)

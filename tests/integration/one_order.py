@@ -64,13 +64,13 @@ async def decide(told: dict[str, Any]) -> list[str]:
         "once", frozenset(["BTC"]), interval_ms=60_000, budget_usd=Decimal(1_000), max_leverage=3, path=told["orders"]
     )
     pacer = Pacer()
-    loop = Kernel(port=client, journal=journal, placed=[StrategySpec(strategy, "1m", allowance)], pacer=pacer)
+    kernel = Kernel(port=client, journal=journal, specs=[StrategySpec(strategy, "1m", allowance)], pacer=pacer)
     for _ in range(PASSES):
         pacer.now_ms += 1_000
         try:
-            if not loop.ready:
-                await loop.recover()
-            await loop.cycle()
+            if not kernel.ready:
+                await kernel.recover()
+            await kernel.cycle()
         except (TryLater, OutcomeUnknown):
             continue
         states = [row["state"] for row in journal.db["intents"].rows]

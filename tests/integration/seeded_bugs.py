@@ -253,7 +253,7 @@ def a_failed_beat_waits_for_the_next_period(to: pytest.MonkeyPatch) -> Rules:
 
 
 def a_brain_may_be_silent_for_as_long_as_the_switch(to: pytest.MonkeyPatch) -> None:
-    to.setattr(heartbeat_rule, "rhythm", lambda _: LENGTHS._replace(stale_ns=LENGTHS.deadline_ns))
+    to.setattr(heartbeat_rule, "beat_timing", lambda _: LENGTHS._replace(stale_ns=LENGTHS.deadline_ns))
 
 
 def downtime_of_the_service_counts_as_silence(to: pytest.MonkeyPatch) -> Rules:

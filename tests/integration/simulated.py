@@ -64,7 +64,7 @@ from tests.integration.wire import REPLY_HEADERS
 
 BASE: Final = "http://127.0.0.1"
 D_S: Final = 60.0  # of real time, whatever the service's speed
-LENGTHS: Final = beat.rhythm(D_S)
+LENGTHS: Final = beat.beat_timing(D_S)
 OUTAGE_MAX_S: Final = 41.0  # what the rule promises to survive
 LATE_MAX_S: Final = 90.0  # from a brain's last proof of life to the switch
 SETTLED_S: Final = (
@@ -464,11 +464,11 @@ class Progress:
 class Heartbeat(HeartbeatProcess):
     """The heartbeat process as a task: what beater.Beater does, on the virtual loop, over the world's wire. Its belief is read by production code."""
 
-    def __init__(self, world: World, *, base_url: str, api_key: str, stamp_path: str, belief_path: str, lengths: beat.Rhythm, fence: int) -> None:  # fmt: skip
+    def __init__(self, world: World, *, base_url: str, api_key: str, stamp_path: str, lease_path: str, lengths: beat.BeatTiming, fence: int) -> None:  # fmt: skip
         self.world = world
         self.lengths = lengths
         self._orders = SimpleNamespace(fence=fence)  # type: ignore[assignment]
-        self._file = world.belief  # type: ignore[assignment]
+        self._file = world.lease  # type: ignore[assignment]
         self.acknowledged = 0
         self.may_beat = True
         self._noted = 0, 0
@@ -578,8 +578,8 @@ class Heartbeat(HeartbeatProcess):
         return worst
 
 
-class Rhythm:
-    """When the next pass is: as rhythm.Rhythm, by the loop's own timers. A brain that is wedged never comes back from here."""
+class BeatTiming:
+    """When the next pass is: as rhythm.BeatTiming, by the loop's own timers. A brain that is wedged never comes back from here."""
 
     def __init__(self, world: World, _at_rest: Callable[[], None]) -> None:
         self.world = world
@@ -685,7 +685,7 @@ class World:
         self.downs: list[tuple[float, float]] = []  # of the service
         self.blocked: list[tuple[float, float]] = []  # other spans in which nobody could beat
         self.wire = Wire(self)
-        self.belief = Belief()
+        self.lease = Belief()
         self.stamp: Stamp | None = None
         self.proofs: list[float] = []
         self.passes: list[float] = []  # those of them that are of no start
@@ -856,7 +856,7 @@ class World:
             settings, client, journal, self._placed(), BASE, key, stop, self._is_ready, operations, self._settings
         )
         if damage is not None:
-            one.loop.health.incident("journal.rebuilt", "journal", message=damage)
+            one.kernel.health.incident("journal.rebuilt", "journal", message=damage)
         end = await one.go(beat_at_once=armed)
         self.note("ended", int(end.exit_code), end.message)
         if stop.is_set():
@@ -1132,7 +1132,7 @@ class World:
         while self.is_attended and self.damaged:
             await asyncio.sleep(5)
             one = self.one
-            if one is not None and any(intent.code == "idempotency_conflict" for intent in one.loop.live.values()):
+            if one is not None and any(intent.code == "idempotency_conflict" for intent in one.kernel.live.values()):
                 await one.operations.resume(Question({}))
 
     async def _calm(self, tasks: list[asyncio.Task[None]]) -> None:
@@ -1165,13 +1165,13 @@ class World:
 
     async def _passes_twice(self, one: supervisor.Supervisor, tasks: list[asyncio.Task[None]]) -> bool:
         """False: it met the end that one of its requests had been dealt before all was calm, or such a request kept it from comparing."""
-        one.loop._reconcile_at_ms = 0
+        one.kernel._reconcile_at_ms = 0
         cycles, began = one.progress.cycles, self.now()
-        one.rhythm.ring()
+        one.scheduler.ring()
         while self.one is one and one.progress.cycles < cycles + 2:
             assert self.now() < began + SETTLED_S, "no pass ends any more"
             await self._unless_failed(asyncio.sleep(0.25), tasks)
-        has_compared = one.loop._reconcile_at_ms > one.loop.pacer.mono_ms() + REFUSED_MS
+        has_compared = one.kernel._reconcile_at_ms > one.kernel.pacer.mono_ms() + REFUSED_MS
         return self.one is one and has_compared
 
     def _is_held(self) -> bool:
@@ -1179,7 +1179,7 @@ class World:
         service refuses, one that is held because another hand was there (or its strategy was paused, or has lost enough for the day), what a
         lost journal may have sent too, or an entry that waits behind one in doubt."""
         one = self.one
-        held = [] if one is None else [i for i in one.loop.live.values() if i.state not in FINAL]
+        held = [] if one is None else [i for i in one.kernel.live.values() if i.state not in FINAL]
         in_doubt = {i.market for i in held if i.state in IN_DOUBT}
         # Of what is in doubt the fence tells, at the first try after it.
         told_s = RETRY_MAX_S + 2 * self.pass_s
@@ -1187,9 +1187,9 @@ class World:
             self.now() < self._real(i.not_after_ms + SETTLE_MS) + told_s
             and (
                 (i.state == "sending" and (i.action == "close" or i.id in self.wire.refused))
-                or ((self.hand_rate > 0 or self.is_shared) and one.loop.journal.intents.is_unsent(i))
-                or one.loop.sender.may_be_out(i)
-                or (i.market in in_doubt and i.action == "open" and one.loop.journal.intents.is_unsent(i))
+                or ((self.hand_rate > 0 or self.is_shared) and one.kernel.journal.intents.is_unsent(i))
+                or one.kernel.sender.may_be_out(i)
+                or (i.market in in_doubt and i.action == "open" and one.kernel.journal.intents.is_unsent(i))
             )
             for i in held
         )
@@ -1197,21 +1197,21 @@ class World:
     def _unsettled(self) -> str | None:
         """What is not as it should be yet."""
         one = self.one
-        if one is None or self.down_since is not None or not one.loop.ready:
+        if one is None or self.down_since is not None or not one.kernel.ready:
             return "not ready"
-        loop = one.loop
-        open_now = [i.id for i in loop.live.values() if i.state not in FINAL]
+        kernel = one.kernel
+        open_now = [i.id for i in kernel.live.values() if i.state not in FINAL]
         if open_now:
-            return f"intents {[(i.id[:6], i.action, i.state, i.code) for i in loop.live.values()]}"
-        if loop.behind or loop.journal.fault is not None:
-            return f"behind {loop.behind}, fault {loop.journal.fault}"
-        if loop.arming.fallen():
-            return f"guardians {[g.name for g in loop.arming.fallen()]}"
-        bare = [p.market for p in loop.mirror.unprotected() if p.owner is not None]
+            return f"intents {[(i.id[:6], i.action, i.state, i.code) for i in kernel.live.values()]}"
+        if kernel.behind or kernel.journal.fault is not None:
+            return f"behind {kernel.behind}, fault {kernel.journal.fault}"
+        if kernel.guardians.fallen():
+            return f"guardians {[g.name for g in kernel.guardians.fallen()]}"
+        bare = [p.market for p in kernel.mirror.unprotected() if p.owner is not None]
         if bare:
             return f"without a stop: {bare}"
-        if one.heartbeat is None or not one.heartbeat.belief().may_open:
-            return f"the heartbeat {one.heartbeat and one.heartbeat.belief()}"
+        if one.heartbeat is None or not one.heartbeat.lease().may_open:
+            return f"the heartbeat {one.heartbeat and one.heartbeat.lease()}"
         return None
 
     async def _judge_epoch(self) -> None:
@@ -1230,7 +1230,7 @@ class World:
         await self._judge_epoch()
         here = await self.hand.trades()
         self.trades += here
-        rows = _rows(one.loop.journal)
+        rows = _rows(one.kernel.journal)
         account_checks.intents_and_trades(rows, self.trades, buried=self.buried)
         causes = Counter(
             (self.causes | _causes(rows))[trade["idempotencyKey"]]
@@ -1244,12 +1244,12 @@ class World:
             )
         epoch_of = {row["id"]: row["epoch"] for row in rows}
         for trade in here:
-            is_of_now = epoch_of.get(trade["idempotencyKey"], one.loop.mirror.epoch) == one.loop.mirror.epoch
+            is_of_now = epoch_of.get(trade["idempotencyKey"], one.kernel.mirror.epoch) == one.kernel.mirror.epoch
             assert is_of_now or trade["requestId"] in self.wire.raced_ids, f"an order of before the reset: {trade}"
-        db = one.loop.journal.db
+        db = one.kernel.journal.db
         assert list(db.query("SELECT id FROM events GROUP BY id HAVING count(*) > 1")) == []
         account = await self._account_as_told(one)
-        account_checks.mirror_is_right(one.loop.mirror, account)
+        account_checks.mirror_is_right(one.kernel.mirror, account)
         assert [g["type"] for g in account["guardians"]].count("dead_man_switch") == 1, account["guardians"]
         self._judge_fills(one)
 
@@ -1257,10 +1257,10 @@ class World:
         """The account once the daemon has been told of all that happened: a stop may fire at the very instant of the judgment."""
         for _ in range(ROUNDS_MAX):
             account: dict[str, Any] = await self.hand.ask("GET", "/v1/account")
-            cursor = one.loop.journal.events.cursor
+            cursor = one.kernel.journal.events.cursor
             if cursor is not None and cursor.last_id == account["lastEventId"]:
                 break
-            one.rhythm.ring()
+            one.scheduler.ring()
             await asyncio.sleep(0.25)
         return account
 
@@ -1271,9 +1271,9 @@ class World:
     def _judge_fills(self, one: supervisor.Supervisor) -> None:
         """Each fill of ours was told to its strategy once."""
         heard: Counter[str] = Counter()
-        for seat in one.loop.desk.seats:
-            fills = one.loop.journal.state_of(seat.name).get("fills", {})
-            assert max(fills.values(), default=0) <= 1, f"{seat.name} has heard twice: {fills}"
+        for instance in one.kernel.strategy_host.instances:
+            fills = one.kernel.journal.state_of(instance.name).get("fills", {})
+            assert max(fills.values(), default=0) <= 1, f"{instance.name} has heard twice: {fills}"
             heard.update(fills.keys())
         assert self.is_shared or max(heard.values(), default=0) <= 1, f"told to two strategies: {heard}"
         if self._has_skipped():
@@ -1425,7 +1425,7 @@ def _in_place(world: World) -> Iterator[None]:
     chance = _Chance(random.Random(f"names {world.seed}"))
     swapped = [
         (supervisor, "HeartbeatProcess", partial(Heartbeat, world)), (supervisor, "ProgressWriter", partial(Progress, world)),
-        (supervisor, "PassScheduler", partial(Rhythm, world)), (supervisor, "Worker", Inline), (supervisor, "listen", _no_bell), (supervisor, "secrets", chance),
+        (supervisor, "PassScheduler", partial(BeatTiming, world)), (supervisor, "Worker", Inline), (supervisor, "listen", _no_bell), (supervisor, "secrets", chance),
         (accounts, "secrets", chance), (auth, "secrets", chance), (orders, "secrets", chance),
         (price_feed, "HISTORY_BARS", 2 * CANDLES_MAX),
     ]  # fmt: skip

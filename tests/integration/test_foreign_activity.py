@@ -64,7 +64,7 @@ class Room:
 
     def wants(self, script: Script) -> None:
         """From now on the strategy wants what this script says."""
-        strategy = self.bot.loop.desk.seats[0].strategy
+        strategy = self.bot.kernel.strategy_host.instances[0].strategy
         assert isinstance(strategy, Scripted)
         strategy.script = script
 
@@ -76,11 +76,11 @@ class Room:
         return [one for one in (await self.hand.ask("GET", "/v1/guardians"))["guardians"] if one["type"] == kind]
 
     def rows(self) -> list[dict[str, Any]]:
-        return [dict(row) for row in self.bot.loop.journal.db["intents"].rows]
+        return [dict(row) for row in self.bot.kernel.journal.db["intents"].rows]
 
     def refusals(self) -> list[str]:
-        self.bot.loop.journal.flush()
-        return [row["code"] for row in self.bot.loop.journal.db["refusals"].rows]
+        self.bot.kernel.journal.flush()
+        return [row["code"] for row in self.bot.kernel.journal.db["refusals"].rows]
 
 
 async def room(
@@ -121,7 +121,7 @@ def with_trail(**trail: Any) -> Any:
 
 
 def alarms(one: Room) -> list[str]:
-    rows = one.bot.loop.journal.db["outbox"].rows
+    rows = one.bot.kernel.journal.db["outbox"].rows
     return [row["kind"] for row in rows if row["kind"].startswith("protection.")]
 
 
@@ -236,7 +236,7 @@ async def test_a_position_of_another_hand_is_dealt_with_in_the_next_pass_as_the_
         assert held is None
     else:
         assert held is not None
-        assert one.bot.loop.mirror.positions["BTC"].owner == ("busy" if foreign == "adopt" else None)
+        assert one.bot.kernel.mirror.positions["BTC"].owner == ("busy" if foreign == "adopt" else None)
 
 
 async def test_a_strategy_neither_closes_nor_adds_to_what_another_hand_holds(box: Box) -> None:
@@ -286,7 +286,7 @@ async def test_a_reset_arms_the_guardians_before_anything_is_opened(box: Box) ->
     told = [(event["type"], event["subtype"]) for event in await one.hand.events()]
     assert told[0] == ("account", "reset")
     assert told.index(("guardian", "armed")) < told.index(("fill", "entry"))
-    assert one.bot.loop.mirror.epoch == 1
+    assert one.bot.kernel.mirror.epoch == 1
 
 
 @pytest.mark.parametrize("lost", ["/v1/account", "/v1/guardians"])
@@ -307,7 +307,7 @@ async def test_a_reset_whose_resync_is_cut_off_is_not_forgotten(box: Box, lost: 
     await one.minute()
     told = [(event["type"], event["subtype"]) for event in await one.hand.events()]
     assert told.index(("guardian", "armed")) < told.index(("fill", "entry"))
-    assert one.bot.loop.mirror.epoch == 1
+    assert one.bot.kernel.mirror.epoch == 1
     assert {row["epoch"] for row in one.rows() if row["state"] == "accepted"} == {0, 1}
 
 
@@ -381,7 +381,7 @@ async def test_a_price_that_drifts_away_from_every_plan_ends_with_the_third(box:
         ("order", "plan_stale"), ("order-2", "plan_stale"), ("order-3", "plan_stale"),
     ]  # fmt: skip
     assert await one.held() is None
-    assert one.bot.loop.live == {}
+    assert one.bot.kernel.live == {}
 
 
 async def test_a_stale_plan_after_a_lost_answer_is_not_planned_again_before_the_first_is_proven_unused(
@@ -400,7 +400,7 @@ async def test_a_stale_plan_after_a_lost_answer_is_not_planned_again_before_the_
     one = await room(box, once_blindly, fate=fate)
     one.wants(nothing)
     for _ in range(4):
-        later(one.bot.loop, 20_000)
+        later(one.bot.kernel, 20_000)
         await one.minute(1.03)
     assert [row["leg"] for row in one.rows()] == ["order"]
     assert len(await one.hand.trades()) == 1
@@ -470,7 +470,7 @@ async def test_a_refusal_after_doubt_settles_nothing_while_the_first_copy_is_on_
     await one.minute()
     assert [row["state"] for row in one.rows()] == ["sending"]
     await wire.arrivals(everything=True)
-    later(one.bot.loop, 60_000)
+    later(one.bot.kernel, 60_000)
     await one.bot.cycle()
     assert [row["state"] for row in one.rows()] == ["accepted"]
     assert len(await hand.trades()) == 1
@@ -488,7 +488,7 @@ async def test_a_copy_that_arrives_after_its_fence_has_no_effect(box: Box) -> No
     one.wire.fate, one.wire.late_by = fate, NEVER
     await one.minute()
     for _ in range(3):
-        later(one.bot.loop, 60_000)
+        later(one.bot.kernel, 60_000)
         await one.minute()
     assert one.rows()[-1]["state"] == "expired"
     await one.wire.arrivals(everything=True)
@@ -527,10 +527,10 @@ async def test_a_page_of_a_proxy_in_place_of_an_answer_ends_no_run(box: Box) -> 
 
         one.wire.handle_async_request = answered
         await one.bot.cycle()
-        assert one.bot.loop.behind
+        assert one.bot.kernel.behind
     one.wire.handle_async_request = inner
     await one.bot.cycle()
-    assert not one.bot.loop.behind
+    assert not one.bot.kernel.behind
 
 
 @pytest.mark.parametrize("orders", ["plan", "direct"])
@@ -568,7 +568,7 @@ async def test_a_journal_that_is_lost_with_an_answer_orders_nothing_twice(box: B
     (trade,) = await one.hand.trades()
     (row,) = one.rows()
     assert (row["state"], row["id"], row["trade_id"]) == ("accepted", trade["idempotencyKey"], trade["id"])
-    assert one.bot.loop.mirror.positions["BTC"].owner == "busy"
+    assert one.bot.kernel.mirror.positions["BTC"].owner == "busy"
 
 
 async def test_a_key_that_may_only_close_runs_degraded_and_protects(box: Box) -> None:
@@ -579,13 +579,13 @@ async def test_a_key_that_may_only_close_runs_degraded_and_protects(box: Box) ->
     assert await made.held() is not None
     body = {"name": "closer", "scopes": ["read", "trade:close_only"]}
     key = (await hand.ask("POST", "/v1/keys", body))["apiKey"]
-    journal = owner.loop.journal
+    journal = owner.kernel.journal
     one = make_bot(hand, wire_to(box), None, script=once_long, settings=Settings(guardians=(DEAD_MAN_600,)), key=key)
     made = Room(box, hand, one, one.client)
     await made.minute()
-    assert list(one.loop.degraded) == ["scope", "guardian:dead_man"], "its dead-man would block the owner's openings"
-    assert state_of(one.loop).word == "DEGRADED"
-    assert one.loop.mirror.positions["BTC"].owner == "busy", "known again by the key of its entry"
+    assert list(one.kernel.degraded) == ["scope", "guardian:dead_man"], "its dead-man would block the owner's openings"
+    assert state_of(one.kernel).word == "DEGRADED"
+    assert one.kernel.mirror.positions["BTC"].owner == "busy", "known again by the key of its entry"
     await hand.cancel_stops("BTC")
     assert await one.cycle()
     assert len(await made.guardians("trailing_stop")) == 1, "it may still protect"
@@ -642,7 +642,7 @@ async def test_no_bar_is_skipped_when_the_pass_that_took_it_fails(box: Box) -> N
 async def test_a_service_that_hangs_does_not_keep_a_pass_from_ending(box: Box) -> None:
     """Each question takes all its time. A pass asks no more once its time is over, so that the proof of progress goes on."""
     one = await room(box)
-    pacer: Any = one.bot.loop.pacer
+    pacer: Any = one.bot.kernel.pacer
 
     async def hung(request: httpx.Request) -> httpx.Response:
         pacer.now_ms += 15_000
@@ -656,5 +656,5 @@ async def test_a_service_that_hangs_does_not_keep_a_pass_from_ending(box: Box) -
 
 async def test_the_dead_man_of_the_config_is_found_by_its_name(box: Box) -> None:
     one = await room(box)
-    assert one.bot.loop.arming.ids[DEAD_MAN] == (await one.guardians("dead_man_switch"))[0]["id"]
+    assert one.bot.kernel.guardians.ids[DEAD_MAN] == (await one.guardians("dead_man_switch"))[0]["id"]
     assert Decimal((await one.held() or {})["size"]) > 0

@@ -35,16 +35,16 @@ def test_what_is_ours_is_known_where_only_trades_show_keys(
 
     async def judged(world: World, one: supervisor.Supervisor) -> None:
         await judge(world, one)
-        loop = one.loop
-        assert not loop.mirror.events_named
+        kernel = one.kernel
+        assert not kernel.mirror.events_named
         entries = [e for e in world.last_events if (e["type"], e["subtype"]) == ("fill", "entry")]
         for event in entries:
             key = event.get("idempotencyKey")
-            ours = key if key is not None and loop.journal.intents.find(key) is not None else None
-            for row in loop.journal.db.query("SELECT idempotency_key AS key FROM events WHERE id=?", (event["id"],)):
+            ours = key if key is not None and kernel.journal.intents.find(key) is not None else None
+            for row in kernel.journal.db.query("SELECT idempotency_key AS key FROM events WHERE id=?", (event["id"],)):
                 assert row["key"] == ours, event
                 seen["ours" if ours else "anothers"] += 1
-            position = loop.mirror.positions.get(event["coin"])
+            position = kernel.mirror.positions.get(event["coin"])
             if ours and position is not None and event["ts"] >= position.opened_ms:
                 assert position.owner is not None, position
                 seen["owned"] += 1

@@ -184,7 +184,7 @@ class Points:
             raise Crash(name)
 
     def tap(self, bot: Bot) -> None:
-        journal = bot.loop.journal
+        journal = bot.kernel.journal
         inner = journal.database._raw
 
         def raw(sql: str, *values: Any) -> Any:
@@ -243,8 +243,8 @@ async def _story(box: Box, path: Path, points: Points, orders: str) -> list[tupl
             await box.minute(BTC=100_000)
     assert bot is not None
     trades = await hand.trades()
-    account_checks.intents_and_trades(list(bot.loop.journal.db["intents"].rows), trades)
-    account_checks.mirror_is_right(bot.loop.mirror, await hand.ask("GET", "/v1/account"))
+    account_checks.intents_and_trades(list(bot.kernel.journal.db["intents"].rows), trades)
+    account_checks.mirror_is_right(bot.kernel.mirror, await hand.ask("GET", "/v1/account"))
     await bot.kill()
     await hand.ask("POST", "/v1/sandbox/accounts/reset", {})
     return [(trade["intent"], trade["side"]) for trade in reversed(trades)]

@@ -110,12 +110,12 @@ async def test_a_clock_that_jumps_is_no_proof_that_an_order_on_its_way_will_neve
     assert states(one) == [("open", "sending", None)]
     one.set_wrong(3_600)
     one.script = nothing
-    later(one.bot.loop, 30_000)
+    later(one.bot.kernel, 30_000)
     await one.bot.cycle()
     assert states(one) == [("open", "sending", None)], "its plan is still good at the service"
     is_slow = False
     await one.wire.arrivals(everything=True)
-    later(one.bot.loop, 30_000)
+    later(one.bot.kernel, 30_000)
     await one.bot.cycle()
     assert states(one) == [("open", "accepted", None)]
     assert len(await one.hand.trades()) == 1

@@ -218,12 +218,12 @@ class Shared(World):
     async def _judge(self, one: supervisor.Supervisor) -> None:
         await super()._judge(one)
         told = await self.hand.events()  # The service may have traded since.
-        cursor = one.loop.journal.events.cursor
+        cursor = one.kernel.journal.events.cursor
         assert cursor is not None
         self.last_events = [event for event in told if event["id"] <= cursor.last_id]
         for market in MARKETS:
-            held = one.loop.mirror.positions.get(market)
-            shares = list(one.loop.books.shares.get(market, {}).values())
+            held = one.kernel.mirror.positions.get(market)
+            shares = list(one.kernel.attribution.shares.get(market, {}).values())
             assert sum(share.size for share in shares) == (0 if held is None else held.size), (market, held, shares)
             assert {share.side for share in shares} <= ({held.side} if held else set()), (market, held, shares)
         if not self.damaged and not self.resets and not self.wire.met["stale"]:
@@ -237,18 +237,18 @@ class Shared(World):
 
     def _judge_books(self, one: supervisor.Supervisor) -> None:
         """The sum over everybody is the account's, from the first event that the daemon was told of."""
-        (first,) = one.loop.journal.db.execute("SELECT min(id) FROM events").fetchone()
+        (first,) = one.kernel.journal.db.execute("SELECT min(id) FROM events").fetchone()
         told = [event for event in self.last_events if first is not None and event["id"] >= first]
         fills = [event["data"] for event in told if event["type"] == "fill"]
         funded = [event["data"]["amountUsd"] for event in told if event["type"] == "funding"]
-        rows = one.loop.books.rows.values()
+        rows = one.kernel.attribution.rows.values()
         assert sum(row.fees_usd for row in rows) == sum(Decimal(fill["feeUsd"]) for fill in fills)
         assert sum(row.realized_usd for row in rows) == sum(Decimal(fill["realizedPnlUsd"] or 0) for fill in fills)
         assert sum(row.funding_usd for row in rows) == sum(map(Decimal, funded))
 
     def _judge_shares(self, one: supervisor.Supervisor) -> None:
         """Where nobody else trades: an entry is of who sent it, a close takes from who sent it, what the service closes takes from all alike."""
-        owner = {row["id"]: row["strategy"] for row in one.loop.journal.db["intents"].rows}
+        owner = {row["id"]: row["strategy"] for row in one.kernel.journal.db["intents"].rows}
         held: dict[str, dict[str, Fraction]] = {market: {} for market in MARKETS}
         for event in self.last_events:
             if event["type"] != "fill":
@@ -264,7 +264,7 @@ class Shared(World):
                 left = here[name] - (taken if name == who else 0)
                 here[name] = left - (left * (size - taken) / whole if whole else 0)
         for market, expected in held.items():
-            shares = one.loop.books.shares.get(market, {})
+            shares = one.kernel.attribution.shares.get(market, {})
             for name in {*expected, *shares}:
                 size = Fraction(shares[name].size) if name in shares else Fraction(0)
                 assert abs(size - expected.get(name, 0)) < Fraction(1, 10**6), (market, name, expected, shares)
@@ -277,7 +277,7 @@ class Shared(World):
 
 def _entries(one: supervisor.Supervisor, strategy: str | None) -> set[str]:
     """Decisions to open; one whose plan has gone stale has more than one leg."""
-    rows = one.loop.journal.db["intents"].rows
+    rows = one.kernel.journal.db["intents"].rows
     return {row["id"] for row in rows if row["leg"] == FIRST_LEG["open"] and strategy in (None, row["strategy"])}
 
 

@@ -52,8 +52,8 @@ class Host:
         return make_bot(self.hand, self.between, self.path, path_of_orders=self.orders)
 
     async def passes(self) -> None:
-        later(self.bot.loop, LATER_MS)
-        self.bot.loop.health.restore(
+        later(self.bot.kernel, LATER_MS)
+        self.bot.kernel.health.restore(
             FOREIGN
         )  # As by `bot resume`: two daemons that see each other would order nothing more.
         await self.bot.cycle()
@@ -63,7 +63,7 @@ class Host:
         self.bot = self._made()
 
     def rows(self) -> list[dict[str, Any]]:
-        return [dict(row) for row in self.bot.loop.journal.db["intents"].rows]
+        return [dict(row) for row in self.bot.kernel.journal.db["intents"].rows]
 
 
 async def _world(box: Box, folder: Path, seed: int, *, salted: bool = False) -> Counter[str]:

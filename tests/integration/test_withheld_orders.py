@@ -40,7 +40,7 @@ async def put_off(box: Box, orders: Path_, path: Path | None = None) -> tuple[Ro
     """A bot with an entry that found no connection; there is one again, and the strategy wants nothing more."""
     wire = PutOff()
     one = await room(box, nothing, fate=wire, path=path, path_of_orders=orders)
-    one.bot.loop.mirror.keys_proven = True
+    one.bot.kernel.mirror.keys_proven = True
     wire.is_down = True
     one.wants(once_long)
     await one.minute()
@@ -48,14 +48,14 @@ async def put_off(box: Box, orders: Path_, path: Path | None = None) -> tuple[Ro
     assert one.rows()[0]["path"] == orders
     one.wants(nothing)
     wire.is_down = False
-    later(one.bot.loop, LATER_MS)
+    later(one.bot.kernel, LATER_MS)
     return one, wire
 
 
 async def paused(one: Room) -> None:
-    one.bot.loop.pauses.pause(None)
+    one.bot.kernel.pauses.pause(None)
     await one.bot.cycle()
-    assert one.bot.loop.pauses.names == {ALL}
+    assert one.bot.kernel.pauses.names == {ALL}
 
 
 async def failing(one: Room) -> None:
@@ -64,17 +64,17 @@ async def failing(one: Room) -> None:
 
     one.wants(fails)
     await one.minute()
-    assert one.bot.loop.desk.seats[0].quarantined is not None
+    assert one.bot.kernel.strategy_host.instances[0].quarantined is not None
 
 
 async def rebuilt(one: Room) -> None:
-    hot_reload._give_up(one.bot.loop, "busy")
+    hot_reload._give_up(one.bot.kernel, "busy")
     await one.bot.cycle()
 
 
 async def ending(one: Room) -> None:
-    await one.bot.loop.stop()
-    await wind_down(one.bot.loop, "leave")
+    await one.bot.kernel.stop()
+    await wind_down(one.bot.kernel, "leave")
 
 
 Stop = Callable[[Room], Awaitable[None]]
@@ -87,7 +87,7 @@ async def test_an_entry_of_which_nothing_has_left_does_not_leave_any_more(box: B
     await stop(one)
     assert await one.held() is None
     for _ in range(3):
-        later(one.bot.loop, LATER_MS)
+        later(one.bot.kernel, LATER_MS)
         await one.minute()
     assert (await one.held(), {row["state"] for row in one.rows()}) == (None, {"expired"})
 
@@ -99,7 +99,7 @@ async def test_an_entry_that_was_put_off_leaves_when_it_may(box: Box, orders: Pa
     await one.bot.cycle()
     assert await one.held() is None, "what has happened meanwhile is not known"
     wire.is_blind = False
-    later(one.bot.loop, LATER_MS)
+    later(one.bot.kernel, LATER_MS)
     await one.bot.cycle()
     assert await one.held() is not None
     assert [row["state"] for row in one.rows()] == ["accepted"]
@@ -139,8 +139,8 @@ async def test_an_end_says_that_an_entry_is_in_doubt_and_flatten_leaves_it_to_th
     is_slow = True
     await one.minute()
     assert [row["state"] for row in one.rows()] == ["sending"]
-    await one.bot.loop.stop()
-    left: LeftBehind = await wind_down(one.bot.loop, on_exit)
+    await one.bot.kernel.stop()
+    left: LeftBehind = await wind_down(one.bot.kernel, on_exit)
     assert left.complete is is_done
     assert "an entry in BTC is in doubt and may still fill; the next run settles it" in left.why
     assert bool(await one.guardians("dead_man_switch")) is stays
@@ -188,6 +188,6 @@ async def test_a_start_that_cannot_read_the_events_yet_books_what_they_tell_to_w
     one.bot = make_bot(one.hand, wire, path, script=nothing, settings=settings)
     await one.bot.cycle()
     assert wire.looks > max(which)
-    books = one.bot.loop.books
-    assert books.of("busy").realized_usd < 0
-    assert books.names() == ["busy"]
+    attribution = one.bot.kernel.attribution
+    assert attribution.of("busy").realized_usd < 0
+    assert attribution.names() == ["busy"]

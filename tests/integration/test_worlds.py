@@ -192,18 +192,20 @@ def test_an_entry_in_doubt_may_wait_for_its_fence_when_the_service_refuses_it(fo
     world = World(0, folder, clocks)
     doubt = SimpleNamespace(id="k", market="BTC", action="open", state="sending", not_after_ms=world.start_ms + 1000)
     journal = SimpleNamespace(intents=SimpleNamespace(is_unsent=lambda intent: intent.state == "opened"))
-    loop = SimpleNamespace(live={"k": doubt}, sender=SimpleNamespace(may_be_out=lambda _intent: False), journal=journal)
-    one: Any = SimpleNamespace(loop=loop)
+    kernel = SimpleNamespace(
+        live={"k": doubt}, sender=SimpleNamespace(may_be_out=lambda _intent: False), journal=journal
+    )
+    one: Any = SimpleNamespace(kernel=kernel)
     world.one = one
     assert not world._is_held()
     world.wire.refused.add("k")
     assert world._is_held()
     behind = SimpleNamespace(id="l", market="BTC", action="open", state="opened", not_after_ms=doubt.not_after_ms)
-    loop.live["l"] = behind
+    kernel.live["l"] = behind
     assert world._is_held(), "an entry that waits behind it"
     behind.market = "ETH"
     assert not world._is_held(), "nothing is in doubt there"
-    del loop.live["l"]
+    del kernel.live["l"]
     told_s = world._real(doubt.not_after_ms + SETTLE_MS) + RETRY_MAX_S + 2 * world.pass_s
     clocks.loop_s = told_s - 0.1
     assert world._is_held(), "the first try after the fence, and a pass"
@@ -219,10 +221,10 @@ def test_a_world_ends_whose_daemon_dies_in_the_last_calm(folder: Path) -> None:
 def test_what_is_due_at_one_instant_comes_in_the_order_in_which_it_was_set() -> None:
     """Whatever else is waited for, and on every version of Python: a heap alone would change it."""
     came: list[int] = []
-    with virtual_time() as (loop, _clocks):
+    with virtual_time() as (kernel, _clocks):
         for n in range(5):
-            loop.call_at(1.0, came.append, n)
-        loop.run_until_complete(asyncio.sleep(2))
+            kernel.call_at(1.0, came.append, n)
+        kernel.run_until_complete(asyncio.sleep(2))
     assert came == [0, 1, 2, 3, 4]
 
 

@@ -40,7 +40,7 @@ class Scripted(Strategy):
         return ()
 
 
-def allowance(name: str = "trend", markets: Sequence[str] = ("BTC",), **more: Any) -> StrategyLimits:
+def limits(name: str = "trend", markets: Sequence[str] = ("BTC",), **more: Any) -> StrategyLimits:
     given = {"interval_ms": 60_000, "budget_usd": Decimal(1_000), "max_leverage": 3, **more}
     return StrategyLimits(name, frozenset(markets), **given)
 
@@ -64,10 +64,10 @@ def room(
     if tap is not None:
         journal, port = Tapped(journal, tap, only=WRITES), Tapped(venue, tap)
     strategies = strategies if strategies is not None else [Scripted(script, markets=markets)]
-    placed = [StrategySpec(one, "1m", allowance(one.name, one.markets, **more)) for one in strategies]
+    specs = [StrategySpec(one, "1m", limits(one.name, one.markets, **more)) for one in strategies]
     settings = settings if settings is not None else Settings(guardians=(DEAD_MAN_60,))
     return Kernel(
-        port=port, journal=journal, placed=placed, pacer=pacer or FakePacer(), settings=settings, new_serial=new_serial
+        port=port, journal=journal, specs=specs, pacer=pacer or FakePacer(), settings=settings, new_serial=new_serial
     )
 
 
@@ -82,11 +82,11 @@ def always(view: View, bar: Bar) -> Iterable[Intent]:
 async def begun(venue: FakeVenue, script: Script = always, *, faults: Iterable[Fault] = (), **more: Any) -> Kernel:
     """A loop over the venue, at a BTC of 100, that has decided on its first bar; `faults` begin with that pass."""
     venue.minute(BTC="100")
-    loop = room(venue, script, **more)
-    await loop.recover()
+    kernel = room(venue, script, **more)
+    await kernel.recover()
     venue.faults += faults
-    await loop.cycle()
-    return loop
+    await kernel.cycle()
+    return kernel
 
 
 async def first_bar(script: Script = lambda _view, _bar: ()) -> tuple[FakeVenue, Kernel]:
@@ -100,27 +100,27 @@ WRITES = (
 )  # fmt: skip
 
 
-async def minutes(loop: Kernel, venue: FakeVenue, *closes: str, coin: str = "BTC") -> None:
+async def minutes(kernel: Kernel, venue: FakeVenue, *closes: str, coin: str = "BTC") -> None:
     """One bar and one pass for each close."""
     for close in closes:
         venue.minute(**{coin: close})
-        await loop.cycle()
-        await replied(loop)
+        await kernel.cycle()
+        await replied(kernel)
 
 
-async def replied(loop: Kernel) -> None:
+async def replied(kernel: Kernel) -> None:
     """The passes that the replies in flight ask for, until there is none in flight."""
-    while loop.in_flight:
-        await loop.in_flight.wait()
-        await loop.cycle()
+    while kernel.in_flight:
+        await kernel.in_flight.wait()
+        await kernel.cycle()
 
 
-def later(loop: Kernel, ms: int) -> None:
-    assert isinstance(loop.pacer, FakePacer)
-    loop.pacer.now_ms += ms
+def later(kernel: Kernel, ms: int) -> None:
+    assert isinstance(kernel.pacer, FakePacer)
+    kernel.pacer.now_ms += ms
 
 
-def kill(loop: Kernel) -> None:
+def kill(kernel: Kernel) -> None:
     """The process is gone: nothing is flushed, the file is left as it is."""
-    journal: Journal = getattr(loop.journal, "_inner", loop.journal)
+    journal: Journal = getattr(kernel.journal, "_inner", kernel.journal)
     journal.db.close()

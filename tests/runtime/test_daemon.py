@@ -612,10 +612,10 @@ async def test_what_a_start_has_not_recovered_is_not_told_as_being_so(place: Mak
 
     async with built(one, one.settings("Idle")) as (run, _):
         sources = Sources(
-            run.meter, run.loop, lambda: None, None, lambda: run.operations.state()[0], lambda: run.is_recovered
+            run.meter, run.kernel, lambda: None, None, lambda: run.operations.state()[0], lambda: run.is_recovered
         )
         one.halfway.hangs = lambda path: path == "/v1/guardians"
-        recovering = asyncio.create_task(run.loop.recover())
+        recovering = asyncio.create_task(run.kernel.recover())
         await asyncio.wait_for(one.halfway.hung.wait(), PATIENCE_S)
         recovering.cancel()
         run.operations.tell_away("the service does not answer")
@@ -626,7 +626,7 @@ async def test_what_a_start_has_not_recovered_is_not_told_as_being_so(place: Mak
         strategies = (await run.operations.strategies(Question({})))["strategies"]
         assert [each["state"] for each in strategies] == ["STARTING"]
         one.halfway.hangs = lambda _path: False
-        await run.loop.recover()
+        await run.kernel.recover()
         status, has_figures = await told()
         assert (status["positions"], status["is_safe"], has_figures) == (0, True, True)
 
@@ -1003,8 +1003,8 @@ async def test_no_entry_leaves_while_a_beat_is_overdue(
         lapsed.acknowledge(lapsed.lapses)
         monkeypatch.setattr(run, "heartbeat", lapsed)
         assert run._belief() is None
-        overdue = lapsed.belief()._replace(may_open=False, overdue=True)
-        monkeypatch.setattr(lapsed, "belief", lambda: overdue)
+        overdue = lapsed.lease()._replace(may_open=False, overdue=True)
+        monkeypatch.setattr(lapsed, "lease", lambda: overdue)
         no = run._belief()
         assert no is not None
         assert (no.code, no.message) == (
@@ -1025,7 +1025,7 @@ class Lapsed:
     def is_stuck(self) -> bool:
         return False
 
-    def belief(self) -> Lease:
+    def lease(self) -> Lease:
         lapsed = self.lapses > self.acknowledged
         return Lease(None, True, lapsed, False, not lapsed, self.lapses, 1, 0, 9, 0, "", None, True)
 
@@ -1038,7 +1038,7 @@ class Rhythmic(Lapsed):
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
-        self.lengths = heartbeat_rule.rhythm(seconds)
+        self.lengths = heartbeat_rule.beat_timing(seconds)
 
 
 @contextlib.asynccontextmanager
@@ -1067,7 +1067,7 @@ async def lapsed_run(
 ) -> AsyncIterator[tuple[supervisor.Supervisor, Client, Lapsed]]:
     """A run that is through its start, its client, and its heartbeat, which has lapsed."""
     async with built(one, one.settings("Holds")) as (run, client):
-        await run.loop.recover()
+        await run.kernel.recover()
         run.has_started = True
         lapsed = Lapsed()
         monkeypatch.setattr(run, "heartbeat", lapsed)
@@ -1103,13 +1103,13 @@ async def test_beats_follow_a_clock_that_is_set_to_run_faster(
         runs_at(run, client, 2)
         assert changed == [2], "half of the time is left"
         runs_at(run, client, seconds)
-        assert "rhythm" in run.loop.degraded, "a second: nobody could keep the switch from firing"
+        assert "heartbeat_timing" in run.kernel.degraded, "a second: nobody could keep the switch from firing"
         runs_at(run, client, 1)
-        assert run.loop.degraded == {}
+        assert run.kernel.degraded == {}
         assert changed == [2], "beats that come too often do no harm"
         runs_at(run, client, seconds)
         runs_at(run, client, 0)
-        assert run.loop.degraded == {}, "under a clock that is moved by hand real seconds mean nothing"
+        assert run.kernel.degraded == {}, "under a clock that is moved by hand real seconds mean nothing"
 
 
 async def test_beats_follow_a_clock_that_is_stopped_and_set_to_run_again(
@@ -1176,14 +1176,14 @@ async def test_a_lapse_is_followed_by_a_resync_before_anything_is_opened(
     one = await place(still)
     settings = one.settings("Holds")
     async with built(one, settings) as (run, client):
-        await run.loop.recover()
+        await run.kernel.recover()
         lapsed = Lapsed()
         monkeypatch.setattr(run, "heartbeat", lapsed)
         for guardian in (await one.ask("GET", "/v1/guardians"))["guardians"]:
             await one.ask("DELETE", f"/v1/guardians/{guardian['id']}")
         await one.minute()
         await client.status()
-        await run.loop.cycle()
+        await run.kernel.cycle()
         assert "BTC" not in await one.state_of(), "opened on a lapsed belief"
         await run._resync_if_lapsed()
         assert lapsed.acknowledged == 3
@@ -1194,7 +1194,7 @@ async def test_a_lapse_is_followed_by_a_resync_before_anything_is_opened(
             async with asyncio.timeout(0.2):
                 await run._resync_if_lapsed()
         assert lapsed.acknowledged == 3, "a resync that did not end counts for nothing"
-        assert run.loop.ready, "a stop that cuts it winds down what was recovered before, as safety.on_exit says"
+        assert run.kernel.ready, "a stop that cuts it winds down what was recovered before, as safety.on_exit says"
 
 
 async def test_a_resync_that_the_service_holds_up_opens_nothing_and_keeps_no_pass_from_being_made(
@@ -1214,7 +1214,7 @@ async def test_a_resync_that_the_service_holds_up_opens_nothing_and_keeps_no_pas
             made = run.progress.cycles
             await run._pass()
             assert (run.progress.cycles, lapsed.acknowledged) == (made + 1, 0)
-            assert run.loop.journal.state_of("holds")["bars"] == 1
+            assert run.kernel.journal.state_of("holds")["bars"] == 1
             await one.minute()
             await client.status()
             await run._pass()
@@ -1262,7 +1262,7 @@ async def test_what_is_done_before_a_pass_counts_and_a_whole_pass_follows(
     one = await place(still)
     async with lapsed_run(one, monkeypatch) as (run, client, lapsed):
         pacer, done = FakePacer(), list[str]()
-        run.loop.pacer = run.loop.budget.pacer = pacer
+        run.kernel.pacer = run.kernel.budget.pacer = pacer
         events, account = client.events, client.account
 
         async def told(*args: Any, **named: Any) -> Any:
@@ -1284,7 +1284,7 @@ async def test_what_is_done_before_a_pass_counts_and_a_whole_pass_follows(
         monkeypatch.setattr(client, "account", snapshot)
         made = run.progress.cycles
         await run._pass(errand, another)
-        assert (done, run.progress.cycles, run.loop.is_late) == (["errand"], made + 1, True)
+        assert (done, run.progress.cycles, run.kernel.is_late) == (["errand"], made + 1, True)
         await run._pass(errand, another)
         assert set(done[1:]) == {"events"}, "stops and exits of this one wait for nothing"
         assert lapsed.acknowledged == 0
@@ -1318,9 +1318,9 @@ async def test_a_daemon_whose_journal_is_lost_again_and_again_has_its_dead_man_a
     settings = one.settings("Idle")
     for _life in range(ARM_TRIES + 2):
         async with built(one, settings) as (run, client):
-            await run.loop.recover()
-            assert [guardian.id for guardian in await client.guardians()] == [run.loop.arming.ids[DEAD_MAN]]
-            await client.disarm(run.loop.arming.ids[DEAD_MAN])
+            await run.kernel.recover()
+            assert [guardian.id for guardian in await client.guardians()] == [run.kernel.guardians.ids[DEAD_MAN]]
+            await client.disarm(run.kernel.guardians.ids[DEAD_MAN])
         for file in settings.state_dir.glob("journal.db*"):
             file.unlink()
 
@@ -1330,24 +1330,24 @@ async def test_an_open_position_without_the_dead_man_of_the_config_is_not_safe(
 ) -> None:
     one = await place(still)
     async with built(one, one.settings("Holds")) as (run, client):
-        run.loop.belief = lambda: None
-        await run.loop.recover()
+        run.kernel.lease = lambda: None
+        await run.kernel.recover()
         (guardian,) = await client.guardians()
         await one.ask("DELETE", f"/v1/guardians/{guardian.id}")
-        await run.loop.drain()
+        await run.kernel.drain()
         assert run.operations._of_run(run)["is_safe"], "nothing is open"
-        await run.loop.cycle()
+        await run.kernel.cycle()
         await one.minute()
         await client.status()
-        await run.loop.cycle()
+        await run.kernel.cycle()
         assert run.operations._of_run(run)["is_safe"], "it has armed another one, and opened"
         (guardian,) = await client.guardians()
         await one.ask("DELETE", f"/v1/guardians/{guardian.id}")
-        await run.loop.drain()
+        await run.kernel.drain()
         told = run.operations._of_run(run)
         assert (told["positions"], told["is_safe"]) == (1, False)
         assert told["unsafe"] == ["the dead-man of the config does not stand"]
-        await run.loop.cycle()
+        await run.kernel.cycle()
         assert run.operations._of_run(run)["is_safe"]
 
 
@@ -1356,15 +1356,15 @@ async def test_an_end_without_a_stop_is_unsafe_and_left_to_the_dead_man_and_says
 ) -> None:
     one = await place(still)
     async with built(one, one.settings("Holds")) as (run, client):
-        run.loop.belief = lambda: None
-        await run.loop.recover()
+        run.kernel.lease = lambda: None
+        await run.kernel.recover()
         await one.minute()
         await client.status()
-        await run.loop.cycle()
+        await run.kernel.cycle()
         assert run.operations._of_run(run)["is_safe"]
         (stop,) = (await one.ask("GET", "/v1/orders"))["orders"]
         await one.ask("DELETE", f"/v1/orders/{stop['oid']}")
-        await run.loop.drain()
+        await run.kernel.drain()
         told = run.operations._of_run(run)
         assert (told["is_safe"], told["unprotected"]) == (False, ["BTC"])
         assert told["unsafe"] == ["without a stop: BTC"]
@@ -1536,7 +1536,9 @@ def test_the_alert_of_a_late_heartbeat_comes_after_a_beat_is_missed_and_before_t
     exprs = {one["alert"]: one["expr"] for one in group["rules"]}
     left, age = exprs["BracketbotHeartbeatLate"].split(" < ")
     assert (left, age) == ("bracketbot_heartbeat_deadline_seconds", "bracketbot_heartbeat_age_seconds")
-    lengths = heartbeat_rule.rhythm(seconds)  # What is left is less than the age of the newest beat from half of it on.
+    lengths = heartbeat_rule.beat_timing(
+        seconds
+    )  # What is left is less than the age of the newest beat from half of it on.
     assert lengths.period_ns * (1 + heartbeat_rule.JITTER) + heartbeat_rule.ATTEMPT_NS < lengths.deadline_ns / 2
     asked_s = 5  # as the file says of scrapes
     assert asked_s + int(group["interval"].removesuffix("s")) <= seconds / 2

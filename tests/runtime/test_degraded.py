@@ -51,13 +51,13 @@ DRAWDOWN = WantedGuardian(
 )
 
 
-def told(loop: Kernel) -> list[str]:
-    return [row["kind"] for row in loop.journal.db["outbox"].rows]
+def told(kernel: Kernel) -> list[str]:
+    return [row["kind"] for row in kernel.journal.db["outbox"].rows]
 
 
-def refusals(loop: Kernel) -> list[str]:
-    loop.journal.flush()
-    return [row["code"] for row in loop.journal.db["refusals"].rows]
+def refusals(kernel: Kernel) -> list[str]:
+    kernel.journal.flush()
+    return [row["code"] for row in kernel.journal.db["refusals"].rows]
 
 
 # -- the service takes not all that the config asks for
@@ -67,44 +67,44 @@ async def test_a_guardian_that_the_service_refuses_degrades_the_run_and_does_not
     venue = FakeVenue()
     venue.minute(BTC="100")
     venue.faults = [Fault("arm", refused("invalid_input", "no such action"), 1)]
-    loop = room(venue, always, settings=Settings(guardians=(DEAD_MAN_60, DRAWDOWN)))
-    await loop.recover()
-    await loop.cycle()
-    assert state_of(loop).word == "DEGRADED"
-    assert loop.degraded == {
+    kernel = room(venue, always, settings=Settings(guardians=(DEAD_MAN_60, DRAWDOWN)))
+    await kernel.recover()
+    await kernel.cycle()
+    assert state_of(kernel).word == "DEGRADED"
+    assert kernel.degraded == {
         "guardian:dead_man": "the service does not take guardian dead_man (invalid_input): no such action"
     }
     assert [g.type for g in venue.guards.values()] == ["account_drawdown"], "the other one stands"
     assert venue.fills == []
     asked = venue.calls.count("arm")
-    await loop.cycle()
+    await kernel.cycle()
     assert venue.calls.count("arm") == asked, "it is not asked for again in every pass"
-    later(loop, REARM_MS)
-    await minutes(loop, venue, "100")
-    await minutes(loop, venue, "100")
-    assert state_of(loop).word == "RUNNING"
+    later(kernel, REARM_MS)
+    await minutes(kernel, venue, "100")
+    await minutes(kernel, venue, "100")
+    assert state_of(kernel).word == "RUNNING"
     assert len(venue.fills) == 1
-    assert told(loop).count("daemon.degraded") == told(loop).count("daemon.recovered") == 1
+    assert told(kernel).count("daemon.degraded") == told(kernel).count("daemon.recovered") == 1
 
 
 async def test_a_market_that_is_gone_keeps_entries_out_of_it_and_of_no_other() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
     gone = refused("not_found", "BTC is not listed")
-    loop = room(venue, always, markets=("BTC", "ETH"))
+    kernel = room(venue, always, markets=("BTC", "ETH"))
     venue.faults = [Fault("candles", gone, 1)]
-    await loop.recover()
+    await kernel.recover()
     venue.faults = [Fault("candles", gone, 1)]
-    await loop.cycle()
-    assert list(loop.degraded) == ["market:BTC"]
+    await kernel.cycle()
+    assert list(kernel.degraded) == ["market:BTC"]
     assert [fill[1] for fill in venue.fills] == ["ETH"]
-    assert loop.health.no_entry("BTC") is not None
-    assert loop.health.no_entry("ETH") is None
+    assert kernel.health.no_entry("BTC") is not None
+    assert kernel.health.no_entry("ETH") is None
     venue.faults = []
-    later(loop, 1_000)
-    await loop.cycle()
-    await minutes(loop, venue, "100")
-    assert loop.degraded == {}
+    later(kernel, 1_000)
+    await kernel.cycle()
+    await minutes(kernel, venue, "100")
+    assert kernel.degraded == {}
     assert [fill[1] for fill in venue.fills] == ["ETH", "BTC"]
 
 
@@ -112,24 +112,24 @@ async def test_a_market_that_is_gone_keeps_entries_out_of_it_and_of_no_other() -
 async def test_a_question_that_is_refused_keeps_entries_out_and_ends_no_pass(question: str) -> None:
     """A no to one question may pass; only a credential that is refused ends the run."""
     venue = FakeVenue()
-    loop = await opened(venue)
+    kernel = await opened(venue)
     passed: list[int | None] = []
-    loop.passed = passed.append
+    kernel.passed = passed.append
     trade = venue._trade("ETH", "long", "open", "market", Decimal(1), None, "dashboard")
     venue._fill("ETH", "long", "open", "market", Decimal(1), venue.px["ETH"], trade, None)
     await venue.cancel(stop_of(venue))
     venue.faults = [Fault(question, refused("invalid_input", "not today"), 99)]
-    await minutes(loop, venue, "100", "100")
+    await minutes(kernel, venue, "100", "100")
     assert len(passed) == 2, "beats go on"
     assert venue.faults[0].count < 99
     assert "BTC" in venue.positions, "not to be told what stands is no reason to close"
     if question != "guardians":
-        assert (loop.entries_stopped(loop.now_ms()) or loop.health.no_entry("BTC")) is not None
+        assert (kernel.entries_stopped(kernel.now_ms()) or kernel.health.no_entry("BTC")) is not None
     venue.faults = []
-    later(loop, RECONCILE_MS)
-    await minutes(loop, venue, "100")
-    assert (loop.degraded, loop.entries_stopped(loop.now_ms())) == ({}, None)
-    assert loop.mirror.is_protected("BTC") is (question != "guardians"), "bare for so long, it was closed"
+    later(kernel, RECONCILE_MS)
+    await minutes(kernel, venue, "100")
+    assert (kernel.degraded, kernel.entries_stopped(kernel.now_ms())) == ({}, None)
+    assert kernel.mirror.is_protected("BTC") is (question != "guardians"), "bare for so long, it was closed"
 
 
 class HalfDeaf(FakeVenue):
@@ -145,58 +145,60 @@ class HalfDeaf(FakeVenue):
 
 async def test_a_comparison_that_was_not_made_is_neither_an_answer_nor_an_end_of_what_waits_for_one() -> None:
     venue = HalfDeaf()
-    loop = await opened(venue)
+    kernel = await opened(venue)
     venue.faults = [Fault("account", refused("invalid_input", "not today"))]
-    later(loop, RECONCILE_MS)
-    await loop.cycle()
-    assert list(loop.degraded) == ["reconcile"]
+    later(kernel, RECONCILE_MS)
+    await kernel.cycle()
+    assert list(kernel.degraded) == ["reconcile"]
     venue.is_deaf = True
-    later(loop, REFUSED_MS)
-    await loop.cycle()
-    assert list(loop.degraded) == ["reconcile"], "nothing was compared"
-    run: Any = SimpleNamespace(loop=loop)
+    later(kernel, REFUSED_MS)
+    await kernel.cycle()
+    assert list(kernel.degraded) == ["reconcile"], "nothing was compared"
+    run: Any = SimpleNamespace(kernel=kernel)
     settings: Any = None
     operations = ControlRoutes(settings, base_url="embedded", stop=asyncio.Event(), tail=None, config=None)
     operations.run = run
     asked = asyncio.create_task(operations.reconcile(Question({})))
     await asyncio.sleep(0)
-    await operations.errands.do_next()
+    await operations.mailbox.do_next()
     with pytest.raises(Problem, match="could not be read to their end") as told_so:
         await asked
     assert told_so.value.status == 503
     venue.is_deaf = False
-    later(loop, REFUSED_MS)
-    await loop.cycle()
-    assert loop.degraded == {}, "and not only when the next one is due"
+    later(kernel, REFUSED_MS)
+    await kernel.cycle()
+    assert kernel.degraded == {}, "and not only when the next one is due"
 
 
 async def test_while_it_cannot_be_known_who_else_trades_in_our_market_nothing_is_opened() -> None:
     venue = FakeVenue()
-    loop = await opened(venue)
+    kernel = await opened(venue)
     trade = venue._trade("BTC", "long", "open", "market", Decimal(1), None, "dashboard")
     venue._fill("BTC", "long", "open", "market", Decimal(1), venue.px["BTC"], trade, None)
     venue.faults = [Fault("trades", refused("invalid_input", "not today"), 99)]
-    await minutes(loop, venue, "100")
-    assert list(loop.degraded) == ["strangers"]
-    assert loop.entries_stopped(loop.now_ms()) is not None
+    await minutes(kernel, venue, "100")
+    assert list(kernel.degraded) == ["foreign_activity"]
+    assert kernel.entries_stopped(kernel.now_ms()) is not None
     venue.faults = []
-    await minutes(loop, venue, "100")
-    assert (loop.degraded, loop.strangers.waiting) == ({}, {}), "a person at the dashboard is no other writer"
+    await minutes(kernel, venue, "100")
+    assert (kernel.degraded, kernel.foreign_activity.waiting) == ({}, {}), (
+        "a person at the dashboard is no other writer"
+    )
 
 
 @pytest.mark.parametrize("no", [refused("forbidden"), ApiError.of("unauthorized", "revoked")])
 async def test_a_credential_that_is_refused_ends_the_pass(no: ApiError) -> None:
     venue = FakeVenue()
-    loop = await opened(venue)
+    kernel = await opened(venue)
     for question in ("events", "account"):
         venue.faults = [Fault(question, no)]
-        later(loop, RECONCILE_MS)
+        later(kernel, RECONCILE_MS)
         with pytest.raises(type(no)):
-            await loop.cycle()
+            await kernel.cycle()
     page = ApiError.of("no_error_object", "HTTP 403", status=403, retryable=False, reads=True)
     venue.faults = [Fault("events", page)]
-    await loop.cycle()
-    assert loop.behind, "a page of a proxy knows nothing of the credential"
+    await kernel.cycle()
+    assert kernel.behind, "a page of a proxy knows nothing of the credential"
 
 
 @pytest.mark.parametrize(
@@ -215,21 +217,21 @@ def test_a_key_without_trade_is_said_in_a_sentence(scopes: Any, said: str | None
 
 async def test_a_position_that_can_be_neither_covered_nor_closed_degrades_its_market_until_it_can() -> None:
     venue = FakeVenue()
-    loop = await opened(venue)
+    kernel = await opened(venue)
     venue.faults = [
         Fault("arm", refused("invalid_input"), 99),
         Fault("close", refused("market_closed", "opens at nine"), 1),
     ]
     await venue.cancel(stop_of(venue))
-    await loop.cycle()
-    assert list(loop.degraded) == ["drift:BTC"]
-    assert "opens at nine" in loop.degraded["drift:BTC"]
-    assert told(loop) == ["protection.lost", "daemon.degraded"]
-    await minutes(loop, venue, "101")
-    await loop.cycle()
+    await kernel.cycle()
+    assert list(kernel.degraded) == ["drift:BTC"]
+    assert "opens at nine" in kernel.degraded["drift:BTC"]
+    assert told(kernel) == ["protection.lost", "daemon.degraded"]
+    await minutes(kernel, venue, "101")
+    await kernel.cycle()
     assert venue.positions == {}
-    assert loop.degraded == {}
-    assert told(loop) == ["protection.lost", "daemon.degraded", "daemon.recovered", "protection.restored"]
+    assert kernel.degraded == {}
+    assert told(kernel) == ["protection.lost", "daemon.degraded", "daemon.recovered", "protection.restored"]
 
 
 def test_a_reason_is_told_once_and_one_that_is_only_shown_stops_nothing() -> None:
@@ -252,44 +254,44 @@ def test_a_reason_is_told_once_and_one_that_is_only_shown_stops_nothing() -> Non
 
 async def test_each_loss_of_a_stop_is_counted_and_told_once() -> None:
     venue = FakeVenue()
-    loop = await opened(venue)
+    kernel = await opened(venue)
     for _ in range(3):
         if trailing(venue):
             await venue.disarm(next(g.id for g in venue.guards.values() if g.type == "trailing_stop"))
         else:
             await venue.cancel(stop_of(venue))
-        await loop.cycle()
-        await loop.cycle()
-        assert loop.mirror.is_protected("BTC")
-    assert (loop.health.counts["protection.lost"], loop.health.counts["protection.restored"]) == (3, 3)
-    assert told(loop) == ["protection.lost", "protection.restored"] * 3
+        await kernel.cycle()
+        await kernel.cycle()
+        assert kernel.mirror.is_protected("BTC")
+    assert (kernel.health.counts["protection.lost"], kernel.health.counts["protection.restored"]) == (3, 3)
+    assert told(kernel) == ["protection.lost", "protection.restored"] * 3
 
 
 async def test_a_position_that_grows_beyond_its_stop_is_covered() -> None:
     venue = FakeVenue()
-    loop = await opened(venue)
+    kernel = await opened(venue)
     await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(300)), key="a person")
-    await loop.cycle()
-    assert str(loop.mirror.positions["BTC"].size) == "8.0000"
+    await kernel.cycle()
+    assert str(kernel.mirror.positions["BTC"].size) == "8.0000"
     assert trailing(venue) == [("BTC", 2.0)]
 
 
 async def test_a_stop_of_the_other_side_is_no_protection() -> None:
-    loop = room(FakeVenue())
-    await loop.recover()
-    loop.mirror.positions["BTC"] = position = SimpleNamespace(  # type: ignore[assignment]
+    kernel = room(FakeVenue())
+    await kernel.recover()
+    kernel.mirror.positions["BTC"] = position = SimpleNamespace(  # type: ignore[assignment]
         market="BTC", side="short", size=Decimal(1), owner="trend", entry_px=Decimal(100), opened_ms=0, notional_usd=Decimal(100),
         leverage=1, first_stop_px=None,
     )  # fmt: skip
     stop = SimpleNamespace(
         market="BTC", kind="stop_loss", action="close", side="long", size=Decimal(1), filled=Decimal(0)
     )
-    loop.mirror.orders["1"] = stop  # type: ignore[assignment]
-    assert loop.mirror.unprotected() == [position]
+    kernel.mirror.orders["1"] = stop  # type: ignore[assignment]
+    assert kernel.mirror.unprotected() == [position]
     stop.side = "short"
-    assert loop.mirror.unprotected() == []
+    assert kernel.mirror.unprotected() == []
     stop.filled = Decimal("0.5")
-    assert loop.mirror.unprotected() == [position], "half of it has fired"
+    assert kernel.mirror.unprotected() == [position], "half of it has fired"
 
 
 async def test_a_trailing_stop_that_an_entry_came_with_is_replaced_at_its_own_distance() -> None:
@@ -298,34 +300,34 @@ async def test_a_trailing_stop_that_an_entry_came_with_is_replaced_at_its_own_di
             view.state["done"] = True
             yield Open(bar.market, "long", usd=500, guardians=(TrailingStop(trail_pct=1.5),))
 
-    venue, loop = await first_bar(trail)
+    venue, kernel = await first_bar(trail)
     await venue.disarm(next(g.id for g in venue.guards.values() if g.type == "trailing_stop"))
-    await loop.cycle()
+    await kernel.cycle()
     assert trailing(venue) == [("BTC", 1.5)]
 
 
 async def test_the_distance_is_that_of_the_newest_stop() -> None:
     venue = FakeVenue()
-    loop = await opened(venue)
+    kernel = await opened(venue)
     await venue.place(
         OrderRequest.from_wire(
             {"market": "BTC", "side": "long", "usdAmount": 100, "bracket": {"stopLoss": {"px": "95"}}}
         ),
         key="a person",
     )
-    await loop.drain()
-    assert lost_distance_pct(loop, loop.mirror.positions["BTC"]) == 5
+    await kernel.drain()
+    assert lost_distance_pct(kernel, kernel.mirror.positions["BTC"]) == 5
 
 
 async def test_a_stop_that_is_not_taken_for_long_ends_in_a_close() -> None:
     venue = FakeVenue()
-    loop = await opened(venue)
+    kernel = await opened(venue)
     venue.faults = [Fault("arm", AWAY, 99)]
     await venue.cancel(stop_of(venue))
-    await loop.cycle()
+    await kernel.cycle()
     assert "BTC" in venue.positions
-    later(loop, COVER_MS)
-    await loop.cycle()
+    later(kernel, COVER_MS)
+    await kernel.cycle()
     assert venue.positions == {}
 
 
@@ -333,21 +335,21 @@ async def test_a_stop_that_is_not_taken_for_long_ends_in_a_close() -> None:
 
 
 async def test_a_whole_position_is_closed_while_the_events_cannot_be_read() -> None:
-    venue, loop = await first_bar(always)
+    venue, kernel = await first_bar(always)
     venue.faults = [Fault("events", AWAY, 999)]
-    await minutes(loop, venue, "101")
+    await minutes(kernel, venue, "101")
     assert "BTC" in venue.positions, "the bar waits a moment, for the events may come"
-    later(loop, EXITS_WAIT_MS)
-    await loop.cycle()
+    later(kernel, EXITS_WAIT_MS)
+    await kernel.cycle()
     assert venue.positions == {}
-    await minutes(loop, venue, "102")
-    later(loop, EXITS_WAIT_MS)
-    await loop.cycle()
+    await minutes(kernel, venue, "102")
+    later(kernel, EXITS_WAIT_MS)
+    await kernel.cycle()
     assert venue.positions == {}, "nothing is opened"
     venue.faults = []
-    await loop.cycle()
-    assert loop.mirror.positions == {}
-    assert loop.journal.intents.live() == []
+    await kernel.cycle()
+    assert kernel.mirror.positions == {}
+    assert kernel.journal.intents.live() == []
 
 
 class Slow(FakeVenue):
@@ -367,24 +369,24 @@ class Slow(FakeVenue):
 async def test_a_position_is_closed_however_long_the_events_take(takes_ms: int, faults: int) -> None:
     """No pass has time for all of it: to ask, to decide, and to let the exit go. Nothing is opened meanwhile."""
     venue = Slow()
-    loop = await begun(venue, pacer=venue.pacer)
+    kernel = await begun(venue, pacer=venue.pacer)
     venue.takes_ms, venue.faults = takes_ms, [Fault("events", AWAY, faults)]
-    await minutes(loop, venue, "101")
+    await minutes(kernel, venue, "101")
     for _ in range(3):
-        await loop.cycle()
+        await kernel.cycle()
     assert venue.positions == {}
     fills = len(venue.fills)
-    await minutes(loop, venue, *["102"] * 4)
+    await minutes(kernel, venue, *["102"] * 4)
     assert len(venue.fills) == fills
 
 
 async def test_a_lost_stop_is_replaced_however_long_the_events_take() -> None:
     venue = Slow()
-    loop = await begun(venue, pacer=venue.pacer)
+    kernel = await begun(venue, pacer=venue.pacer)
     venue.takes_ms = PASS_MS + 1_000
     venue._cancel(stop_of(venue))
     for _ in range(2):
-        await loop.cycle()
+        await kernel.cycle()
     assert trailing(venue)
 
 
@@ -405,27 +407,27 @@ class SlowBars(Slow):
 @pytest.mark.parametrize("are_slow", [(True, True), (False, True)])
 async def test_an_exit_does_not_wait_for_bars_however_long_those_take(are_slow: tuple[bool, bool]) -> None:
     venue = SlowBars()
-    loop = await begun(venue, pacer=venue.pacer)
+    kernel = await begun(venue, pacer=venue.pacer)
     venue.faults = [Fault("close", AWAY, 3)]
-    await minutes(loop, venue, "101")
-    assert [one.action for one in loop.live.values()] == ["close"]
+    await minutes(kernel, venue, "101")
+    assert [one.action for one in kernel.live.values()] == ["close"]
     venue.takes_ms, venue.are_slow = PASS_MS + 1_000, are_slow
     venue.clock.advance(MINUTE_MS)
     for _ in range(4):
-        later(loop, EXIT_AGAIN_MS)
-        await loop.cycle()
+        later(kernel, EXIT_AGAIN_MS)
+        await kernel.cycle()
     assert venue.positions == {}
 
 
 @pytest.mark.parametrize("are_slow", [(True, True), (False, True)])
 async def test_a_lost_stop_does_not_wait_for_bars_however_long_those_take(are_slow: tuple[bool, bool]) -> None:
     venue = SlowBars()
-    loop = await begun(venue, pacer=venue.pacer)
+    kernel = await begun(venue, pacer=venue.pacer)
     venue.takes_ms, venue.are_slow = PASS_MS + 1_000, are_slow
     venue.clock.advance(MINUTE_MS)
     venue._cancel(stop_of(venue))
     for _ in range(3):
-        await loop.cycle()
+        await kernel.cycle()
     assert trailing(venue)
 
 
@@ -444,15 +446,15 @@ class SlowArms(Slow):
 
 async def test_a_bar_is_decided_however_long_a_guardian_takes() -> None:
     venue = SlowArms()
-    loop = await begun(venue, pacer=venue.pacer)
+    kernel = await begun(venue, pacer=venue.pacer)
     await venue.disarm(next(iter(venue.guards)))
     venue.takes_ms = PASS_MS + 1_000
-    await minutes(loop, venue, "101")
+    await minutes(kernel, venue, "101")
     for _ in range(2):
-        await loop.cycle()
+        await kernel.cycle()
     assert venue.positions == {}
     venue.takes_ms = 0
-    await minutes(loop, venue, "102")
+    await minutes(kernel, venue, "102")
     assert [one.type for one in venue.guards.values()] == ["dead_man_switch"]
 
 
@@ -463,25 +465,25 @@ async def test_neither_an_entry_nor_a_part_goes_while_the_events_cannot_be_read(
             yield Close(bar.market, fraction=0.5)
             yield Open(bar.market, "long", usd=100, bracket=Bracket(stop_pct=2))
 
-    venue, loop = await first_bar(script)
+    venue, kernel = await first_bar(script)
     venue.faults = [Fault("events", AWAY, 999)]
-    await minutes(loop, venue, "101")
-    later(loop, EXITS_WAIT_MS)
-    await loop.cycle()
+    await minutes(kernel, venue, "101")
+    later(kernel, EXITS_WAIT_MS)
+    await kernel.cycle()
     assert str(venue.positions["BTC"].size) == "5.0000"
-    assert refusals(loop) == ["behind", "behind"]
+    assert refusals(kernel) == ["behind", "behind"]
 
 
 async def test_an_end_that_cannot_read_the_events_leaves_the_dead_man_armed() -> None:
-    venue, loop = await first_bar(once)
+    venue, kernel = await first_bar(once)
     venue.faults = [Fault("events", AWAY, 999)]
-    await loop.stop()
-    left = await wind_down(loop, "leave")
+    await kernel.stop()
+    left = await wind_down(kernel, "leave")
     assert not left.known
     assert left.why[-1] == "the dead-man switch stays: what stands at the service could not be read to its end"
     assert [guardian.type for guardian in venue.guards.values()] == ["dead_man_switch"]
     venue.faults = []
-    assert (await wind_down(loop, "leave")).known
+    assert (await wind_down(kernel, "leave")).known
     assert venue.guards == {}
 
 
@@ -495,20 +497,20 @@ async def test_another_agent_on_the_account_keeps_entries_out_within_a_pass(
     venue = FakeVenue(("BTC", "ETH"))
     venue.minute(BTC="100")
     path = tmp_path / "journal.db"
-    loop = room(venue, always, markets=("BTC",), path=path)
-    await loop.recover()
-    await loop.cycle()
-    assert loop.mirror.keys_proven
+    kernel = room(venue, always, markets=("BTC",), path=path)
+    await kernel.recover()
+    await kernel.cycle()
+    assert kernel.mirror.keys_proven
     trade = venue._trade("ETH", "long", "open", "market", Decimal(1), "another daemon", source)
     venue._fill("ETH", "long", "open", "market", Decimal(1), venue.px["ETH"], trade, "another daemon")
-    await loop.cycle()
-    assert ("foreign_writer" in loop.degraded) is flagged
+    await kernel.cycle()
+    assert ("foreign_writer" in kernel.degraded) is flagged
     assert pass_scheduler.PASS_S + pass_scheduler.LATE_S < FLAGGED_S, "passes come so often"
-    assert told(loop) == (["account.foreign", "daemon.degraded"] if flagged else [])
-    await minutes(loop, venue, "101", "102")
+    assert told(kernel) == (["account.foreign", "daemon.degraded"] if flagged else [])
+    await minutes(kernel, venue, "101", "102")
     assert ("BTC" in venue.positions) is not flagged, "exits went, and entries only if nobody else writes"
-    assert loop.strangers.waiting == {}
-    kill(loop)
+    assert kernel.foreign_activity.waiting == {}
+    kill(kernel)
     again = room(venue, always, markets=("BTC",), path=path)
     assert ("foreign_writer" in again.degraded) is flagged, "until a person has looked"
     again.health.restore("foreign_writer")
@@ -524,9 +526,9 @@ def drawn(seed: int) -> Callable[[int], int]:
 
 async def alone(venue: FakeVenue, script: Any = always, **more: Any) -> Kernel:
     """A loop that has run for so long that nothing of an earlier life of its own is under way."""
-    loop = await begun(venue, script, **more)
-    await minutes(loop, venue, "100", "100")
-    return loop
+    kernel = await begun(venue, script, **more)
+    await minutes(kernel, venue, "100", "100")
+    return kernel
 
 
 async def test_a_daemon_of_another_machine_is_known_before_it_trades(tmp_path: Path) -> None:
@@ -541,7 +543,7 @@ async def test_a_daemon_of_another_machine_is_known_before_it_trades(tmp_path: P
         await second.cycle()
         await first.cycle()
     assert "was armed by another daemon or agent" in second.degraded["foreign_writer"], "both say it"
-    assert {one.arming.ids["dead_man"] for one in (first, second)} == venue.guards.keys(), "each has its own"
+    assert {one.guardians.ids["dead_man"] for one in (first, second)} == venue.guards.keys(), "each has its own"
     assert told(first).count("account.foreign") == 1
 
 
@@ -578,15 +580,15 @@ async def test_a_decision_of_ours_that_another_daemon_has_ordered_before_us_is_a
 
 async def test_the_orders_of_after_a_backup_are_no_other_daemons_when_it_is_restored(tmp_path: Path) -> None:
     venue = FakeVenue()
-    loop = room(venue, always, path=tmp_path / "j.db", new_serial=drawn(1))
-    await loop.recover()
-    kill(loop)
+    kernel = room(venue, always, path=tmp_path / "j.db", new_serial=drawn(1))
+    await kernel.recover()
+    kill(kernel)
     shutil.copyfile(tmp_path / "j.db", tmp_path / "backup.db")
-    loop = room(venue, always, path=tmp_path / "j.db", new_serial=drawn(2))
-    await loop.recover()
-    await minutes(loop, venue, "100", "101", "100")
+    kernel = room(venue, always, path=tmp_path / "j.db", new_serial=drawn(2))
+    await kernel.recover()
+    await minutes(kernel, venue, "100", "101", "100")
     assert len(venue.fills) == 3
-    kill(loop)
+    kill(kernel)
     restored = room(venue, always, path=tmp_path / "backup.db", new_serial=drawn(3))
     await restored.recover()
     await minutes(restored, venue, "101", "100")
@@ -598,49 +600,49 @@ async def test_a_reset_of_the_account_ends_what_another_agent_had_done_on_it(is_
     venue = FakeVenue(("BTC", "ETH"))
     venue.minute(BTC="100")
     path = tmp_path / "journal.db"
-    loop = room(venue, always, path=path)
-    await loop.recover()
+    kernel = room(venue, always, path=path)
+    await kernel.recover()
     trade = venue._trade("ETH", "long", "open", "market", Decimal(1), "another daemon", "agent")
     venue._fill("ETH", "long", "open", "market", Decimal(1), venue.px["ETH"], trade, "another daemon")
-    await loop.cycle()
-    assert "foreign_writer" in loop.degraded
-    loop.strangers.waiting["trd_1"] = ("ETH", "another key", 0)
+    await kernel.cycle()
+    assert "foreign_writer" in kernel.degraded
+    kernel.foreign_activity.waiting["trd_1"] = ("ETH", "another key", 0)
     if not is_up:
-        kill(loop)
-        loop = room(venue, always, path=path)
-        assert "foreign_writer" in loop.degraded
+        kill(kernel)
+        kernel = room(venue, always, path=path)
+        assert "foreign_writer" in kernel.degraded
     venue.reset()
-    await (loop.cycle() if is_up else loop.recover())
-    assert (loop.degraded, loop.strangers.waiting) == ({}, {})
-    assert told(loop)[-2:] == ["account.reset", "daemon.recovered"]
-    await minutes(loop, venue, "102")
+    await (kernel.cycle() if is_up else kernel.recover())
+    assert (kernel.degraded, kernel.foreign_activity.waiting) == ({}, {})
+    assert told(kernel)[-2:] == ["account.reset", "daemon.recovered"]
+    await minutes(kernel, venue, "102")
     assert "BTC" in venue.positions
-    kill(loop)
+    kill(kernel)
     assert room(venue, always, path=path).degraded == {}
 
 
 async def test_a_reset_after_which_somebody_has_traded_already_is_for_a_person_to_look_at() -> None:
     venue = FakeVenue(("BTC", "ETH"))
     venue.minute(BTC="100")
-    loop = room(venue, always)
-    await loop.recover()
-    loop.health.degrade("foreign_writer", "somebody")
+    kernel = room(venue, always)
+    await kernel.recover()
+    kernel.health.degrade("foreign_writer", "somebody")
     venue.reset()
     trade = venue._trade("ETH", "long", "open", "market", Decimal(1), "another daemon", "agent")
     venue._fill("ETH", "long", "open", "market", Decimal(1), venue.px["ETH"], trade, "another daemon")
-    await loop.cycle()
-    assert loop.mirror.epoch == 1
-    assert "foreign_writer" in loop.degraded
+    await kernel.cycle()
+    assert kernel.mirror.epoch == 1
+    assert "foreign_writer" in kernel.degraded
 
 
 async def test_our_own_orders_and_what_the_service_does_are_no_other_writer() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
-    loop = room(venue, always)
-    await loop.recover()
-    await minutes(loop, venue, "100", "90", "100", "101", "100")
+    kernel = room(venue, always)
+    await kernel.recover()
+    await minutes(kernel, venue, "100", "90", "100", "101", "100")
     assert len(venue.fills) >= 4
-    assert loop.degraded == {}
+    assert kernel.degraded == {}
 
 
 # -- legs
@@ -661,53 +663,53 @@ def test_a_stale_plan_asks_for_another_leg_and_only_an_entrys_in_time() -> None:
 
 
 async def test_a_clock_that_is_far_off_stops_what_a_bar_wants_and_not_its_exits() -> None:
-    venue, loop = await first_bar(always)
-    loop.schedule = lambda: Refusal("clock_skewed", "40 s")
-    await minutes(loop, venue, "101", "102")
+    venue, kernel = await first_bar(always)
+    kernel.schedule = lambda: Refusal("clock_skewed", "40 s")
+    await minutes(kernel, venue, "101", "102")
     assert venue.positions == {}
-    assert refusals(loop) == ["clock_skewed"]
+    assert refusals(kernel) == ["clock_skewed"]
 
 
 # -- what must not stay so for ever
 
 
 async def test_a_position_without_a_stop_whose_market_takes_no_close_for_a_day_is_closed_when_it_does() -> None:
-    venue, loop = await first_bar(once)
+    venue, kernel = await first_bar(once)
     venue.faults = [Fault("arm", refused("limit_exceeded"), 10**9)]
-    (position,) = loop.mirror.positions.values()
+    (position,) = kernel.mirror.positions.values()
     for _ in range(1_440):
-        tried = closing(loop, position, "naked")
+        tried = closing(kernel, position, "naked")
         assert isinstance(tried, Written)
-        loop.journal.decided([tried])
-        loop.journal.intents.end(tried, "rejected", "market_closed", "no", now_ms=tried.opened_ms)
+        kernel.journal.decided([tried])
+        kernel.journal.intents.end(tried, "rejected", "market_closed", "no", now_ms=tried.opened_ms)
         venue.clock.advance(60_000)
     venue._cancel(stop_of(venue))
-    await loop.cycle()
+    await kernel.cycle()
     assert not venue.positions
 
 
 async def test_a_close_that_was_refused_does_not_wait_for_a_time_that_lies_ahead_again() -> None:
-    venue, loop = await first_bar(once)
+    venue, kernel = await first_bar(once)
     venue.faults = [Fault("arm", refused("limit_exceeded"), 10**9), Fault("close", refused("market_closed"))]
     venue._cancel(stop_of(venue))
-    await loop.cycle()
+    await kernel.cycle()
     assert venue.positions
     venue.clock.go_back(3_600_000)
-    await loop.cycle()
+    await kernel.cycle()
     assert not venue.positions
 
 
 async def test_a_close_in_doubt_of_a_time_that_lies_ahead_again_keeps_no_position_bare() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
-    loop = room(venue, lambda view, bar: [Close("BTC")] if bar.close == 101 else once(view, bar))
-    await loop.recover()
-    await loop.cycle()
+    kernel = room(venue, lambda view, bar: [Close("BTC")] if bar.close == 101 else once(view, bar))
+    await kernel.recover()
+    await kernel.cycle()
     venue.faults = [Fault("close", AWAY, 10**9)]
-    await minutes(loop, venue, "101")
+    await minutes(kernel, venue, "101")
     venue.clock.go_back(3_600_000)
     venue._cancel(stop_of(venue))
-    await loop.cycle()
+    await kernel.cycle()
     assert trailing(venue)
 
 
@@ -715,15 +717,15 @@ async def test_a_stop_is_lost_while_a_close_is_not_taken_for_long_and_another_st
     """A strategy of long bars wants its close for two days; the position does not wait for it without a stop."""
     venue = FakeVenue()
     venue.minute(BTC="100")
-    loop = room(venue, lambda view, bar: [Close("BTC")] if bar.close == 101 else once(view, bar))
-    loop.desk.seats[0].interval = "1d"
-    await loop.recover()
-    await loop.cycle()
+    kernel = room(venue, lambda view, bar: [Close("BTC")] if bar.close == 101 else once(view, bar))
+    kernel.strategy_host.instances[0].interval = "1d"
+    await kernel.recover()
+    await kernel.cycle()
     shallow = ApiError.of("insufficient_depth", "no", retryable=True, order_submitted=False)
     venue.faults = [Fault("close", shallow, 10**9)]
-    await minutes(loop, venue, "101")
+    await minutes(kernel, venue, "101")
     venue._cancel(stop_of(venue))
-    await minutes(loop, venue, "100")
+    await minutes(kernel, venue, "100")
     assert venue.positions
     assert trailing(venue)
 
@@ -733,24 +735,24 @@ async def test_an_order_that_waits_for_a_person_is_told_and_waits_until_there_wa
     venue.minute(BTC="100")
     other = {"reason": "fingerprint"}
     venue.faults = [Fault("confirm", ApiError.of("idempotency_conflict", "other body", order_submitted="unknown", retryable=False, details=other))]  # fmt: skip
-    loop = room(venue, always)
-    await loop.recover()
-    await loop.cycle()
-    (waits,) = loop.journal.intents.live()
+    kernel = room(venue, always)
+    await kernel.recover()
+    await kernel.cycle()
+    (waits,) = kernel.journal.intents.live()
     assert waits.state == "quarantined"
-    assert "intent.quarantined" in told(loop)
+    assert "intent.quarantined" in told(kernel)
     why = f"{OTHERWISE} (other body)"
     named = {"id": waits.id, "strategy": "trend", "action": "open", "market": "BTC", "message": why}
-    assert intents_of(loop) == {"open": 1, "in_doubt": 1, "quarantined": 1, "waiting": [named]}
-    with queries.in_rows(loop.journal.db.conn) as db:
+    assert intents_of(kernel) == {"open": 1, "in_doubt": 1, "quarantined": 1, "waiting": [named]}
+    with queries.in_rows(kernel.journal.db.conn) as db:
         answer = explain(db, waits.id[:12])[-1].text
     assert answer == f"quarantined: waits for a person: {why}; look at the account, then bot resume"
-    await minutes(loop, venue, "100")
+    await minutes(kernel, venue, "100")
     assert not venue.positions
-    run: Any = SimpleNamespace(loop=loop, settings=SimpleNamespace(strategies=()))
+    run: Any = SimpleNamespace(kernel=kernel, settings=SimpleNamespace(strategies=()))
     assert await Commands(run, None).resume() == (f"open BTC of trend ({waits.id[:12]}), which waits no more",)
-    await minutes(loop, venue, "100")
-    assert (loop.journal.intents.live(), set(venue.positions)) == ([], {"BTC"})
+    await minutes(kernel, venue, "100")
+    assert (kernel.journal.intents.live(), set(venue.positions)) == ([], {"BTC"})
 
 
 class Keyless(FakeVenue):
@@ -775,10 +777,10 @@ class Keyless(FakeVenue):
             raise
 
 
-async def minutes_of_real_time(loop: Kernel, venue: FakeVenue, *closes: str) -> None:
+async def minutes_of_real_time(kernel: Kernel, venue: FakeVenue, *closes: str) -> None:
     for close in closes:
-        later(loop, 60_000)
-        await minutes(loop, venue, close)
+        later(kernel, 60_000)
+        await minutes(kernel, venue, close)
 
 
 @pytest.mark.parametrize(
@@ -790,25 +792,25 @@ async def test_an_order_that_a_service_without_keys_cannot_tell_of_waits_for_a_p
     """It was executed and its answer was lost; the trade carries nobody's name, and the token says no more than no. It may seem older than
     the decision, where a clock is a moment ahead of the other."""
     venue = Keyless(behind_ms=behind_ms)
-    loop = await begun(venue, faults=[Fault("confirm", kind, count)])
-    await minutes_of_real_time(loop, venue, "100")
-    (doubt,) = loop.journal.intents.live()
+    kernel = await begun(venue, faults=[Fault("confirm", kind, count)])
+    await minutes_of_real_time(kernel, venue, "100")
+    (doubt,) = kernel.journal.intents.live()
     assert doubt.state == "sending", "until its fence a copy may still be on its way"
-    await minutes_of_real_time(loop, venue, "100")
-    (asked,) = loop.journal.intents.live()
+    await minutes_of_real_time(kernel, venue, "100")
+    (asked,) = kernel.journal.intents.live()
     assert (asked.id, asked.state) == (doubt.id, "quarantined")
     assert "can tell whether it became an order" in (asked.message or "")
-    assert told(loop).count("intent.quarantined") == 1
+    assert told(kernel).count("intent.quarantined") == 1
     venue._close("BTC", CloseRequest(), None)  # By a person, say.
-    await minutes_of_real_time(loop, venue, "100", "100")
+    await minutes_of_real_time(kernel, venue, "100", "100")
     assert (set(venue.positions), venue.calls.count("plan")) == (set(), 1), (
         "nothing is opened until a person has looked"
     )
-    assert "market_in_doubt" in refusals(loop)
-    run: Any = SimpleNamespace(loop=loop, settings=SimpleNamespace(strategies=()))
+    assert "market_in_doubt" in refusals(kernel)
+    run: Any = SimpleNamespace(kernel=kernel, settings=SimpleNamespace(strategies=()))
     await Commands(run, None).resume()
-    await minutes_of_real_time(loop, venue, "100")
-    assert [one.id for one in loop.journal.intents.live()] == []
+    await minutes_of_real_time(kernel, venue, "100")
+    assert [one.id for one in kernel.journal.intents.live()] == []
     assert set(venue.positions) == {"BTC"}
 
 
@@ -817,21 +819,21 @@ async def test_trades_that_are_known_to_be_other_orders_of_ours_leave_no_doubt_o
     venue = Keyless()
     venue.minute(BTC="100")
     wishes = [[Open("BTC", "long", usd=100, bracket=Bracket(stop_pct=5))], [Open("BTC", "long", usd=50), Close("BTC")]]
-    loop = room(
+    kernel = room(
         venue,
         lambda _view, _bar: wishes.pop(0) if wishes else [],
         settings=Settings(guardians=(DEAD_MAN_60,), foreign_positions="adopt"),
     )
-    await loop.recover()
-    await loop.cycle()
+    await kernel.recover()
+    await kernel.cycle()
     venue.faults = [Fault("confirm", "drop", 1), Fault("confirm", refused("plan_stale"), 9)]
-    await minutes_of_real_time(loop, venue, "101")
+    await minutes_of_real_time(kernel, venue, "101")
     assert [fill[3] for fill in venue.fills] == ["open", "close"]
-    (doubt,) = [one for one in loop.journal.intents.live() if one.state == "sending"]
-    await minutes_of_real_time(loop, venue, "101", "101")
-    found = loop.journal.intents.find(doubt.id)
+    (doubt,) = [one for one in kernel.journal.intents.live() if one.state == "sending"]
+    await minutes_of_real_time(kernel, venue, "101", "101")
+    found = kernel.journal.intents.find(doubt.id)
     assert found is not None
-    assert (found.state, loop.execution.in_doubt("BTC")) == ("expired", False)
+    assert (found.state, kernel.execution.in_doubt("BTC")) == ("expired", False)
 
 
 @pytest.mark.parametrize(("no", "state"), [(refused("invalid_input"), "quarantined"), (AWAY, "sending")])
@@ -839,9 +841,9 @@ async def test_trades_that_are_refused_end_a_doubt_after_its_fence_and_a_service
     no: ApiError, state: str
 ) -> None:
     venue = Keyless()
-    loop = await begun(venue, faults=[Fault("confirm", "lose_reply"), Fault("trades", no, 10**9)])
-    await minutes_of_real_time(loop, venue, "100", "100", "100")
-    assert [one.state for one in loop.journal.intents.live()] == [state]
+    kernel = await begun(venue, faults=[Fault("confirm", "lose_reply"), Fault("trades", no, 10**9)])
+    await minutes_of_real_time(kernel, venue, "100", "100", "100")
+    assert [one.state for one in kernel.journal.intents.live()] == [state]
 
 
 class Silent(FakeVenue):
@@ -857,16 +859,16 @@ NOTHING_TOLD = (Fault("events", AWAY, 10**9), Fault("trades", refused("invalid_i
 
 async def test_an_order_that_waits_for_a_person_is_accepted_when_its_event_comes_after_all() -> None:
     venue = Silent()
-    loop = await begun(venue)
-    await minutes_of_real_time(loop, venue, "100", "100", "100")
-    (asked,) = loop.journal.intents.live()
+    kernel = await begun(venue)
+    await minutes_of_real_time(kernel, venue, "100", "100", "100")
+    (asked,) = kernel.journal.intents.live()
     assert asked.state == "quarantined"
     venue.faults = []
-    await minutes_of_real_time(loop, venue, "100")
-    found = loop.journal.intents.find(asked.id)
+    await minutes_of_real_time(kernel, venue, "100")
+    found = kernel.journal.intents.find(asked.id)
     assert found is not None
-    assert (found.state, loop.journal.intents.live(), loop.execution.in_doubt("BTC")) == ("accepted", [], False)
-    assert [one.owner for one in loop.mirror.positions.values()] == ["trend"]
+    assert (found.state, kernel.journal.intents.live(), kernel.execution.in_doubt("BTC")) == ("accepted", [], False)
+    assert [one.owner for one in kernel.mirror.positions.values()] == ["trend"]
     assert venue.calls.count("plan") == 1
 
 
@@ -874,32 +876,32 @@ async def test_a_kill_after_the_event_of_an_order_that_waits_for_a_person_leaves
     tmp_path: Path,
 ) -> None:
     venue = Silent()
-    loop = await begun(venue, path=tmp_path / "journal.db")
-    await minutes_of_real_time(loop, venue, "100", "100", "100")
-    (asked,) = loop.journal.intents.live()
+    kernel = await begun(venue, path=tmp_path / "journal.db")
+    await minutes_of_real_time(kernel, venue, "100", "100", "100")
+    (asked,) = kernel.journal.intents.live()
     assert asked.state == "quarantined"
     venue.faults = []
-    loop.budget.begin()
-    await loop.drain()
-    assert [one.state for one in loop.journal.intents.live()] == ["quarantined"]
-    kill(loop)
-    loop = room(venue, always, path=tmp_path / "journal.db")
-    await loop.recover()
-    assert (loop.journal.intents.live(), loop.execution.in_doubt("BTC")) == ([], False)
-    assert [one.owner for one in loop.mirror.positions.values()] == ["trend"]
+    kernel.budget.begin()
+    await kernel.drain()
+    assert [one.state for one in kernel.journal.intents.live()] == ["quarantined"]
+    kill(kernel)
+    kernel = room(venue, always, path=tmp_path / "journal.db")
+    await kernel.recover()
+    assert (kernel.journal.intents.live(), kernel.execution.in_doubt("BTC")) == ([], False)
+    assert [one.owner for one in kernel.mirror.positions.values()] == ["trend"]
 
 
 async def test_a_repair_that_waits_for_a_person_leaves_no_position_without_a_stop_for_good() -> None:
     """Nothing tells whether its close became an order; but the position is there, so that another one goes."""
-    venue, loop = await first_bar(once)
+    venue, kernel = await first_bar(once)
     lost = [Fault("close", "drop", 10**9), Fault("trades", refused("invalid_input"), 10**9)]
     venue.faults = [Fault("arm", refused("limit_exceeded"), 10**9), *lost]
-    await venue.cancel(next(one.oid for one in loop.mirror.orders.values() if one.kind == "stop_loss"))
-    await minutes_of_real_time(loop, venue, "100", "100", "100", "100")
-    assert [one.state for one in loop.journal.intents.live()][:1] == ["quarantined"]
+    await venue.cancel(next(one.oid for one in kernel.mirror.orders.values() if one.kind == "stop_loss"))
+    await minutes_of_real_time(kernel, venue, "100", "100", "100", "100")
+    assert [one.state for one in kernel.journal.intents.live()][:1] == ["quarantined"]
     assert set(venue.positions) == {"BTC"}
     venue.faults = []
-    await minutes_of_real_time(loop, venue, "100", "100")
+    await minutes_of_real_time(kernel, venue, "100", "100")
     assert not venue.positions
 
 
@@ -909,15 +911,15 @@ async def test_a_cancel_in_doubt_ends_without_a_look_at_trades() -> None:
     venue.minute(BTC="100")
     rests = Open("BTC", "long", usd=100, limit_px=90, bracket=Bracket(stop_pct=5))
     wishes: list[list[Intent]] = [[rests], [Cancel(market="BTC")]]
-    loop = room(venue, lambda _view, _bar: wishes.pop(0) if wishes else [])
-    await loop.recover()
-    await loop.cycle()
+    kernel = room(venue, lambda _view, _bar: wishes.pop(0) if wishes else [])
+    await kernel.recover()
+    await kernel.cycle()
     venue.faults = [Fault("cancel", "drop", 3), Fault("cancel", refused("invalid_input"), 9)]
-    await minutes_of_real_time(loop, venue, "100")
-    (doubt,) = [one for one in loop.journal.intents.live() if one.action == "cancel"]
+    await minutes_of_real_time(kernel, venue, "100")
+    (doubt,) = [one for one in kernel.journal.intents.live() if one.action == "cancel"]
     venue._trade("BTC", "long", "open", "market", Decimal(1), None)
-    await minutes_of_real_time(loop, venue, "100", "100", "100")
-    found = loop.journal.intents.find(doubt.id)
+    await minutes_of_real_time(kernel, venue, "100", "100", "100")
+    found = kernel.journal.intents.find(doubt.id)
     assert found is not None
     assert (found.state, found.code) == ("rejected", "invalid_input")
 
@@ -927,12 +929,12 @@ async def test_a_reset_of_the_account_is_told() -> None:
     for says_gone in (True, False):
         venue = FakeVenue()
         venue.says_gone = says_gone
-        loop = room(venue)
-        await loop.recover()
-        await loop.cycle()
+        kernel = room(venue)
+        await kernel.recover()
+        await kernel.cycle()
         venue.reset()
-        await loop.cycle()
-        assert told(loop).count("account.reset") == 1
+        await kernel.cycle()
+        assert told(kernel).count("account.reset") == 1
 
 
 async def test_a_beat_by_hand_that_is_refused_ends_no_run() -> None:

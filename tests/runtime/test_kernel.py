@@ -35,13 +35,13 @@ def once(view: View, bar: Bar) -> Iterable[Intent]:
 
 
 async def test_a_bar_becomes_a_protected_position() -> None:
-    venue, loop = await first_bar(once)
+    venue, kernel = await first_bar(once)
     assert [fill[1:] for fill in venue.fills] == [("BTC", "long", "open", "5.0000", "100")]
-    position = loop.mirror.positions["BTC"]
+    position = kernel.mirror.positions["BTC"]
     assert (position.owner, str(position.size)) == ("trend", "5.0000")
-    assert loop.mirror.is_protected("BTC")
-    assert loop.journal.intents.live() == []
-    assert loop.live == {}
+    assert kernel.mirror.is_protected("BTC")
+    assert kernel.journal.intents.live() == []
+    assert kernel.live == {}
 
 
 class Told(Scripted):
@@ -68,9 +68,9 @@ class Told(Scripted):
 async def test_a_strategy_is_told_of_its_fills_and_its_stops() -> None:
     one = Told(once)
     venue = FakeVenue()
-    loop = await begun(venue, strategies=[one])
+    kernel = await begun(venue, strategies=[one])
     opened_ms = venue.clock.now_ms()
-    await minutes(loop, venue, "97")
+    await minutes(kernel, venue, "97")
     closed_ms = venue.clock.now_ms()
     opened, touched, closed = (it for it in one.told if not isinstance(it, GuardianNote))
     assert isinstance(opened, Fill)
@@ -83,17 +83,17 @@ async def test_a_strategy_is_told_of_its_fills_and_its_stops() -> None:
 async def test_a_strategy_is_told_of_the_accounts_guardians_and_its_own_and_may_act_on_it() -> None:
     one = Told(once)
     venue = FakeVenue()
-    loop = await begun(venue, strategies=[one])
+    kernel = await begun(venue, strategies=[one])
     venue._place(OrderRequest(market="ETH", side="long", usd_amount=Decimal(100)), "a person's")
     trail = {
         market: GuardianRequest(type="trailing_stop", market=market, trail_pct=Decimal(3)) for market in ("BTC", "ETH")
     }
     for market, request in trail.items():
         await venue.arm(request, key=market)
-    await loop.cycle()
+    await kernel.cycle()
     (own,) = (guardian for guardian in venue.guards.values() if guardian.coin == "BTC")
     await venue.disarm(own.id)
-    await loop.cycle()
+    await kernel.cycle()
     notes = [it for it in one.told if isinstance(it, GuardianNote)]
     assert [(it.market, it.happened, it.guardian_type, it.reason) for it in notes] == [
         (None, "armed", "dead_man_switch", None),
@@ -111,11 +111,11 @@ async def test_the_dead_man_stands_before_the_first_order() -> None:
 
 
 async def test_a_stop_that_is_hit_leaves_the_mirror_flat() -> None:
-    venue, loop = await first_bar(once)
-    await minutes(loop, venue, "97")
-    assert loop.mirror.positions == {}
-    assert loop.mirror.orders == {}
-    assert loop.live == {}
+    venue, kernel = await first_bar(once)
+    await minutes(kernel, venue, "97")
+    assert kernel.mirror.positions == {}
+    assert kernel.mirror.orders == {}
+    assert kernel.live == {}
 
 
 @pytest.mark.parametrize("op", ["plan", "confirm"])
@@ -123,15 +123,15 @@ async def test_a_stop_that_is_hit_leaves_the_mirror_flat() -> None:
 async def test_a_lost_answer_makes_one_order(op: str, kind: str) -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
-    loop = room(venue, once)
-    await loop.recover()
+    kernel = room(venue, once)
+    await kernel.recover()
     venue.faults = [Fault(op, kind, count=3)]
-    await loop.cycle()
+    await kernel.cycle()
     for _ in range(4):
-        later(loop, 20_000)
-        await loop.cycle()
+        later(kernel, 20_000)
+        await kernel.cycle()
     assert len(venue.fills) == 1
-    assert loop.journal.intents.live() == []
+    assert kernel.journal.intents.live() == []
 
 
 async def test_in_doubt_blocks_new_entries_in_that_market_only() -> None:
@@ -142,43 +142,43 @@ async def test_in_doubt_blocks_new_entries_in_that_market_only() -> None:
         if view.position(bar.market) is None:
             yield Open(bar.market, "long", usd=200, bracket=STOP)
 
-    loop = room(venue, both, markets=("BTC", "ETH"))
-    await loop.recover()
+    kernel = room(venue, both, markets=("BTC", "ETH"))
+    await kernel.recover()
     venue.faults = [Fault("confirm", "drop", count=3)]
-    await loop.cycle()
+    await kernel.cycle()
     assert [fill[1] for fill in venue.fills] == ["ETH"]
     venue.faults = [Fault("confirm", "drop", count=100)]
-    await minutes(loop, venue, "101")
-    refusals = loop.journal.db["refusals"].rows
+    await minutes(kernel, venue, "101")
+    refusals = kernel.journal.db["refusals"].rows
     assert {(row["market"], row["code"]) for row in refusals} == {("BTC", "market_in_doubt")}
     venue.faults = []
     for _ in range(3):  # Its token runs out, the trades do not have it: the next bar may open.
-        later(loop, 60_000)
-        await minutes(loop, venue, "101")
+        later(kernel, 60_000)
+        await minutes(kernel, venue, "101")
     assert sorted(fill[1] for fill in venue.fills) == ["BTC", "ETH"]
 
 
 async def test_an_intent_that_never_arrived_expires_only_after_its_token_and_a_search() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
-    loop = room(venue, once)
-    await loop.recover()
+    kernel = room(venue, once)
+    await kernel.recover()
     venue.faults = [Fault("confirm", "drop", count=1_000)]
-    await loop.cycle()
-    (intent,) = loop.journal.intents.live()
+    await kernel.cycle()
+    (intent,) = kernel.journal.intents.live()
     assert intent.state == "sending"
     for _ in range(30):  # However often it is tried: neither age nor count ends it.
-        later(loop, 20_000)
-        await loop.cycle()
-    assert loop.journal.intents.live()[0].state == "sending"
+        later(kernel, 20_000)
+        await kernel.cycle()
+    assert kernel.journal.intents.live()[0].state == "sending"
     venue.clock.advance(60_000 + 5_001)
-    later(loop, 20_000)
+    later(kernel, 20_000)
     venue.faults.append(Fault("trades", "drop", count=1))
-    await loop.cycle()
-    assert loop.journal.intents.live()[0].state == "sending", "the search failed, so absence is not proven"
-    later(loop, 20_000)
-    await loop.cycle()
-    found = loop.journal.intents.find(intent.id)
+    await kernel.cycle()
+    assert kernel.journal.intents.live()[0].state == "sending", "the search failed, so absence is not proven"
+    later(kernel, 20_000)
+    await kernel.cycle()
+    found = kernel.journal.intents.find(intent.id)
     assert found is not None
     assert (found.state, found.trade_id) == ("expired", None)
 
@@ -186,13 +186,13 @@ async def test_an_intent_that_never_arrived_expires_only_after_its_token_and_a_s
 async def test_an_order_that_the_events_show_is_accepted_though_no_answer_came() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
-    loop = room(venue, once)
-    await loop.recover()
+    kernel = room(venue, once)
+    await kernel.recover()
     venue.faults = [Fault("confirm", "lose_reply", count=1), Fault("confirm", "drop", count=100)]
-    await loop.cycle()
-    later(loop, 20_000)
-    await loop.cycle()
-    assert loop.journal.intents.live() == []
+    await kernel.cycle()
+    later(kernel, 20_000)
+    await kernel.cycle()
+    assert kernel.journal.intents.live() == []
     assert len(venue.fills) == 1
 
 
@@ -200,24 +200,24 @@ async def test_a_refusal_ends_the_intent_and_the_loop_goes_on() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
     venue.refuse = lambda _request: refused("insufficient_funds")
-    loop = room(venue, once)
-    await loop.recover()
-    await loop.cycle()
-    row = next(iter(loop.journal.db["intents"].rows))
+    kernel = room(venue, once)
+    await kernel.recover()
+    await kernel.cycle()
+    row = next(iter(kernel.journal.db["intents"].rows))
     assert (row["state"], row["code"]) == ("rejected", "insufficient_funds")
-    await minutes(loop, venue, "101")
+    await minutes(kernel, venue, "101")
     assert venue.fills == []
 
 
 async def test_lost_access_ends_the_run_and_keeps_the_intent() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
-    loop = room(venue, once)
-    await loop.recover()
+    kernel = room(venue, once)
+    await kernel.recover()
     venue.faults = [Fault("confirm", ApiError.of("unauthorized", "revoked", status=401))]
     with pytest.raises(AccessLost):
-        await loop.cycle()
-    assert [intent.state for intent in loop.journal.intents.live()] == ["sending"]
+        await kernel.cycle()
+    assert [intent.state for intent in kernel.journal.intents.live()] == ["sending"]
 
 
 async def test_a_veto_withdraws_the_entry() -> None:
@@ -227,11 +227,11 @@ async def test_a_veto_withdraws_the_entry() -> None:
 
     venue = FakeVenue()
     venue.minute(BTC="100")
-    loop = room(venue, strategies=[Careful(once)])
-    await loop.recover()
-    await loop.cycle()
+    kernel = room(venue, strategies=[Careful(once)])
+    await kernel.recover()
+    await kernel.cycle()
     assert venue.fills == []
-    assert next(iter(loop.journal.db["intents"].rows))["code"] == "vetoed"
+    assert next(iter(kernel.journal.db["intents"].rows))["code"] == "vetoed"
 
 
 async def test_a_strategy_that_raises_is_quarantined_and_the_other_goes_on() -> None:
@@ -242,10 +242,10 @@ async def test_a_strategy_that_raises_is_quarantined_and_the_other_goes_on() -> 
     venue = FakeVenue()
     venue.minute(BTC="100")
     venue.minute(BTC="100")
-    loop = room(venue, strategies=[Scripted(broken, name="broken"), Scripted(once, name="good", markets=("ETH",))])
-    await loop.recover()
-    await loop.cycle()
-    assert [seat.quarantined is not None for seat in loop.desk.seats] == [True, False]
+    kernel = room(venue, strategies=[Scripted(broken, name="broken"), Scripted(once, name="good", markets=("ETH",))])
+    await kernel.recover()
+    await kernel.cycle()
+    assert [instance.quarantined is not None for instance in kernel.strategy_host.instances] == [True, False]
     assert [fill[1] for fill in venue.fills] == ["ETH"]
 
 
@@ -255,8 +255,8 @@ async def test_what_a_strategy_raises_in_half_a_letter_ends_its_part_alone() -> 
     def raises(view: View, bar: Bar) -> Iterable[Intent]:
         raise ValueError("no file \udcff.csv")
 
-    _, loop = await first_bar(raises)
-    assert r"ValueError: no file \udcff.csv" in (loop.desk.seats[0].quarantined or "")
+    _, kernel = await first_bar(raises)
+    assert r"ValueError: no file \udcff.csv" in (kernel.strategy_host.instances[0].quarantined or "")
 
 
 async def test_a_reversal_closes_then_opens_within_the_budget() -> None:
@@ -268,10 +268,10 @@ async def test_a_reversal_closes_then_opens_within_the_budget() -> None:
         elif position is None:
             yield Open(bar.market, "long", usd=900, bracket=STOP)
 
-    venue, loop = await first_bar(flip)
-    await minutes(loop, venue, "101")
+    venue, kernel = await first_bar(flip)
+    await minutes(kernel, venue, "101")
     assert [fill[2:4] for fill in venue.fills] == [("long", "open"), ("long", "close"), ("short", "open")]
-    assert loop.mirror.positions["BTC"].side == "short"
+    assert kernel.mirror.positions["BTC"].side == "short"
 
 
 async def test_a_fraction_is_closed_as_an_absolute_size() -> None:
@@ -282,11 +282,11 @@ async def test_a_fraction_is_closed_as_an_absolute_size() -> None:
             view.state["half"] = True
             yield Close(bar.market, fraction=0.5)
 
-    venue, loop = await first_bar(half)
+    venue, kernel = await first_bar(half)
     venue.faults = [Fault("close", "lose_reply", count=2)]
-    await minutes(loop, venue, "101")
-    assert str(loop.mirror.positions["BTC"].size) == "2.5000"
-    (row,) = loop.journal.db["intents"].rows_where("action='close'")
+    await minutes(kernel, venue, "101")
+    assert str(kernel.mirror.positions["BTC"].size) == "2.5000"
+    (row,) = kernel.journal.db["intents"].rows_where("action='close'")
     assert b'"size":"2.5"' in row["body"]
 
 
@@ -298,11 +298,11 @@ async def test_a_limit_entry_rests_is_cancelled_and_gives_its_budget_back() -> N
             view.state["rested"] = True
             yield Open(bar.market, "long", usd=800, limit_px=90, bracket=STOP)
 
-    venue, loop = await first_bar(rest)
-    assert loop.gate.used_usd("trend") == pytest.approx(800, abs=1)  # type: ignore[comparison-overlap]
-    await minutes(loop, venue, "100")
+    venue, kernel = await first_bar(rest)
+    assert kernel.risk.used_usd("trend") == pytest.approx(800, abs=1)  # type: ignore[comparison-overlap]
+    await minutes(kernel, venue, "100")
     assert venue.working == {}
-    assert loop.gate.used_usd("trend") == 0
+    assert kernel.risk.used_usd("trend") == 0
 
 
 class SlowCancels(FakeVenue):
@@ -334,37 +334,37 @@ def many_rest(view: View, bar: Bar) -> Iterable[Intent]:
 async def test_many_cancels_are_shared_out_over_passes_and_each_is_asked_for_once() -> None:
     """A pass without an end would stop the beats: positions would be closed because entries are canceled."""
     venue = SlowCancels()
-    loop = await begun(venue, many_rest, pacer=venue.pacer)
+    kernel = await begun(venue, many_rest, pacer=venue.pacer)
     assert len(venue.working) == 40
     venue.minute(BTC="100")
     for _ in range(5):
         assert venue.working
         began_ms = venue.pacer.now_ms
-        await loop.cycle()
+        await kernel.cycle()
         assert venue.pacer.now_ms - began_ms <= PASS_MS
-        assert loop.is_late is bool(venue.working), "the rest does not wait for the time between two passes"
+        assert kernel.is_late is bool(venue.working), "the rest does not wait for the time between two passes"
     assert (venue.working, len(venue.asked)) == ({}, 40)
-    assert loop.journal.intents.live() == []
+    assert kernel.journal.intents.live() == []
 
 
 async def test_many_cancels_in_flight_are_asked_for_once_each() -> None:
     venue = SlowCancels()
-    loop = await begun(venue, many_rest, pacer=venue.pacer)
-    loop.in_flight.abreast = ABREAST
-    await minutes(loop, venue, "100")
+    kernel = await begun(venue, many_rest, pacer=venue.pacer)
+    kernel.in_flight.abreast = ABREAST
+    await minutes(kernel, venue, "100")
     assert (venue.working, len(venue.asked)) == ({}, 40)
-    assert loop.journal.intents.live() == []
+    assert kernel.journal.intents.live() == []
 
 
 async def test_a_cancel_that_meets_a_full_rate_limit_goes_on_behind_what_it_has_done() -> None:
     """Asked for anew from the first one, each would take the room that the rest needs."""
     venue = SlowCancels()
-    loop = await begun(venue, many_rest, pacer=venue.pacer)
+    kernel = await begun(venue, many_rest, pacer=venue.pacer)
     venue.minute(BTC="100")
     for _ in range(10):
         venue.room_left = 4
-        later(loop, EXIT_AGAIN_MS)
-        await loop.cycle()
+        later(kernel, EXIT_AGAIN_MS)
+        await kernel.cycle()
     assert (venue.working, len(venue.asked)) == ({}, 40)
 
 
@@ -395,29 +395,29 @@ async def test_bars_missed_while_down_are_history_and_only_the_newest_is_decided
 async def test_the_service_being_away_stops_entries_and_not_the_loop() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
-    loop = room(venue, once)
-    await loop.recover()
+    kernel = room(venue, once)
+    await kernel.recover()
     venue.faults = [
         Fault("events", ApiError.of("service_unavailable", "away", retryable=True, order_submitted=False), count=50)
     ]
-    await loop.cycle()
+    await kernel.cycle()
     assert venue.fills == []
-    assert loop.behind
+    assert kernel.behind
     venue.faults = []
     venue.minute(BTC="100")
-    await loop.cycle()
-    assert not loop.behind
+    await kernel.cycle()
+    assert not kernel.behind
 
 
 async def test_each_pass_is_told() -> None:
     told: list[int | None] = []
     venue = FakeVenue()
     venue.minute()
-    loop = room(venue)
-    loop.passed = told.append
-    await loop.recover()
-    await loop.cycle()
-    await loop.cycle()
+    kernel = room(venue)
+    kernel.passed = told.append
+    await kernel.recover()
+    await kernel.cycle()
+    await kernel.cycle()
     assert told == [START_MS + 60_000, START_MS + 60_000]
 
 
@@ -425,10 +425,10 @@ async def test_retries_inside_a_pass_end_and_do_not_wait_long() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
     pacer = FakePacer()
-    loop = room(venue, once, pacer=pacer, settings=Settings(guardians=(DEAD_MAN_60,)))
-    await loop.recover()
+    kernel = room(venue, once, pacer=pacer, settings=Settings(guardians=(DEAD_MAN_60,)))
+    await kernel.recover()
     venue.faults = [Fault("confirm", "drop", count=100)]
-    await loop.cycle()
+    await kernel.cycle()
     assert sum(pacer.slept) <= 2_000
     assert venue.calls.count("confirm") <= 3
 
@@ -442,21 +442,21 @@ async def test_a_calm_stretch_is_decided_as_bar_by_bar_would_be() -> None:
             yield Open("BTC", "long", usd=100, bracket=STOP)
             yield Close("BTC")
 
-    loop = room(FakeVenue(), third)
+    kernel = room(FakeVenue(), third)
     series = Series("BTC", "1m")
     left = iter(bars)
-    bar, decision = loop.decide_run(series, left, Calm(90, 110, START_MS + 9 * 60_000))
+    bar, decision = kernel.decide_run(series, left, Calm(90, 110, START_MS + 9 * 60_000))
     seen = 0
-    while bar is not None and decision is not None and not decision.wishes:
+    while bar is not None and decision is not None and not decision.signals:
         seen += 1
-        bar, decision = loop.decide_run(series, left, Calm(90, 110, START_MS + 9 * 60_000))
+        bar, decision = kernel.decide_run(series, left, Calm(90, 110, START_MS + 9 * 60_000))
     assert bar == bars[4]
     assert decision is not None
-    assert [type(wished.wish) for wished in decision.wishes] == [Open, Close]
+    assert [type(wished.signal) for wished in decision.signals] == [Open, Close]
     assert decision.states == {"trend": '{"bars": 5}'}
-    assert loop.decide_run(series, left, Calm(99.5, 110, START_MS + 9 * 60_000)) == (bars[5], None)
-    assert loop.decide_run(series, left, Calm(90, 110, START_MS + 7 * 60_000)) == (bars[6], None)
-    assert loop.decide_run(series, left, Calm(90, 110, START_MS)) == (None, None)
+    assert kernel.decide_run(series, left, Calm(99.5, 110, START_MS + 9 * 60_000)) == (bars[5], None)
+    assert kernel.decide_run(series, left, Calm(90, 110, START_MS + 7 * 60_000)) == (bars[6], None)
+    assert kernel.decide_run(series, left, Calm(90, 110, START_MS)) == (None, None)
 
 
 async def test_a_calm_stretch_without_wishes_is_done_at_its_end() -> None:
@@ -464,11 +464,11 @@ async def test_a_calm_stretch_without_wishes_is_done_at_its_end() -> None:
         def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
             return ()
 
-    loop = room(FakeVenue(), strategies=[Quiet(name="quiet", markets=["BTC"])])
+    kernel = room(FakeVenue(), strategies=[Quiet(name="quiet", markets=["BTC"])])
     bars = [Bar("BTC", START_MS + n * 60_000, 100.0, 101.0, 99.0, 100.0, 1.0) for n in range(1, 8)]
-    assert loop.decide_run(Series("BTC", "1m"), iter(bars), Calm(90, 110, START_MS + 9 * 60_000)) == (None, None)
-    assert loop.journal.done_until("BTC", "1m") == bars[-1].at_ms
-    assert len(loop.feed.histories[Series("BTC", "1m")]) == 7
+    assert kernel.decide_run(Series("BTC", "1m"), iter(bars), Calm(90, 110, START_MS + 9 * 60_000)) == (None, None)
+    assert kernel.journal.done_until("BTC", "1m") == bars[-1].at_ms
+    assert len(kernel.feed.histories[Series("BTC", "1m")]) == 7
 
 
 @pytest.mark.parametrize("damage", ["", "soon", "-1", "9" * 5_000, "9999999999999"])
@@ -486,12 +486,12 @@ async def test_a_damaged_note_of_the_journals_beginning_is_taken_for_the_most_ca
     journal.close()
     at_ms = venue.clock.now_ms()
     for _ in range(2):
-        loop = room(venue, path=path)
-        await loop.recover()
-        assert (loop.sender.begun_ms, loop.sender.is_cut) == (at_ms, True)
+        kernel = room(venue, path=path)
+        await kernel.recover()
+        assert (kernel.sender.begun_ms, kernel.sender.is_cut) == (at_ms, True)
         assert at_ms > first_ms
-        assert loop.journal.note("damaged:begun_ms") == loop.journal.note("damaged:begun_cut") == damage
-        kill(loop)
+        assert kernel.journal.note("damaged:begun_ms") == kernel.journal.note("damaged:begun_cut") == damage
+        kill(kernel)
         venue.minute()
 
 
@@ -499,10 +499,10 @@ async def test_the_beginning_of_a_journal_may_lie_a_little_ahead_of_a_clock_that
     path = tmp_path / "journal.db"
     venue = FakeVenue()
     venue.clock.advance(120_000)
-    loop = room(venue, path=path)
-    await loop.recover()
-    begun_ms = loop.sender.begun_ms
-    kill(loop)
+    kernel = room(venue, path=path)
+    await kernel.recover()
+    begun_ms = kernel.sender.begun_ms
+    kill(kernel)
     venue.clock.go_back(60_000)
     again = room(venue, path=path)
     await again.recover()
@@ -513,16 +513,16 @@ async def test_an_exit_is_tried_again_soon_though_the_service_says_an_hour() -> 
     venue = FakeVenue()
     venue.minute(BTC="100")
     scripts = [once, lambda _view, bar: [Close(bar.market)]]
-    loop = room(venue, lambda view, bar: scripts.pop(0)(view, bar) if scripts else ())
-    await loop.recover()
-    await loop.cycle()
+    kernel = room(venue, lambda view, bar: scripts.pop(0)(view, bar) if scripts else ())
+    await kernel.recover()
+    await kernel.cycle()
     venue.faults = [
         Fault("close", ApiError.of("rate_limited", "later", order_submitted=False, retryable=True, after_ms=3_600_000))
     ]
-    await minutes(loop, venue, "101")
+    await minutes(kernel, venue, "101")
     assert "BTC" in venue.positions
-    later(loop, 10_000)
-    await loop.cycle()
+    later(kernel, 10_000)
+    await kernel.cycle()
     assert venue.positions == {}
 
 
@@ -541,13 +541,13 @@ async def test_a_start_after_a_thousand_trades_is_ready_after_a_few_questions(ke
         for file in tmp_path.glob("journal.db*"):
             file.unlink()
     venue.calls.clear()
-    loop = room(venue, once, path=path)
+    kernel = room(venue, once, path=path)
     began = time.process_time()
-    await loop.recover()
+    await kernel.recover()
     assert time.process_time() - began < WORK_S_MAX
     assert len(venue.calls) <= QUESTIONS_MAX, venue.calls
-    assert (loop.ready, loop.behind) == (True, False)
-    assert loop.journal.events.cursor is not None
-    assert loop.journal.events.cursor.last_id == venue.event_rows[-1].id
-    assert [(one.market, one.owner) for one in loop.mirror.positions.values()] == [("BTC", "trend")]
-    assert set(loop.mirror.orders) == set(venue.working)
+    assert (kernel.ready, kernel.behind) == (True, False)
+    assert kernel.journal.events.cursor is not None
+    assert kernel.journal.events.cursor.last_id == venue.event_rows[-1].id
+    assert [(one.market, one.owner) for one in kernel.mirror.positions.values()] == [("BTC", "trend")]
+    assert set(kernel.mirror.orders) == set(venue.working)

@@ -78,7 +78,7 @@ async def run(
 ) -> tuple[FakeVenue, list[Bars], list[str]]:
     """The script, over as many lives as it takes, until `more` bars after the first crash; what was so after each bar, and the intents."""
     venue = venue or FakeVenue(MARKETS)
-    loop = None
+    kernel = None
     after: list[Bars] = []
     last = len(CLOSES)
     for n in range(len(CLOSES)):
@@ -88,26 +88,26 @@ async def run(
         done = False
         while not done:
             try:
-                if loop is None:
-                    loop = room(venue, script, path=path, tap=tap, markets=MARKETS)
-                    await loop.recover()
-                await loop.cycle()
+                if kernel is None:
+                    kernel = room(venue, script, path=path, tap=tap, markets=MARKETS)
+                    await kernel.recover()
+                await kernel.cycle()
                 done = True
             except Crash:
-                assert loop is not None
-                kill(loop)
-                loop = None
+                assert kernel is not None
+                kill(kernel)
+                kernel = None
                 last = min(last, n + more)
-        assert loop is not None
+        assert kernel is not None
         assert not unprotected(venue), f"naked after bar {n}"
-        after.append(Bars(len(venue.fills), loop.journal.state_of("trend")))
+        after.append(Bars(len(venue.fills), kernel.journal.state_of("trend")))
         if n == last:
             break
-    assert loop is not None
-    states = [row["state"] for row in loop.journal.db["intents"].rows]
-    counts = [row["n"] for row in loop.journal.db.query("SELECT count(*) AS n FROM events GROUP BY id")]
+    assert kernel is not None
+    states = [row["state"] for row in kernel.journal.db["intents"].rows]
+    counts = [row["n"] for row in kernel.journal.db.query("SELECT count(*) AS n FROM events GROUP BY id")]
     assert set(counts) == {1}
-    kill(loop)
+    kill(kernel)
     return venue, after, states
 
 

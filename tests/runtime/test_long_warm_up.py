@@ -93,24 +93,24 @@ def stop_of(venue: FakeVenue) -> str:
 
 async def test_passes_go_on_while_strategies_live_through_their_past(tmp_path: Path) -> None:
     venue = await held(tmp_path / "journal.db")
-    loop, slow = started(venue, tmp_path / "journal.db")
+    kernel, slow = started(venue, tmp_path / "journal.db")
     passes: list[tuple[int, int | None]] = []
     said: list[State] = []
     worth: set[float] = set()
 
     def passed(bar_ms: int | None) -> None:
         passes.append((slow.pacer.now_ms, bar_ms))
-        said.append(state_of(loop))
-        worth.add(loop.mirror.equity_usd)
+        said.append(state_of(kernel))
+        worth.add(kernel.mirror.equity_usd)
 
-    loop.passed = passed
-    await loop.recover()
+    kernel.passed = passed
+    await kernel.recover()
     assert len(slow.lived) == PAST
     assert passes == [(n * BREATH_MS, None) for n in range(1, PAST // 2 + 1)], "each without a bar"
     assert [one.word for one in said] == ["STARTING"] * (PAST // 2)
     assert said[4].why.endswith(f"live through their past: 10 of {PAST} bars")
-    assert (worth, state_of(loop).word) == ({10_000.0}, "RUNNING"), "by the account's price, not by one of the past"
-    await loop.cycle()
+    assert (worth, state_of(kernel).word) == ({10_000.0}, "RUNNING"), "by the account's price, not by one of the past"
+    await kernel.cycle()
     assert len(passes) == PAST // 2 + 1
 
 
@@ -123,14 +123,14 @@ async def test_a_position_whose_stop_is_taken_away_meanwhile_is_covered_by_the_n
     def taken_away() -> None:
         venue._cancel(stop_of(venue))
 
-    loop, _ = started(venue, tmp_path / "journal.db", taken_away)
+    kernel, _ = started(venue, tmp_path / "journal.db", taken_away)
 
     def passed(_bar_ms: int | None) -> None:
-        marks.add(loop.mirror.marks["BTC"])
+        marks.add(kernel.mirror.marks["BTC"])
         stops.append(len(venue.working) + sum(one.coin == "BTC" for one in venue.guards.values()))
 
-    loop.passed = passed
-    await loop.recover()
+    kernel.passed = passed
+    await kernel.recover()
     assert (stops, marks) == ([1] * (PAST // 2), {100.0})
     (cover,) = [one for one in venue.guards.values() if one.coin == "BTC"]
     assert (cover.type, cover.trail_pct) == ("trailing_stop", Decimal(5))
@@ -144,11 +144,11 @@ async def test_what_happens_meanwhile_is_told_once_they_are_ready_and_they_may_a
         venue._touch(venue.working[stop_of(venue)], Decimal(95))
 
     again = Open("BTC", "long", usd=100, bracket=Bracket(stop_pct=5))
-    loop, slow = started(venue, tmp_path / "journal.db", stopped, answer=(again,))
-    await loop.recover()
+    kernel, slow = started(venue, tmp_path / "journal.db", stopped, answer=(again,))
+    await kernel.recover()
     assert slow.lived[PAST:] == [f"fill at {PAST}", f"fill at {PAST + 1}"], "the stop's, and of what it wanted on that"
     assert venue.positions["BTC"].size == 1
-    await minutes(loop, venue, "100")
+    await minutes(kernel, venue, "100")
     assert slow.lived[PAST + 2 :] == ["bar"], "nothing is told twice"
 
 
@@ -159,21 +159,21 @@ async def test_what_a_start_that_is_killed_had_still_to_tell_is_told_by_the_next
     def stopped() -> None:
         venue._touch(venue.working[stop_of(venue)], Decimal(95))
 
-    loop, slow = started(venue, path, stopped)
+    kernel, slow = started(venue, path, stopped)
 
     def dies(_bar_ms: int | None) -> None:
         if len(slow.lived) >= 20:
             raise Crash
 
-    loop.passed = dies
+    kernel.passed = dies
     with pytest.raises(Crash):
-        await loop.recover()
-    kill(loop)
+        await kernel.recover()
+    kill(kernel)
     journal = open_journal(path, address=ADDRESS)
     assert [one.event.type for one in EventBacklog.of_journal(journal, "trend", 0)] == ["trigger", "fill"]
     journal.close()
-    loop, slow = started(venue, path)
-    await loop.recover()
+    kernel, slow = started(venue, path)
+    await kernel.recover()
     assert [one for one in slow.lived if one != "bar"] == ["fill at 0"]
 
 
@@ -186,10 +186,10 @@ async def test_a_service_that_is_slow_to_show_its_bars_holds_up_no_pass(tmp_path
     pacer = FakePacer()
     venue = Long(("BTC", "ETH", "SOL"))
     venue.minute()
-    loop = room(venue, pacer=pacer, markets=venue.coins)
+    kernel = room(venue, pacer=pacer, markets=venue.coins)
     passes: list[int] = []
-    loop.passed = lambda _bar_ms: passes.append(pacer.now_ms)
-    await loop.recover()
+    kernel.passed = lambda _bar_ms: passes.append(pacer.now_ms)
+    await kernel.recover()
     assert passes == [2 * BREATH_MS, 4 * BREATH_MS]
 
 
@@ -199,32 +199,32 @@ async def test_a_service_that_goes_away_meanwhile_ends_no_start(tmp_path: Path) 
     def away() -> None:
         venue.faults = [Fault(op, AWAY, 10**9) for op in ("events", "account", "guardians", "orders", "trades")]
 
-    loop, slow = started(venue, tmp_path / "journal.db", away)
-    await loop.recover()
-    assert (slow.lived, loop.behind) == (["bar"] * PAST, True)
+    kernel, slow = started(venue, tmp_path / "journal.db", away)
+    await kernel.recover()
+    assert (slow.lived, kernel.behind) == (["bar"] * PAST, True)
 
 
 async def test_a_market_whose_candles_are_refused_at_a_start_is_lived_through_when_they_come(tmp_path: Path) -> None:
     """Over several passes where that takes long; nothing that an earlier run has decided is decided again."""
     path = tmp_path / "journal.db"
     venue = await held(path)
-    loop, slow = started(venue, path)
-    before = loop.journal.state_of("trend")
+    kernel, slow = started(venue, path)
+    before = kernel.journal.state_of("trend")
     venue.faults = [Fault("candles", refused("not_found", "a gateway's page"), 2)]
-    await loop.recover()
-    await loop.cycle()
-    assert (slow.lived, list(loop.feed.gone)) == ([], ["BTC"])
+    await kernel.recover()
+    await kernel.cycle()
+    assert (slow.lived, list(kernel.feed.gone)) == ([], ["BTC"])
     venue.minute(BTC="101")
     passes = 0
-    while passes == 0 or loop.is_late:
+    while passes == 0 or kernel.is_late:
         began_ms = slow.pacer.now_ms
-        await loop.cycle()
+        await kernel.cycle()
         assert slow.pacer.now_ms - began_ms <= PASS_MS
         passes += 1
     assert passes > PAST * BREATH_MS // 2 // PASS_MS
     assert slow.lived == ["bar"] * (PAST + 1)
-    assert loop.feed.histories[Series("BTC", "1m")].closes(99) == [*map(float, range(60, 60 + PAST - 1)), 100, 101]
-    assert loop.journal.state_of("trend") == {**before, "bars": before["bars"] + 1}
+    assert kernel.feed.histories[Series("BTC", "1m")].closes(99) == [*map(float, range(60, 60 + PAST - 1)), 100, 101]
+    assert kernel.journal.state_of("trend") == {**before, "bars": before["bars"] + 1}
 
 
 async def test_a_past_that_comes_late_holds_up_no_other_strategy(tmp_path: Path) -> None:
@@ -240,20 +240,20 @@ async def test_a_past_that_comes_late_holds_up_no_other_strategy(tmp_path: Path)
         return ()
 
     both = [slow, Scripted(other, name="other", markets=("ETH",))]
-    loop = room(venue, path=path, strategies=both, pacer=slow.pacer)
+    kernel = room(venue, path=path, strategies=both, pacer=slow.pacer)
     venue.faults = [Fault("candles", refused("not_found", "a gateway's page"), 1)]
-    await loop.recover()
-    assert list(loop.feed.gone) == ["BTC"]
-    await loop.cycle()
+    await kernel.recover()
+    assert list(kernel.feed.gone) == ["BTC"]
+    await kernel.cycle()
     decided.clear()
     passes = 0
-    while passes == 0 or loop.is_late:
+    while passes == 0 or kernel.is_late:
         venue.minute()
-        await loop.cycle()
+        await kernel.cycle()
         passes += 1
         assert venue.clock.now_ms() - decided[-1][0] <= MINUTE_MS, "in its pass, or the one after"
     assert passes > 3
-    await loop.cycle()
+    await kernel.cycle()
     lived = [lived for _, lived in decided]
     assert lived[1] < PAST, "while the other's past was not over"
     assert len(slow.lived) == PAST + passes, "each bar once, and the last ones decided"
@@ -295,8 +295,8 @@ def test_the_first_pass_lets_the_heartbeat_beat_that_was_a_witness() -> None:
 async def test_a_strategy_that_closes_on_what_it_is_told_does_so(tmp_path: Path) -> None:
     venue = await held(tmp_path / "journal.db")
 
-    loop, _ = started(venue, tmp_path / "journal.db", grown(venue, "BTC", "1", 100), answer=(Close("BTC"),))
-    await loop.recover()
+    kernel, _ = started(venue, tmp_path / "journal.db", grown(venue, "BTC", "1", 100), answer=(Close("BTC"),))
+    await kernel.recover()
     assert venue.positions == {}
 
 
@@ -332,10 +332,10 @@ async def test_what_happens_while_another_is_told_is_told_in_this_run_too(tmp_pa
     assert set(venue.positions) == {"BTC", "ETH"}
     one = Tells(pacer, lambda: None, name="one", markets=("BTC",))
     two = Tells(pacer, grown(venue, "ETH", "1", 100), answer=(Close("ETH"),), name="two", markets=("ETH",))
-    loop = room(venue, path=path, strategies=[one, two], pacer=pacer)
-    await loop.recover()
+    kernel = room(venue, path=path, strategies=[one, two], pacer=pacer)
+    await kernel.recover()
     assert told == ["two: open", "one: close", "two: close"]
-    assert [list(EventBacklog.of_journal(loop.journal, name, 0)) for name in markets] == [[], []], (
+    assert [list(EventBacklog.of_journal(kernel.journal, name, 0)) for name in markets] == [[], []], (
         "nothing is left for the next run"
     )
 
@@ -346,8 +346,8 @@ FAR = Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=50))
 async def it_enters_no_more(venue: FakeVenue, path: Path, px: int) -> None:
     """A fill is told to a strategy that has lost its 10 USD of the day: it wants to enter on it."""
     slow = Slow(FakePacer(), grown(venue, "BTC", "0.1", px), answer=(FAR,))
-    loop = room(venue, path=path, strategies=[slow], pacer=slow.pacer, daily_loss_usd=Decimal(10))
-    await loop.recover()
+    kernel = room(venue, path=path, strategies=[slow], pacer=slow.pacer, daily_loss_usd=Decimal(10))
+    await kernel.recover()
     assert slow.lived[PAST:] == [f"fill at {PAST}"]
     assert venue.positions["BTC"].size == Decimal("2.1")
 
@@ -378,38 +378,38 @@ async def test_the_price_of_a_market_that_nobody_listens_to_is_not_forgotten_wit
     for _ in range(PAST):
         venue.minute()
 
-    loop, _ = started(venue, path, grown(venue, "ETH", "1", 80))
-    await loop.recover()
-    assert loop.mirror.equity_usd == float((await venue.account()).account_value_usd)
+    kernel, _ = started(venue, path, grown(venue, "ETH", "1", 80))
+    await kernel.recover()
+    assert kernel.mirror.equity_usd == float((await venue.account()).account_value_usd)
 
 
 async def test_what_a_reload_keeps_for_those_that_it_builds_is_kept_when_the_account_is_read_again(
     tmp_path: Path,
 ) -> None:
     """A lapse in the midst of it, and no market has had a bar yet."""
-    loop = room(FakeVenue(("BTC",)), path=tmp_path / "journal.db")
-    await loop.recover()
-    loop.desk.seat(loop.desk.seats, away=["new"])
-    await loop.recover()
-    assert list(loop.desk.away) == ["new"]
+    kernel = room(FakeVenue(("BTC",)), path=tmp_path / "journal.db")
+    await kernel.recover()
+    kernel.strategy_host.set_instances(kernel.strategy_host.instances, away=["new"])
+    await kernel.recover()
+    assert list(kernel.strategy_host.away) == ["new"]
 
 
 async def test_what_a_start_that_is_told_to_stop_had_to_tell_stays_before_what_its_end_brings(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     venue = await held(path)
 
-    loop, slow = started(venue, path, grown(venue, "BTC", "1", 100))
+    kernel, slow = started(venue, path, grown(venue, "BTC", "1", 100))
 
     def is_cut(_bar_ms: int | None) -> None:
         if len(slow.lived) >= 20:
             raise asyncio.CancelledError
 
-    loop.passed = is_cut
+    kernel.passed = is_cut
     with pytest.raises(asyncio.CancelledError):
-        await loop.recover()
-    assert (await wind_down(loop, "flatten")).complete
+        await kernel.recover()
+    assert (await wind_down(kernel, "flatten")).complete
     assert slow.lived == ["bar"] * 20, "it is in the midst of its past"
-    kill(loop)
+    kill(kernel)
     journal = open_journal(path, address=ADDRESS)
     assert [one.event.subtype for one in EventBacklog.of_journal(journal, "trend", 0) if one.event.type == "fill"] == [
         "entry",
@@ -431,26 +431,26 @@ async def test_a_page_that_a_stop_has_cut_is_told_once(tmp_path: Path) -> None:
     def fresh() -> list[Scripted]:
         return [Scripted(enters, name=name, markets=one) for name, one in markets.items()]
 
-    async def is_cut(seat: StrategyInstance, call: Callable[[], Any]) -> Any:
-        if seat.name == "two":
+    async def is_cut(instance: StrategyInstance, call: Callable[[], Any]) -> Any:
+        if instance.name == "two":
             raise asyncio.CancelledError
         return call()
 
     venue = FakeVenue()
-    loop = await begun(venue, path=path, strategies=fresh())
-    assert [loop.journal.state_of(name)["fills"] for name in markets] == [1, 1]
-    loop.desk.seat(loop.desk.seats, away=["new"])
+    kernel = await begun(venue, path=path, strategies=fresh())
+    assert [kernel.journal.state_of(name)["fills"] for name in markets] == [1, 1]
+    kernel.strategy_host.set_instances(kernel.strategy_host.instances, away=["new"])
     venue.minute(BTC="90", ETH="90")
-    loop.desk.run = is_cut
+    kernel.strategy_host.run = is_cut
     with pytest.raises(asyncio.CancelledError):
-        await loop.cycle()
-    loop.desk.run = run_inline
-    loop.desk.tell_no_more()
-    assert (await wind_down(loop, "leave")).known
-    assert [loop.journal.state_of(name)["fills"] for name in markets] == [1, 1], "this run tells nobody"
-    kinds = [one.event.subtype for one in EventBacklog.of_journal(loop.journal, "new", 0) if one.event.type == "fill"]
+        await kernel.cycle()
+    kernel.strategy_host.run = run_inline
+    kernel.strategy_host.tell_no_more()
+    assert (await wind_down(kernel, "leave")).known
+    assert [kernel.journal.state_of(name)["fills"] for name in markets] == [1, 1], "this run tells nobody"
+    kinds = [one.event.subtype for one in EventBacklog.of_journal(kernel.journal, "new", 0) if one.event.type == "fill"]
     assert kinds == ["exit", "exit"]
-    kill(loop)
+    kill(kernel)
     again = room(venue, path=path, strategies=fresh())
     await again.recover()
     assert [again.journal.state_of(name)["fills"] for name in markets] == [2, 2]
@@ -460,8 +460,8 @@ async def test_an_exit_that_is_wanted_on_what_happened_while_nobody_looked_leave
     """The position is found in the account, which names no owner."""
     venue = await held(tmp_path / "journal.db")
     grown(venue, "BTC", "1", 100)()
-    loop, slow = started(venue, tmp_path / "journal.db", answer=(Close("BTC"),))
-    await loop.recover()
+    kernel, slow = started(venue, tmp_path / "journal.db", answer=(Close("BTC"),))
+    await kernel.recover()
     assert slow.lived[0] == "fill at 0"
     assert venue.positions == {}
 
@@ -506,17 +506,19 @@ async def test_a_note_that_cannot_be_read_is_set_aside_and_the_start_goes_on(tmp
     journal.write_note("untold:trend:0", damage)
     journal.close()
     for _ in range(2):
-        loop, _ = started(venue, path)
-        await loop.recover()
-        assert loop.ready
-        assert loop.journal.notes_under("untold:") == []
-        assert loop.journal.note("damaged:untold:trend:0") == damage
+        kernel, _ = started(venue, path)
+        await kernel.recover()
+        assert kernel.ready
+        assert kernel.journal.notes_under("untold:") == []
+        assert kernel.journal.note("damaged:untold:trend:0") == damage
         told = [
-            json.loads(row["payload"]) for row in loop.journal.db["outbox"].rows if row["kind"] == "strategy.untold"
+            json.loads(row["payload"])
+            for row in kernel.journal.db["outbox"].rows
+            if row["kind"] == "strategy.backlog_lost"
         ]
         assert [one["strategy"] for one in told] == ["trend"], "once"
         assert "kept as damaged:untold:trend:0" in told[0]["message"]
-        kill(loop)
+        kill(kernel)
 
 
 @pytest.mark.parametrize("name", ["untold:trend:", "untold:trend:x", "untold:trend:01", "untold:trend:-1"])
@@ -526,10 +528,10 @@ async def test_a_note_whose_name_is_damaged_is_set_aside_and_the_start_goes_on(t
     journal = open_journal(path, address=ADDRESS)
     journal.write_note(name, "[0, [], []]")
     journal.close()
-    loop, _ = started(venue, path)
-    await loop.recover()
-    assert loop.journal.notes_under("untold:") == []
-    assert loop.journal.note(f"damaged:{name}") == "[0, [], []]"
+    kernel, _ = started(venue, path)
+    await kernel.recover()
+    assert kernel.journal.notes_under("untold:") == []
+    assert kernel.journal.note(f"damaged:{name}") == "[0, [], []]"
 
 
 def test_of_notes_of_which_one_is_damaged_the_others_are_told() -> None:

@@ -61,22 +61,24 @@ class Told(Scripted):
         return ()
 
 
-def codes(loop: Kernel) -> list[tuple[str, str]]:
-    return [(row["strategy"], row["code"]) for row in loop.journal.db["refusals"].rows]
+def codes(kernel: Kernel) -> list[tuple[str, str]]:
+    return [(row["strategy"], row["code"]) for row in kernel.journal.db["refusals"].rows]
 
 
-def notices(loop: Kernel) -> list[tuple[str, str]]:
-    return [(row["kind"], json.loads(row["payload"]).get("strategy")) for row in loop.journal.db["outbox"].rows]
+def notices(kernel: Kernel) -> list[tuple[str, str]]:
+    return [(row["kind"], json.loads(row["payload"]).get("strategy")) for row in kernel.journal.db["outbox"].rows]
 
 
 async def begun(
     venue: FakeVenue, *told: Strategy, path: Path | None = None, path_of_orders: str = "plan", **more: Any
 ) -> Kernel:
-    loop = room(venue, strategies=told, path=path, **more)
-    loop.gate.allowances = {name: replace(one, path=path_of_orders) for name, one in loop.gate.allowances.items()}
-    await loop.recover()
-    await loop.cycle()
-    return loop
+    kernel = room(venue, strategies=told, path=path, **more)
+    kernel.risk.strategy_limits = {
+        name: replace(one, path=path_of_orders) for name, one in kernel.risk.strategy_limits.items()
+    }
+    await kernel.recover()
+    await kernel.cycle()
+    return kernel
 
 
 @pytest.fixture
@@ -91,71 +93,71 @@ def venue() -> FakeVenue:
 
 async def test_each_has_its_share_and_a_close_takes_no_more_than_that(venue: FakeVenue) -> None:
     a, b = Told("alpha"), Told("beta")
-    loop = await begun(venue, a, b, nets=True)
+    kernel = await begun(venue, a, b, nets=True)
     a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
-    await minutes(loop, venue, "110")
+    await minutes(kernel, venue, "110")
     b.wants = [Open("BTC", "long", size=3, bracket=STOP)]
-    await minutes(loop, venue, "120")
-    await minutes(loop, venue, "120")
+    await minutes(kernel, venue, "120")
+    await minutes(kernel, venue, "120")
     assert (a.holds[-1], b.holds[-1]) == (1, 3)
-    assert _position(loop, loop.mirror.positions["BTC"])["shares"] == {"alpha": "1", "beta": "3"}
+    assert _position(kernel, kernel.mirror.positions["BTC"])["shares"] == {"alpha": "1", "beta": "3"}
     b.wants = [Close("BTC")]
-    await minutes(loop, venue, "130")
+    await minutes(kernel, venue, "130")
     assert venue.positions["BTC"].size == 1
-    assert (loop.books.of("alpha").unrealized_usd, loop.books.of("beta").realized_usd) == (20, 30)
+    assert (kernel.attribution.of("alpha").unrealized_usd, kernel.attribution.of("beta").realized_usd) == (20, 30)
     assert [(fill.action, fill.size, fill.position_size) for fill in b.fills] == [("open", 3, 3), ("close", 3, 0)]
     assert [fill.action for fill in a.fills] == ["open"], "it is told of its own fills alone"
 
 
 async def test_a_part_of_a_share_leaves_none_that_is_too_small_to_be_closed(venue: FakeVenue) -> None:
     a, b = Told("alpha"), Told("beta")
-    loop = await begun(venue, a, b, nets=True)
+    kernel = await begun(venue, a, b, nets=True)
     a.wants, b.wants = [Open("BTC", "long", size=1, bracket=STOP)], [Open("BTC", "long", size=1, bracket=STOP)]
-    await minutes(loop, venue, "100")
+    await minutes(kernel, venue, "100")
     a.wants, b.wants = [Close("BTC", usd=90)], [Close("BTC", usd=90.2)]
-    await minutes(loop, venue, "100")
+    await minutes(kernel, venue, "100")
     assert venue.positions["BTC"].size == Decimal("0.1"), "ten dollars can be closed, and less cannot"
-    share = loop.books.share("BTC", "alpha")
+    share = kernel.attribution.share("BTC", "alpha")
     assert share is not None
     assert share.size == Decimal("0.1")
-    assert loop.books.share("BTC", "beta") is None
+    assert kernel.attribution.share("BTC", "beta") is None
 
 
 async def test_a_share_that_the_price_has_made_too_small_says_how_it_can_be_closed(venue: FakeVenue) -> None:
     a, b = Told("alpha"), Told("beta")
-    loop = await begun(venue, a, b, nets=True)
+    kernel = await begun(venue, a, b, nets=True)
     a.wants, b.wants = [Open("BTC", "long", usd=12, bracket=STOP)], [Open("BTC", "long", usd=100, bracket=STOP)]
-    await minutes(loop, venue, "100")
+    await minutes(kernel, venue, "100")
     venue.faults = [Fault("close", refused("below_min_notional", "a part is worth 9.6 USD"), count=2)]
     a.wants, b.wants = [Close("BTC")], [Close("BTC", usd=5)]
-    await minutes(loop, venue, "80")
+    await minutes(kernel, venue, "80")
     alpha, beta = (
-        next(row["message"] for row in loop.journal.db["intents"].rows if row["strategy"] == name and row["code"])
+        next(row["message"] for row in kernel.journal.db["intents"].rows if row["strategy"] == name and row["code"])
         for name in ("alpha", "beta")
     )
     assert alpha.startswith("a part is worth 9.6 USD. This is all that the strategy has of a shared position")
     assert beta == "a part is worth 9.6 USD", "it has more that can be closed"
     b.wants = [Close("BTC")]
-    await minutes(loop, venue, "80")
+    await minutes(kernel, venue, "80")
     a.wants = [Close("BTC")]
-    await minutes(loop, venue, "80")
+    await minutes(kernel, venue, "80")
     assert venue.positions == {}, "the way out: what is left is whole"
 
 
 async def test_a_share_is_closed_once_however_often_it_is_asked_for(venue: FakeVenue) -> None:
     a, b = Told("alpha"), Told("beta")
-    loop = await begun(venue, a, b, nets=True)
+    kernel = await begun(venue, a, b, nets=True)
     a.wants, b.wants = [Open("BTC", "long", size=1, bracket=STOP)], [Open("BTC", "long", size=1, bracket=STOP)]
-    await minutes(loop, venue, "100")
+    await minutes(kernel, venue, "100")
     b.wants = [Close("BTC", fraction=0.5), Close("BTC"), Close("BTC")]
     venue.faults = [Fault("close", "drop", count=2)]
-    await minutes(loop, venue, "100")
+    await minutes(kernel, venue, "100")
     b.wants = [Close("BTC")]
-    later(loop, 20_000)
-    await minutes(loop, venue, "100", "100")
+    later(kernel, 20_000)
+    await minutes(kernel, venue, "100", "100")
     assert venue.positions["BTC"].size == 1
-    assert loop.books.share("BTC", "alpha") is not None
-    assert ("beta", "closing") in codes(loop)
+    assert kernel.attribution.share("BTC", "alpha") is not None
+    assert ("beta", "closing") in codes(kernel)
 
 
 class ScalesOut(Told):
@@ -169,80 +171,82 @@ class ScalesOut(Told):
 @pytest.mark.parametrize("lost", [0, 3])
 async def test_the_rest_of_a_share_is_closed_on_the_fill_of_the_first_part(venue: FakeVenue, lost: int) -> None:
     a, b = Told("alpha"), ScalesOut("beta")
-    loop = await begun(venue, a, b, nets=True)
+    kernel = await begun(venue, a, b, nets=True)
     a.wants, b.wants = [Open("BTC", "long", size=1, bracket=STOP)], [Open("BTC", "long", size=1, bracket=STOP)]
-    await minutes(loop, venue, "100")
+    await minutes(kernel, venue, "100")
     b.wants = [Close("BTC", fraction=0.5)]
     venue.faults = [Fault("close", "lose_reply", count=lost)]
-    await minutes(loop, venue, "100")
-    assert codes(loop) == []
+    await minutes(kernel, venue, "100")
+    assert codes(kernel) == []
     assert venue.positions["BTC"].size == 1
-    assert loop.books.share("BTC", "beta") is None
-    later(loop, 20_000)
-    await minutes(loop, venue, "100", "100")
-    assert (venue.positions["BTC"].size, loop.mirror.closed) == (1, set())
+    assert kernel.attribution.share("BTC", "beta") is None
+    later(kernel, 20_000)
+    await minutes(kernel, venue, "100", "100")
+    assert (venue.positions["BTC"].size, kernel.mirror.closed) == (1, set())
 
 
 async def test_nobody_goes_against_the_others_share_and_budgets_are_their_own(venue: FakeVenue) -> None:
     a, b = Told("alpha"), Told("beta")
-    loop = await begun(venue, a, b, nets=True)
+    kernel = await begun(venue, a, b, nets=True)
     a.wants = [Open("BTC", "long", usd=900, bracket=STOP)]
-    await minutes(loop, venue, "100")
+    await minutes(kernel, venue, "100")
     b.wants = [Open("BTC", "short", usd=50, bracket=STOP)]
-    await minutes(loop, venue, "100")
+    await minutes(kernel, venue, "100")
     a.wants, b.wants = [Open("BTC", "long", usd=200, bracket=STOP)], [Open("BTC", "long", usd=900, bracket=STOP)]
-    await minutes(loop, venue, "100")
-    assert codes(loop) == [("beta", "against_others"), ("alpha", "over_budget")]
+    await minutes(kernel, venue, "100")
+    assert codes(kernel) == [("beta", "against_others"), ("alpha", "over_budget")]
     assert venue.positions["BTC"].size == 18
     a.wants, b.wants = [Close("BTC")], [Close("BTC")]
-    await minutes(loop, venue, "100")
+    await minutes(kernel, venue, "100")
     assert venue.positions == {}
 
 
 async def test_when_the_first_holder_has_left_the_next_one_answers_for_the_position(venue: FakeVenue) -> None:
     a, b = Told("alpha"), Told("beta")
-    loop = await begun(venue, a, b, nets=True)
+    kernel = await begun(venue, a, b, nets=True)
     a.wants, b.wants = [Open("BTC", "long", size=1, bracket=STOP)], [Open("BTC", "long", size=2, bracket=STOP)]
-    await minutes(loop, venue, "100")
+    await minutes(kernel, venue, "100")
     a.wants = [Close("BTC")]
-    await minutes(loop, venue, "100")
-    assert loop.mirror.positions["BTC"].owner == "beta"
-    assert loop.mirror.is_protected("BTC")
+    await minutes(kernel, venue, "100")
+    assert kernel.mirror.positions["BTC"].owner == "beta"
+    assert kernel.mirror.is_protected("BTC")
 
 
 @pytest.mark.parametrize("abreast", [1, 8])
 async def test_an_entry_takes_over_no_leverage_above_its_own_maximum(venue: FakeVenue, abreast: int) -> None:
     """Without one of its own it has the position's: another's of a shared market, or that of an earlier config."""
     a, b = Told("alpha"), Told("beta")
-    loop = await begun(venue, a, b, nets=True, max_leverage=5)
-    loop.in_flight.abreast = abreast
-    loop.gate.allowances = loop.gate.allowances | {"beta": replace(loop.gate.allowances["beta"], max_leverage=2)}
+    kernel = await begun(venue, a, b, nets=True, max_leverage=5)
+    kernel.in_flight.abreast = abreast
+    kernel.risk.strategy_limits = kernel.risk.strategy_limits | {
+        "beta": replace(kernel.risk.strategy_limits["beta"], max_leverage=2)
+    }
     a.wants, b.wants = (
         [Open("BTC", "long", size=1, leverage=5, bracket=STOP)],
         [Open("BTC", "long", size=1, bracket=STOP)],
     )
-    await minutes(loop, venue, "100")
+    await minutes(kernel, venue, "100")
     assert venue.positions["BTC"].size == 1, "it was wanted before there was a position, and did not leave"
-    assert loop.mirror.positions["BTC"].leverage == 5, "as was asked for, before a comparison says it"
+    assert kernel.mirror.positions["BTC"].leverage == 5, "as was asked for, before a comparison says it"
     b.wants = [Open("BTC", "long", size=1, bracket=STOP)]
-    await minutes(loop, venue, "100")
-    assert (codes(loop), venue.positions["BTC"].size) == ([("beta", "over_leverage")], 1)
+    await minutes(kernel, venue, "100")
+    assert (codes(kernel), venue.positions["BTC"].size) == ([("beta", "over_leverage")], 1)
 
 
 async def test_a_position_of_a_strategy_that_is_gone_is_left_to_its_stop(venue: FakeVenue, tmp_path: Path) -> None:
     a = Told("alpha")
-    loop = await begun(venue, a, path=tmp_path / "j.db")
+    kernel = await begun(venue, a, path=tmp_path / "j.db")
     a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
-    await minutes(loop, venue, "100")
-    kill(loop)
+    await minutes(kernel, venue, "100")
+    kill(kernel)
     b = Told("beta")
     venue.minute(BTC="100")
-    loop = await begun(venue, b, path=tmp_path / "j.db")
+    kernel = await begun(venue, b, path=tmp_path / "j.db")
     b.wants = [Close("BTC"), Open("BTC", "long", size=1, bracket=STOP)]
-    await minutes(loop, venue, "101")
-    assert codes(loop) == [("beta", "anothers_position")] * 2
-    assert loop.books.of("alpha").unrealized_usd == 1
-    assert loop.mirror.is_protected("BTC")
+    await minutes(kernel, venue, "101")
+    assert codes(kernel) == [("beta", "anothers_position")] * 2
+    assert kernel.attribution.of("alpha").unrealized_usd == 1
+    assert kernel.mirror.is_protected("BTC")
 
 
 # -- daily losses
@@ -250,42 +254,42 @@ async def test_a_position_of_a_strategy_that_is_gone_is_left_to_its_stop(venue: 
 
 async def test_a_daily_loss_stops_entries_for_the_day_and_not_exits(venue: FakeVenue, tmp_path: Path) -> None:
     a, b = Told("alpha"), Told("beta", markets=("ETH",))
-    loop = await begun(venue, a, b, path=tmp_path / "j.db", daily_loss_usd=Decimal(20))
+    kernel = await begun(venue, a, b, path=tmp_path / "j.db", daily_loss_usd=Decimal(20))
     a.wants = [Open("BTC", "long", size=2, bracket=STOP)]
-    await minutes(loop, venue, "100", "90.01")
-    assert loop.losses.refusal("alpha", loop.now_ms()) is None
-    await minutes(loop, venue, "90", "99")
+    await minutes(kernel, venue, "100", "90.01")
+    assert kernel.losses.refusal("alpha", kernel.now_ms()) is None
+    await minutes(kernel, venue, "90", "99")
     a.wants, b.wants = [Open("BTC", "long", size=1, bracket=STOP)], [Open("ETH", "long", size=1, bracket=STOP)]
-    await minutes(loop, venue, "100")
-    assert codes(loop) == [("alpha", "daily_loss")]
+    await minutes(kernel, venue, "100")
+    assert codes(kernel) == [("alpha", "daily_loss")]
     assert set(venue.positions) == {"BTC", "ETH"}, "the other one goes on"
-    assert notices(loop).count(("strategy.daily_loss", "alpha")) == 1
-    kill(loop)
+    assert notices(kernel).count(("strategy.daily_loss", "alpha")) == 1
+    kill(kernel)
     again = Told("alpha")
     venue.minute(BTC="100")
-    loop = await begun(venue, again, b, path=tmp_path / "j.db", daily_loss_usd=Decimal(20))
+    kernel = await begun(venue, again, b, path=tmp_path / "j.db", daily_loss_usd=Decimal(20))
     again.wants = [Open("BTC", "long", size=1, bracket=STOP), Close("BTC")]
-    await minutes(loop, venue, "100")
-    assert codes(loop)[-1] == ("alpha", "daily_loss")
+    await minutes(kernel, venue, "100")
+    assert codes(kernel)[-1] == ("alpha", "daily_loss")
     assert "BTC" not in venue.positions, "its exit went"
-    assert notices(loop).count(("strategy.daily_loss", "alpha")) == 1
-    noted = loop.journal.note(HALTED)
+    assert notices(kernel).count(("strategy.daily_loss", "alpha")) == 1
+    noted = kernel.journal.note(HALTED)
     assert noted is not None
-    kill(loop)
+    kill(kernel)
     with closing(open_journal(tmp_path / "anew.db", address=ADDRESS)) as journal:
         journal.write_note(HALTED, noted)
     venue.minute(BTC="100")
     again = Told("alpha")
-    loop = await begun(venue, again, b, path=tmp_path / "anew.db", daily_loss_usd=Decimal(20))
+    kernel = await begun(venue, again, b, path=tmp_path / "anew.db", daily_loss_usd=Decimal(20))
     again.wants = [Open("BTC", "long", size=1, bracket=STOP)]
-    await minutes(loop, venue, "100")
-    assert codes(loop)[-1] == ("alpha", "daily_loss"), "also in a journal that knows of no loss"
-    assert loop.books.of("alpha").is_halted
+    await minutes(kernel, venue, "100")
+    assert codes(kernel)[-1] == ("alpha", "daily_loss"), "also in a journal that knows of no loss"
+    assert kernel.attribution.of("alpha").is_halted
     venue.clock.advance(DAY_MS)
     venue.minute(BTC="100")
     again.wants = [Open("BTC", "long", size=1, bracket=STOP)]
-    await loop.cycle()
-    await minutes(loop, venue, "100")
+    await kernel.cycle()
+    await minutes(kernel, venue, "100")
     assert "BTC" in venue.positions, "a new day"
 
 
@@ -299,33 +303,33 @@ async def test_a_kill_in_the_middle_of_a_halt_leaves_it_to_be_halted_and_told_by
         raise Killed
 
     a = Told("alpha")
-    loop = await begun(venue, a, path=tmp_path / "j.db", daily_loss_usd=Decimal(20))
+    kernel = await begun(venue, a, path=tmp_path / "j.db", daily_loss_usd=Decimal(20))
     a.wants = [Open("BTC", "long", size=2, bracket=STOP)]
-    await minutes(loop, venue, "100")
-    loop.mirror.marks["BTC"] = 80.0
-    monkeypatch.setattr(loop.journal, "_write_notices", no_more)
+    await minutes(kernel, venue, "100")
+    kernel.mirror.marks["BTC"] = 80.0
+    monkeypatch.setattr(kernel.journal, "_write_notices", no_more)
     with pytest.raises(Killed):
-        loop.losses.watch(loop.now_ms())
-    assert loop.journal.note(HALTED) is None
-    kill(loop)
+        kernel.losses.watch(kernel.now_ms())
+    assert kernel.journal.note(HALTED) is None
+    kill(kernel)
     venue.minute(BTC="80")
-    loop = await begun(venue, Told("alpha"), path=tmp_path / "j.db", daily_loss_usd=Decimal(20))
-    assert loop.books.is_halted("alpha")
-    assert notices(loop).count(("strategy.daily_loss", "alpha")) == 1
-    assert loop.journal.note(HALTED) is not None
+    kernel = await begun(venue, Told("alpha"), path=tmp_path / "j.db", daily_loss_usd=Decimal(20))
+    assert kernel.attribution.is_halted("alpha")
+    assert notices(kernel).count(("strategy.daily_loss", "alpha")) == 1
+    assert kernel.journal.note(HALTED) is not None
 
 
 async def test_a_session_steps_through_the_bars_that_could_reach_a_daily_loss(venue: FakeVenue) -> None:
     a = Told("alpha")
-    loop = await begun(venue, a, daily_loss_usd=Decimal(20))
+    kernel = await begun(venue, a, daily_loss_usd=Decimal(20))
     a.wants = [Open("BTC", "long", size=2, bracket=STOP)]
-    await minutes(loop, venue, "100")
+    await minutes(kernel, venue, "100")
     calm = Calm(50.0, 150.0, START_MS + 10 * DAY_MS)
     now = venue.clock.now_ms()
     bars = [
         Bar("BTC", now + 60_000 * n, px, px, px, px, 1.0) for n, px in enumerate((100, 95, 90.5, 90.0, 95), start=1)
     ]
-    bar, decision = loop.decide_run(Series("BTC", "1m"), iter(bars), calm)
+    bar, decision = kernel.decide_run(Series("BTC", "1m"), iter(bars), calm)
     assert bar is not None
     assert (bar.close, decision) == (90.0, None)
 
@@ -335,27 +339,27 @@ async def test_a_session_steps_through_the_bars_that_could_reach_a_daily_loss(ve
 
 async def test_a_pause_stops_entries_of_one_or_all_and_outlives_a_restart(venue: FakeVenue, tmp_path: Path) -> None:
     a, b = Told("alpha"), Told("beta", markets=("ETH",))
-    loop = await begun(venue, a, b, path=tmp_path / "j.db")
+    kernel = await begun(venue, a, b, path=tmp_path / "j.db")
     a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
-    await minutes(loop, venue, "100")
-    assert loop.pauses.pause("alpha")
-    assert not loop.pauses.pause("alpha"), "it was so already"
-    kill(loop)
+    await minutes(kernel, venue, "100")
+    assert kernel.pauses.pause("alpha")
+    assert not kernel.pauses.pause("alpha"), "it was so already"
+    kill(kernel)
     a, b = Told("alpha"), Told("beta", markets=("ETH",))
     venue.minute(BTC="100")
-    loop = await begun(venue, a, b, path=tmp_path / "j.db")
+    kernel = await begun(venue, a, b, path=tmp_path / "j.db")
     a.wants = [Open("BTC", "long", size=1, bracket=STOP), Close("BTC")]
     b.wants = [Open("ETH", "long", size=1, bracket=STOP)]
-    await minutes(loop, venue, "100")
-    assert codes(loop) == [("alpha", "paused")]
+    await minutes(kernel, venue, "100")
+    assert codes(kernel) == [("alpha", "paused")]
     assert set(venue.positions) == {"ETH"}
-    loop.pauses.pause(None)
+    kernel.pauses.pause(None)
     b.wants = [Open("ETH", "long", size=1, bracket=STOP)]
-    await minutes(loop, venue, "100")
-    assert codes(loop)[1:] == [("beta", "paused")]
-    loop.pauses.resume(None)
+    await minutes(kernel, venue, "100")
+    assert codes(kernel)[1:] == [("beta", "paused")]
+    kernel.pauses.resume(None)
     a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
-    await minutes(loop, venue, "100")
+    await minutes(kernel, venue, "100")
     assert "BTC" in venue.positions
 
 
@@ -363,20 +367,20 @@ async def kept_back(
     venue: FakeVenue, op: str, told: Told, *others: Told, by: str | ApiError = FULL, **more: Any
 ) -> tuple[Kernel, Written]:
     """The first of them wants an entry, which is kept back at that request."""
-    loop = await begun(venue, told, *others, path_of_orders="direct" if op == "place" else "plan", **more)
-    loop.mirror.keys_proven = True
+    kernel = await begun(venue, told, *others, path_of_orders="direct" if op == "place" else "plan", **more)
+    kernel.mirror.keys_proven = True
     venue.faults = [Fault(op, by, count=3)]
     told.wants = [Open("BTC", "long", size=1, bracket=STOP)]
-    await minutes(loop, venue, "100")
-    (waits,) = loop.live.values()
-    return loop, waits
+    await minutes(kernel, venue, "100")
+    (waits,) = kernel.live.values()
+    return kernel, waits
 
 
 async def test_an_entry_that_was_written_waits_while_its_strategy_is_paused(venue: FakeVenue) -> None:
-    loop, _ = await kept_back(venue, "plan", Told("alpha"), by="drop")
-    loop.pauses.pause("alpha")
-    later(loop, 20_000)
-    await loop.cycle()
+    kernel, _ = await kept_back(venue, "plan", Told("alpha"), by="drop")
+    kernel.pauses.pause("alpha")
+    later(kernel, 20_000)
+    await kernel.cycle()
     assert venue.positions == {}
 
 
@@ -386,35 +390,35 @@ async def test_an_entry_that_its_own_strategy_is_kept_from_keeps_the_others_of_i
 ) -> None:
     """beta wants the other side, and would be kept out too by an entry that was never asked for."""
     a, b = Told("alpha"), Told("beta")
-    loop, waits = await kept_back(venue, op, a, b, nets=True)
+    kernel, waits = await kept_back(venue, op, a, b, nets=True)
     assert waits.state == ("sending" if op == "place" else "opened")
-    loop.pauses.pause("alpha")
-    later(loop, 20_000)
+    kernel.pauses.pause("alpha")
+    later(kernel, 20_000)
     b.wants = [Open("BTC", "short", size=1, bracket=STOP)]
     venue.close_bar("BTC", "100")
-    await loop.cycle()
+    await kernel.cycle()
     for waited_ms in (HELD_MS - 1, 1):
-        assert loop.live[waits.id].state == waits.state
-        later(loop, waited_ms)
-        await loop.cycle()
-    ended = loop.journal.intents.find(waits.id)
+        assert kernel.live[waits.id].state == waits.state
+        later(kernel, waited_ms)
+        await kernel.cycle()
+    ended = kernel.journal.intents.find(waits.id)
     assert ended is not None
     assert (ended.state, ended.code) == ("expired", "paused")
     assert ended.message == "alpha is paused; bot resume alpha lets it go on (nothing of it had left for a minute)"
     b.wants = [Open("BTC", "short", size=1, bracket=STOP)]
-    await minutes(loop, venue, "100")
+    await minutes(kernel, venue, "100")
     assert venue.positions["BTC"].side == "short"
 
 
 async def test_an_entry_that_all_are_kept_from_waits_as_long_as_it_may(venue: FakeVenue) -> None:
-    loop, _ = await kept_back(venue, "plan", Told("alpha"), by="drop")
-    loop.health.degrade("service", "it is away")
+    kernel, _ = await kept_back(venue, "plan", Told("alpha"), by="drop")
+    kernel.health.degrade("service", "it is away")
     for _ in range(3):
-        later(loop, HELD_MS)
-        await loop.cycle()
-    loop.health.restore("service")
-    later(loop, HELD_MS)
-    await loop.cycle()
+        later(kernel, HELD_MS)
+        await kernel.cycle()
+    kernel.health.restore("service")
+    later(kernel, HELD_MS)
+    await kernel.cycle()
     assert set(venue.positions) == {"BTC"}
 
 
@@ -422,18 +426,18 @@ async def test_an_entry_that_all_are_kept_from_waits_as_long_as_it_may(venue: Fa
 async def test_an_entry_that_the_rate_limit_kept_back_waits_while_its_strategy_is_paused(
     venue: FakeVenue, op: str, code: str
 ) -> None:
-    loop, waits = await kept_back(venue, op, Told("alpha"))
+    kernel, waits = await kept_back(venue, op, Told("alpha"))
     assert waits.state == "sending"
-    loop.pauses.pause("alpha")
-    later(loop, 20_000)
-    await loop.cycle()
-    assert loop.live[waits.id].state == "sending"
+    kernel.pauses.pause("alpha")
+    later(kernel, 20_000)
+    await kernel.cycle()
+    assert kernel.live[waits.id].state == "sending"
     asked = venue.calls.count(op)
-    venue.clock.advance(loop.budget.hold_ms(0) + 10 * MINUTE_MS)
-    later(loop, 20_000)
-    await loop.cycle()
+    venue.clock.advance(kernel.budget.hold_ms(0) + 10 * MINUTE_MS)
+    later(kernel, 20_000)
+    await kernel.cycle()
     assert (venue.positions, venue.calls.count(op)) == ({}, asked), "not even asked"
-    done = loop.journal.intents.find(waits.id)
+    done = kernel.journal.intents.find(waits.id)
     assert done is not None
     assert (done.state, done.code) == ("expired", code)
 
@@ -444,28 +448,28 @@ async def test_an_entry_that_the_rate_limit_kept_back_waits_while_its_strategy_i
 )  # fmt: skip
 async def test_an_entry_that_ran_out_says_what_the_service_said_last(venue: FakeVenue, op: str, said: str) -> None:
     thin = ApiError.of("insufficient_depth", "the book has 3", retryable=True, order_submitted=False)
-    loop, waits = await kept_back(venue, op, Told("alpha"), by=thin)
-    venue.clock.advance(loop.budget.hold_ms(0) + 10 * MINUTE_MS)
-    later(loop, 20_000)
-    await loop.cycle()
-    done = loop.journal.intents.find(waits.id)
+    kernel, waits = await kept_back(venue, op, Told("alpha"), by=thin)
+    venue.clock.advance(kernel.budget.hold_ms(0) + 10 * MINUTE_MS)
+    later(kernel, 20_000)
+    await kernel.cycle()
+    done = kernel.journal.intents.find(waits.id)
     assert done is not None
     assert (done.state, done.message) == ("expired", f"{said} (insufficient_depth: the book has 3)")
-    assert not any(waits.id in kept for kept in loop.sender._kept)
+    assert not any(waits.id in kept for kept in kernel.sender._kept)
 
 
 async def test_an_entry_that_the_rate_limit_kept_back_leaves_when_there_is_room(venue: FakeVenue) -> None:
-    loop, _ = await kept_back(venue, "place", Told("alpha"))
+    kernel, _ = await kept_back(venue, "place", Told("alpha"))
     assert venue.positions == {}
-    later(loop, 20_000)
-    await loop.cycle()
+    later(kernel, 20_000)
+    await kernel.cycle()
     assert venue.positions["BTC"].size == 1
 
 
 async def test_an_entry_that_the_rate_limit_kept_back_is_given_up_with_the_run(venue: FakeVenue) -> None:
-    loop, waits = await kept_back(venue, "confirm", Told("alpha"))
-    await wind_down(loop, "leave")
-    done = loop.journal.intents.find(waits.id)
+    kernel, waits = await kept_back(venue, "confirm", Told("alpha"))
+    await wind_down(kernel, "leave")
+    done = kernel.journal.intents.find(waits.id)
     assert done is not None
     assert (done.state, done.code, venue.positions) == ("expired", "run_ended", {})
 
@@ -473,11 +477,11 @@ async def test_an_entry_that_the_rate_limit_kept_back_is_given_up_with_the_run(v
 async def test_metrics_say_of_each_strategy_what_status_says(venue: FakeVenue) -> None:
     pytest.importorskip("prometheus_client")
     a, b = Told("alpha"), Told("beta", ("ETH",))
-    loop = await begun(venue, a, b)
+    kernel = await begun(venue, a, b)
     a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
-    await minutes(loop, venue, "100", "110")
-    loop.pauses.pause("beta")
-    sources = Sources(Meter(), loop, lambda: None, None, state=lambda: "RUNNING", is_recovered=lambda: True)
+    await minutes(kernel, venue, "100", "110")
+    kernel.pauses.pause("beta")
+    sources = Sources(Meter(), kernel, lambda: None, None, state=lambda: "RUNNING", is_recovered=lambda: True)
     samples = {
         (one.name, one.labels.get("strategy")): one.value
         for family in Figures(sources).collect()
@@ -485,7 +489,7 @@ async def test_metrics_say_of_each_strategy_what_status_says(venue: FakeVenue) -
     }
     assert [samples["bracketbot_strategy_paused", name] for name in ("alpha", "beta")] == [0, 1]
     nets = [samples["bracketbot_strategy_net_usd", name] for name in ("alpha", "beta")]
-    assert nets == [float(loop.books.of(name).net_usd) for name in ("alpha", "beta")]
+    assert nets == [float(kernel.attribution.of(name).net_usd) for name in ("alpha", "beta")]
     assert nets[0] > 0
     assert samples["bracketbot_strategy_margin_lost_usd", "alpha"] == 0
 
@@ -493,20 +497,20 @@ async def test_metrics_say_of_each_strategy_what_status_says(venue: FakeVenue) -
 async def test_a_halt_ends_in_the_metrics_too_when_its_limit_leaves_the_config(venue: FakeVenue) -> None:
     pytest.importorskip("prometheus_client")
     a = Told("alpha")
-    loop = await begun(venue, a, daily_loss_usd=Decimal(20))
+    kernel = await begun(venue, a, daily_loss_usd=Decimal(20))
     a.wants = [Open("BTC", "long", size=2, bracket=STOP)]
-    await minutes(loop, venue, "100", "89")
+    await minutes(kernel, venue, "100", "89")
 
     def paused() -> list[float]:
         figures = Figures(
-            Sources(Meter(), loop, lambda: None, None, state=lambda: "RUNNING", is_recovered=lambda: True)
+            Sources(Meter(), kernel, lambda: None, None, state=lambda: "RUNNING", is_recovered=lambda: True)
         )
         families = {family.name: family for family in figures.collect()}
         return [one.value for one in families["bracketbot_strategy_paused"].samples]
 
     assert paused() == [1]
-    loop.gate.allowances = {"alpha": replace(loop.gate.allowances["alpha"], daily_loss_usd=None)}
-    assert (loop.strategy_stopped("alpha", loop.now_ms()), paused()) == (None, [0])
+    kernel.risk.strategy_limits = {"alpha": replace(kernel.risk.strategy_limits["alpha"], daily_loss_usd=None)}
+    assert (kernel.strategy_stopped("alpha", kernel.now_ms()), paused()) == (None, [0])
 
 
 async def test_a_quarantine_names_the_entries_that_rest_and_may_still_fill(venue: FakeVenue) -> None:
@@ -517,17 +521,17 @@ async def test_a_quarantine_names_the_entries_that_rest_and_may_still_fill(venue
             return super().act(view, bar)
 
     a, b = Raises("alpha"), Told("beta", ("ETH",))
-    loop = await begun(venue, a, b)
+    kernel = await begun(venue, a, b)
     a.wants = [Open("BTC", "long", size=1, limit_px=90, bracket=STOP)]
     b.wants = [Open("ETH", "long", size=1, limit_px=90, bracket=STOP)]
     venue.minute(BTC="100", ETH="100")
-    await loop.cycle()
-    (mine,), (theirs,) = loop.mirror.entries("BTC"), loop.mirror.entries("ETH")
-    await minutes(loop, venue, "100")
-    (said,) = [row["payload"] for row in loop.journal.db["outbox"].rows if row["kind"] == "strategy.quarantined"]
+    await kernel.cycle()
+    (mine,), (theirs,) = kernel.mirror.entries("BTC"), kernel.mirror.entries("ETH")
+    await minutes(kernel, venue, "100")
+    (said,) = [row["payload"] for row in kernel.journal.db["outbox"].rows if row["kind"] == "strategy.quarantined"]
     text = render("strategy.quarantined", said, bot="bot").text
     assert text.endswith(f"; its positions keep their stops; entries that rest may still fill: {mine.oid} (bot orders)")
-    assert (loop.mirror.resting_of("beta"), loop.mirror.resting_of(None)) == ((theirs.oid,), (mine.oid, theirs.oid))
+    assert (kernel.mirror.resting_of("beta"), kernel.mirror.resting_of(None)) == ((theirs.oid,), (mine.oid, theirs.oid))
 
 
 async def test_a_quarantine_outlives_a_restart_until_the_code_changes(venue: FakeVenue, tmp_path: Path) -> None:
@@ -535,23 +539,25 @@ async def test_a_quarantine_outlives_a_restart_until_the_code_changes(venue: Fak
         def act(self, view: View, bar: Bar) -> Iterable[Intent]:
             raise RuntimeError("a mistake")
 
-    loop = await begun(venue, Raises("alpha"), path=tmp_path / "j.db")
-    assert loop.desk.seats[0].quarantined is not None
-    assert notices(loop).count(("strategy.quarantined", "alpha")) == 1
-    kill(loop)
+    kernel = await begun(venue, Raises("alpha"), path=tmp_path / "j.db")
+    assert kernel.strategy_host.instances[0].quarantined is not None
+    assert notices(kernel).count(("strategy.quarantined", "alpha")) == 1
+    kill(kernel)
     again = Told("alpha")
     venue.minute(BTC="100")
-    loop = await begun(venue, again, path=tmp_path / "j.db")
-    assert str(loop.desk.seats[0].quarantined).startswith("alpha: RuntimeError: a mistake (test_many_strategies.py:")
+    kernel = await begun(venue, again, path=tmp_path / "j.db")
+    assert str(kernel.strategy_host.instances[0].quarantined).startswith(
+        "alpha: RuntimeError: a mistake (test_many_strategies.py:"
+    )
     assert again.seen == []
-    kill(loop)
-    loop = room(venue, strategies=[again], path=tmp_path / "j.db")
-    other = loop.desk.made(loop_placed(loop, again)._replace(version="2"))
+    kill(kernel)
+    kernel = room(venue, strategies=[again], path=tmp_path / "j.db")
+    other = kernel.strategy_host.made(loop_placed(kernel, again)._replace(version="2"))
     assert other.quarantined is None
 
 
-def loop_placed(loop: Kernel, strategy: Strategy) -> Any:
-    return StrategySpec(strategy, "1m", loop.gate.allowances[strategy.name])
+def loop_placed(kernel: Kernel, strategy: Strategy) -> Any:
+    return StrategySpec(strategy, "1m", kernel.risk.strategy_limits[strategy.name])
 
 
 # -- timers
@@ -574,37 +580,37 @@ class Clocked(Told):
 
 async def test_a_timer_fires_once_an_instant_with_a_key_that_its_instant_makes(venue: FakeVenue) -> None:
     one = Clocked()
-    loop = await begun(venue, one)
+    kernel = await begun(venue, one)
     assert one.rung == [], "its first instant lies ahead"
     venue.clock.advance(29_999)
-    await loop.cycle()
+    await kernel.cycle()
     assert one.rung == []
     venue.clock.advance(1)
     one.wanted = [Open("BTC", "long", size=1, bracket=STOP)]
-    await loop.cycle()
-    await loop.cycle()
+    await kernel.cycle()
+    await kernel.cycle()
     at_ms = venue.clock.now_ms()
     assert one.rung == [Timer("often", at_ms)]
-    (row,) = loop.journal.db["intents"].rows
+    (row,) = kernel.journal.db["intents"].rows
     assert (row["cause"], row["state"]) == (f"timer:often:{at_ms}", "accepted")
     venue.clock.set((at_ms // 3_600_000 + 1) * 3_600_000)
-    await loop.cycle()
+    await kernel.cycle()
     assert {timer.name for timer in one.rung[1:]} == {"often", "hourly"}
 
 
 async def test_of_the_instants_missed_while_down_only_the_newest_fires(venue: FakeVenue, tmp_path: Path) -> None:
-    loop = await begun(venue, Clocked(), path=tmp_path / "j.db")
+    kernel = await begun(venue, Clocked(), path=tmp_path / "j.db")
     venue.clock.advance(30_000)
-    await loop.cycle()
-    kill(loop)
+    await kernel.cycle()
+    kill(kernel)
     venue.clock.advance(5 * 3_600_000 + 1_234)
     one = Clocked()
-    loop = await begun(venue, one, path=tmp_path / "j.db")
+    kernel = await begun(venue, one, path=tmp_path / "j.db")
     hour = venue.clock.now_ms() // 3_600_000 * 3_600_000
     assert [timer for timer in one.rung if timer.name == "hourly"] == [Timer("hourly", hour)]
     assert [timer.at_ms for timer in one.rung if timer.name == "often"] == [venue.clock.now_ms() // 30_000 * 30_000]
-    assert loop.journal.state_of("alpha")["rung"] == 3
-    kill(loop)
+    assert kernel.journal.state_of("alpha")["rung"] == 3
+    kill(kernel)
     one = Clocked()
     await begun(venue, one, path=tmp_path / "j.db")
     assert one.rung == [], "what fired does not fire again"
@@ -614,88 +620,88 @@ async def test_of_the_instants_missed_while_down_only_the_newest_fires(venue: Fa
 async def test_timers_go_on_from_where_the_service_went_back_to(venue: FakeVenue, tmp_path: Path, is_up: bool) -> None:
     """An instant that comes again fires again, and what is wanted on it is ordered: the service has forgotten the order of before."""
     one = Clocked()
-    loop = await begun(venue, one, path=tmp_path / "j.db")
+    kernel = await begun(venue, one, path=tmp_path / "j.db")
     venue.clock.advance(600_000)
     one.wanted = [Open("BTC", "long", size=1, bracket=STOP)]
-    await loop.cycle()
+    await kernel.cycle()
     at_ms = venue.clock.now_ms()
     assert one.rung[-1] == Timer("often", at_ms)
     assert len(venue.fills) == 1
     if not is_up:
-        kill(loop)
+        kill(kernel)
     venue.clock.go_back(300_000)
     if not is_up:
         one = Clocked()
-        loop = await begun(venue, one, path=tmp_path / "j.db")
-    await loop.cycle()
+        kernel = await begun(venue, one, path=tmp_path / "j.db")
+    await kernel.cycle()
     one.rung.clear()
     venue.clock.set(at_ms)
     one.wanted = [Open("BTC", "long", size=1, bracket=STOP)]
-    await loop.cycle()
+    await kernel.cycle()
     assert one.rung == [Timer("often", at_ms)]
-    rows = list(loop.journal.db["intents"].rows)
+    rows = list(kernel.journal.db["intents"].rows)
     assert [(row["cause"], row["state"]) for row in rows] == [
         (f"timer:often:{at_ms}", "accepted"), (f"timer.1:often:{at_ms}", "accepted"),
     ]  # fmt: skip
-    loop.alone_since_ms = at_ms + 1  # as for a run whose journal was lost after the order
+    kernel.alone_since_ms = at_ms + 1  # as for a run whose journal was lost after the order
     assert rows[1]["cause"].startswith(SCHEDULED), "the clock is to be right for it"
-    kill(loop)
+    kill(kernel)
     one = Clocked()
-    loop = await begun(venue, one, path=tmp_path / "j.db")
+    kernel = await begun(venue, one, path=tmp_path / "j.db")
     assert one.rung == [], "what fired does not fire again"
-    assert claimed(loop, rows[1]["id"], "BTC", at_ms) == "alpha"
+    assert claimed(kernel, rows[1]["id"], "BTC", at_ms) == "alpha"
     venue.clock.advance(30_000)
     one.wanted = [Close("BTC")]
-    await loop.cycle()
-    assert [row["cause"] for row in loop.journal.db["intents"].rows][2:] == [f"timer.1:often:{at_ms + 30_000}"]
+    await kernel.cycle()
+    assert [row["cause"] for row in kernel.journal.db["intents"].rows][2:] == [f"timer.1:often:{at_ms + 30_000}"]
 
 
 async def test_a_restart_goes_on_from_where_the_service_went_back_to(venue: FakeVenue, tmp_path: Path) -> None:
     """Also in the last minute before the instant at which the service was before."""
-    loop = await begun(venue, Clocked(), path=tmp_path / "j.db")
+    kernel = await begun(venue, Clocked(), path=tmp_path / "j.db")
     venue.clock.advance(600_000)
-    await loop.cycle()
+    await kernel.cycle()
     was_ms = venue.clock.now_ms()
     venue.clock.go_back(300_000)
-    await loop.cycle()
+    await kernel.cycle()
     venue.clock.set(was_ms - 60_000)
-    await loop.cycle()
-    kill(loop)
+    await kernel.cycle()
+    kill(kernel)
     venue.clock.advance(30_000)
     one = Clocked()
-    loop = await begun(venue, one, path=tmp_path / "j.db")
+    kernel = await begun(venue, one, path=tmp_path / "j.db")
     venue.clock.advance(30_000)
-    await loop.cycle()
+    await kernel.cycle()
     assert one.rung == [Timer("often", was_ms - 30_000), Timer("often", was_ms)]
 
 
 async def test_bars_are_heard_again_from_where_they_had_come_to_when_the_service_went_back(venue: FakeVenue) -> None:
     """A bar that comes again is decided once: its orders would have the keys of those that were sent."""
     one = Told("alpha")
-    loop = await begun(venue, one)
+    kernel = await begun(venue, one)
     for _ in range(3):
-        await minutes(loop, venue, "100")
+        await minutes(kernel, venue, "100")
     heard = len(one.holds)
     venue.clock.go_back(120_000)
     del venue.candle_rows["BTC"][-2:]
     for _ in range(2):
-        await minutes(loop, venue, "101")
+        await minutes(kernel, venue, "101")
         assert len(one.holds) == heard
-    await minutes(loop, venue, "102")
+    await minutes(kernel, venue, "102")
     assert len(one.holds) == heard + 1
 
 
 async def test_a_clock_that_is_set_back_a_little_fires_no_timer_twice(venue: FakeVenue) -> None:
     one = Clocked()
-    loop = await begun(venue, one)
+    kernel = await begun(venue, one)
     venue.clock.advance(30_000)
-    await loop.cycle()
+    await kernel.cycle()
     venue.clock.go_back(60_000)
-    await loop.cycle()
+    await kernel.cycle()
     venue.clock.advance(60_000)
-    await loop.cycle()
+    await kernel.cycle()
     assert len(one.rung) == 1
-    assert loop.timers.next_ms == venue.clock.now_ms() + 30_000
+    assert kernel.timers.next_ms == venue.clock.now_ms() + 30_000
 
 
 async def test_a_machine_whose_clock_is_set_back_fires_no_timer_twice(
@@ -704,19 +710,19 @@ async def test_a_machine_whose_clock_is_set_back_fires_no_timer_twice(
     """A real service's time does not go back: where it tells none, the clock that did is this machine's, and what was ordered stands."""
     monkeypatch.setattr(venue.clock, "is_sandbox", False)
     one = Clocked()
-    loop = await begun(venue, one)
+    kernel = await begun(venue, one)
     venue.clock.advance(600_000)
-    await loop.cycle()
+    await kernel.cycle()
     rung = list(one.rung)
     assert rung
     venue.clock.go_back(300_000)
     for _ in range(10):
-        await loop.cycle()
+        await kernel.cycle()
         venue.clock.advance(30_000)
-    await loop.cycle()
+    await kernel.cycle()
     assert one.rung == rung
     venue.clock.advance(30_000)
-    await loop.cycle()
+    await kernel.cycle()
     assert len(one.rung) == len(rung) + 1
 
 
@@ -725,21 +731,23 @@ async def test_a_timer_that_raises_is_quarantined_and_stays_fired(venue: FakeVen
         def on_timer(self, view: View, timer: Timer) -> Iterable[Intent]:
             raise RuntimeError("a mistake")
 
-    loop = await begun(venue, Raises())
+    kernel = await begun(venue, Raises())
     venue.clock.advance(60_000)
-    await loop.cycle()
-    await loop.cycle()
-    assert str(loop.desk.seats[0].quarantined).startswith("alpha: RuntimeError: a mistake (test_many_strategies.py:")
+    await kernel.cycle()
+    await kernel.cycle()
+    assert str(kernel.strategy_host.instances[0].quarantined).startswith(
+        "alpha: RuntimeError: a mistake (test_many_strategies.py:"
+    )
 
 
 async def test_a_session_steps_at_the_next_timer(venue: FakeVenue) -> None:
-    loop = await begun(venue, Clocked())
-    assert loop.timers.next_ms is not None
+    kernel = await begun(venue, Clocked())
+    assert kernel.timers.next_ms is not None
     now = venue.clock.now_ms()
     bars = [Bar("BTC", now + 10_000 * n, 100, 100, 100, 100, 1.0) for n in range(1, 9)]
-    bar, _ = loop.decide_run(Series("BTC", "1m"), iter(bars), Calm(1.0, 200.0, now + DAY_MS))
+    bar, _ = kernel.decide_run(Series("BTC", "1m"), iter(bars), Calm(1.0, 200.0, now + DAY_MS))
     assert bar is not None
-    assert bar.at_ms == loop.timers.next_ms
+    assert bar.at_ms == kernel.timers.next_ms
 
 
 def test_instants_are_those_of_the_clock() -> None:
@@ -755,12 +763,12 @@ def test_instants_are_those_of_the_clock() -> None:
 
 async def test_the_direct_path_is_taken_only_when_the_service_is_known_to_keep_keys(venue: FakeVenue) -> None:
     a = Told("alpha")
-    loop = await begun(venue, a, path_of_orders="direct")
+    kernel = await begun(venue, a, path_of_orders="direct")
     for _ in range(2):
         a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
-        await minutes(loop, venue, "100")
+        await minutes(kernel, venue, "100")
     assert [call for call in venue.calls if call in ("plan", "confirm", "place")] == ["plan", "confirm", "place"]
-    assert [row["path"] for row in loop.journal.db["intents"].rows] == ["plan", "direct"]
+    assert [row["path"] for row in kernel.journal.db["intents"].rows] == ["plan", "direct"]
 
 
 async def test_who_looks_at_plans_is_shown_each_of_them_on_the_direct_path_too(venue: FakeVenue) -> None:
@@ -769,39 +777,39 @@ async def test_who_looks_at_plans_is_shown_each_of_them_on_the_direct_path_too(v
             return plan.size < 2
 
     a = Choosy("alpha")
-    loop = await begun(venue, a, path_of_orders="direct")
+    kernel = await begun(venue, a, path_of_orders="direct")
     for size in (1, 1, 3):
         a.wants = [Open("BTC", "long", size=size, bracket=STOP)]
-        await minutes(loop, venue, "100")
+        await minutes(kernel, venue, "100")
     assert [call for call in venue.calls if call in ("plan", "confirm", "place")] == ["plan", "confirm"] * 2 + ["plan"]
-    assert [row["code"] for row in loop.journal.db["intents"].rows] == [None, None, "vetoed"]
+    assert [row["code"] for row in kernel.journal.db["intents"].rows] == [None, None, "vetoed"]
 
 
 async def test_another_hands_close_is_booked_as_such(venue: FakeVenue) -> None:
     a = Told("alpha")
-    loop = await begun(venue, a)
+    kernel = await begun(venue, a)
     a.wants = [Open("BTC", "long", size=2, bracket=STOP)]
-    await minutes(loop, venue, "100")
+    await minutes(kernel, venue, "100")
     await venue.close("BTC", CloseRequest(size="1"), key="STRANGER")
-    await minutes(loop, venue, "110")
-    book = loop.books.of("alpha")
+    await minutes(kernel, venue, "110")
+    book = kernel.attribution.of("alpha")
     assert (book.shares[0].size, book.unrealized_usd) == (1, 10)
-    assert loop.books.of(FOREIGN).fills == 0
+    assert kernel.attribution.of(FOREIGN).fills == 0
 
 
 async def test_a_notice_of_a_fill_names_those_whose_fill_it_was(venue: FakeVenue) -> None:
     """Another hand in a strategy's market is not that strategy; what closes all of a shared position is everybody's."""
     a, b = Told("alpha"), Told("beta")
-    loop = await begun(venue, a, b, nets=True)
-    run: Any = SimpleNamespace(loop=loop)
-    loop.notices_of = partial(Supervisor._notices_of, run)
+    kernel = await begun(venue, a, b, nets=True)
+    run: Any = SimpleNamespace(kernel=kernel)
+    kernel.notices_of = partial(Supervisor._notices_of, run)
     a.wants, b.wants = [Open("BTC", "long", size=1, bracket=STOP)], [Open("BTC", "long", size=1, bracket=STOP)]
-    await minutes(loop, venue, "100")
+    await minutes(kernel, venue, "100")
     await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(100)), key="STRANGER")
-    await minutes(loop, venue, "100")
+    await minutes(kernel, venue, "100")
     await venue.close("BTC", CloseRequest(), key="STRANGER TOO")
-    await minutes(loop, venue, "100")
-    assert [strategy for kind, strategy in notices(loop) if kind.startswith("fill.")] == [
+    await minutes(kernel, venue, "100")
+    assert [strategy for kind, strategy in notices(kernel) if kind.startswith("fill.")] == [
         "alpha",
         "beta",
         "someone else",
@@ -816,12 +824,12 @@ async def test_an_entry_in_answer_to_the_very_fill_that_lost_too_much_is_refused
                 yield Open("BTC", "long", size=1, bracket=STOP)
 
     a = Again("alpha")
-    loop = await begun(venue, a, daily_loss_usd=Decimal(20))
+    kernel = await begun(venue, a, daily_loss_usd=Decimal(20))
     a.wants = [Open("BTC", "long", size=2, bracket=Bracket(stop_pct=10))]
-    await minutes(loop, venue, "100", "89")
+    await minutes(kernel, venue, "100", "89")
     assert venue.positions == {}
-    assert codes(loop) == [("alpha", "daily_loss")]
-    assert notices(loop).count(("strategy.daily_loss", "alpha")) == 1
+    assert codes(kernel) == [("alpha", "daily_loss")]
+    assert notices(kernel).count(("strategy.daily_loss", "alpha")) == 1
 
 
 @pytest.mark.parametrize("refusals", [0, 1], ids=["", "candles refused at first"])
@@ -829,60 +837,62 @@ async def test_a_day_that_began_while_it_was_down_counts_from_its_midnight(
     venue: FakeVenue, tmp_path: Path, refusals: int
 ) -> None:
     a = Told("alpha")
-    loop = await begun(venue, a, path=tmp_path / "j.db", daily_loss_usd=Decimal(15))
+    kernel = await begun(venue, a, path=tmp_path / "j.db", daily_loss_usd=Decimal(15))
     a.wants = [Open("BTC", "long", size=2, bracket=STOP)]
-    await minutes(loop, venue, "100", "104")
-    kill(loop)
+    await minutes(kernel, venue, "100", "104")
+    kill(kernel)
     venue.clock.set(START_MS + DAY_MS - 60_000)
     venue.minute(BTC="110")
     for _ in range(3):
         venue.minute(BTC="101")
     venue.faults = [Fault("candles", refused("not_found", "a gateway's page"), refusals)] * bool(refusals)
-    loop = await begun(venue, Told("alpha"), path=tmp_path / "j.db", daily_loss_usd=Decimal(15))
-    await loop.cycle()
-    assert loop.books.of("alpha").day_usd == -18, "from 110 at 00:00 to 101 now, for a size of 2"
-    assert loop.books.is_halted("alpha")
+    kernel = await begun(venue, Told("alpha"), path=tmp_path / "j.db", daily_loss_usd=Decimal(15))
+    await kernel.cycle()
+    assert kernel.attribution.of("alpha").day_usd == -18, "from 110 at 00:00 to 101 now, for a size of 2"
+    assert kernel.attribution.is_halted("alpha")
 
 
 async def before_midnight(venue: FakeVenue, stop: Bracket) -> Kernel:
     """A loop that holds 2 BTC, bought at 100, when the bar of 23:59 has closed."""
     a = Told("alpha")
-    loop = await begun(venue, a, daily_loss_usd=Decimal(30))
+    kernel = await begun(venue, a, daily_loss_usd=Decimal(30))
     a.wants = [Open("BTC", "long", size=2, bracket=stop)]
-    await minutes(loop, venue, "100")
+    await minutes(kernel, venue, "100")
     venue.clock.set(START_MS + DAY_MS - 2 * MINUTE_MS)
-    await minutes(loop, venue, "100")
+    await minutes(kernel, venue, "100")
     assert (venue.clock.now_ms(), venue.positions["BTC"].size) == (START_MS + DAY_MS - MINUTE_MS, 2)
-    return loop
+    return kernel
 
 
 @pytest.mark.parametrize("close", ["80", "120"])
 async def test_an_event_of_midnight_that_comes_before_its_bar_begins_the_day_at_the_price_of_that_bar(
     venue: FakeVenue, close: str
 ) -> None:
-    loop = await before_midnight(venue, STOP)
+    kernel = await before_midnight(venue, STOP)
     venue.minute(BTC=close)
     paid = {"side": "long", "size": "2", "oraclePx": close, "rate": "0", "amountUsd": "0"}
     venue._event("funding", "payment", "BTC", {**paid, "balanceUsd": str(venue.balance)})
-    await loop.cycle()
-    await minutes(loop, venue, close)
-    assert loop.books.day_ms == START_MS + DAY_MS
-    assert loop.books.of("alpha").day_usd == 0, "what the last bar of a day brought is that day's"
-    assert not loop.books.is_halted("alpha")
+    await kernel.cycle()
+    await minutes(kernel, venue, close)
+    assert kernel.attribution.day_ms == START_MS + DAY_MS
+    assert kernel.attribution.of("alpha").day_usd == 0, "what the last bar of a day brought is that day's"
+    assert not kernel.attribution.is_halted("alpha")
 
 
 async def test_what_a_service_that_was_away_over_midnight_tells_of_the_day_before_is_that_days(
     venue: FakeVenue,
 ) -> None:
-    loop = await before_midnight(venue, Bracket(stop_pct=20))
+    kernel = await before_midnight(venue, Bracket(stop_pct=20))
     (stop,) = venue.working.values()
     venue._touch(stop, Decimal(80))
     venue.faults = [Fault("events", refused("internal_error"), 10**9)]
-    await minutes(loop, venue, "80", "80")
-    assert loop.behind
-    assert loop.strategy_stopped("alpha", loop.now_ms()) is None, "for a loss of a day that is over nobody is stopped"
+    await minutes(kernel, venue, "80", "80")
+    assert kernel.behind
+    assert kernel.strategy_stopped("alpha", kernel.now_ms()) is None, (
+        "for a loss of a day that is over nobody is stopped"
+    )
     venue.faults = []
-    await minutes(loop, venue, "80")
-    assert (loop.behind, loop.books.day_ms) == (False, START_MS + DAY_MS)
-    book = loop.books.of("alpha")
+    await minutes(kernel, venue, "80")
+    assert (kernel.behind, kernel.attribution.day_ms) == (False, START_MS + DAY_MS)
+    book = kernel.attribution.of("alpha")
     assert (book.realized_usd, book.day_usd, book.is_halted) == (-40, 0, False)

@@ -9,7 +9,7 @@ from bot.venue import cron, ledger
 from bot.venue.events import Fill, GuardianMoved, OrderChanged
 from bot.venue.numbers import text_of
 from bot.venue.state import DAY_MS, GuardianSpec, Key, Rules
-from tests.builders import T0, Desk, code_of, dead_man, drawdown, e8, hold, market, order, trail
+from tests.builders import T0, VenueDriver, code_of, dead_man, drawdown, e8, hold, market, order, trail
 from tests.scenario import run
 
 # ── max_hold ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -79,17 +79,17 @@ def test_a_max_hold_needs_a_position_or_an_order_to_ride_on():
 
 
 def test_an_exit_that_works_already_is_not_doubled_by_a_max_hold():
-    desk = Desk((market(level_size=10**7, level_step=600_000), "100"))
+    venue = VenueDriver((market(level_size=10**7, level_step=600_000), "100"))
     for _ in range(2):
-        desk.place(order(size="1.5", allow_partial=True))
-    desk.arm(hold(60, "BTC"))
-    desk.arm(dead_man(60, "flatten"))
-    desk.wait(60_000)
-    exits = [t for t in desk.account.trades if t.kind == "guardian"]
+        venue.place(order(size="1.5", allow_partial=True))
+    venue.arm(hold(60, "BTC"))
+    venue.arm(dead_man(60, "flatten"))
+    venue.wait(60_000)
+    exits = [t for t in venue.account.trades if t.kind == "guardian"]
     assert len(exits) == 1
-    assert [g.spec.type for g in desk.account.guardians.values()] == ["dead_man_switch"]
-    desk.bar("BTC", "100", "100", "100", "100")
-    assert not desk.account.positions
+    assert [g.spec.type for g in venue.account.guardians.values()] == ["dead_man_switch"]
+    venue.bar("BTC", "100", "100", "100", "100")
+    assert not venue.account.positions
 
 
 # ── account_drawdown ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -111,29 +111,29 @@ def test_a_drawdown_fires_at_the_first_price_at_which_the_days_loss_is_reached()
 
 @pytest.mark.parametrize("come", ["jump", "move"])
 def test_what_rests_does_not_fill_below_a_floor_that_an_exit_at_work_has_found(come: str):
-    desk = Desk((market(level_size=10**7, level_step=600_000), "100"))
+    venue = VenueDriver((market(level_size=10**7, level_step=600_000), "100"))
     for _ in range(2):
-        desk.place(order(size="1.5", allow_partial=True))
-    desk.place(order(size="5", limit_px="90"))
-    desk.arm(drawdown("0.3", "cancel_orders"))
-    desk.arm(hold(60, "BTC"))
-    desk.jump("BTC", "100")
-    desk.wait(60_000)
-    assert [o.kind for o in desk.account.orders.values()] == ["limit", "close"]
-    events = getattr(desk, come)("BTC", "85") + desk.wait(0)
+        venue.place(order(size="1.5", allow_partial=True))
+    venue.place(order(size="5", limit_px="90"))
+    venue.arm(drawdown("0.3", "cancel_orders"))
+    venue.arm(hold(60, "BTC"))
+    venue.jump("BTC", "100")
+    venue.wait(60_000)
+    assert [o.kind for o in venue.account.orders.values()] == ["limit", "close"]
+    events = getattr(venue, come)("BTC", "85") + venue.wait(0)
     assert not [e for e in events if isinstance(e, Fill) and e.subtype == "entry"]
     assert [(e.kind, e.reason) for e in events if isinstance(e, OrderChanged)] == [("limit", "guardian")]
 
 
 def test_an_order_that_waits_opens_nothing_below_a_floor_that_the_one_before_it_has_found():
-    desk = Desk((market(taker_rate=1_000_000), "100"), rules=Rules(fill_at="next"))
-    desk.arm(drawdown("0.5", "block_opens"))
+    venue = VenueDriver((market(taker_rate=1_000_000), "100"), rules=Rules(fill_at="next"))
+    venue.arm(drawdown("0.5", "block_opens"))
     for size in ("60", "20"):
-        desk.place(order(size=size))
-    desk.jump("BTC", "100")
-    assert desk.position().size == e8("60")
-    assert desk.account.trades[-1].reason == "guardian"
-    assert [e.subtype for e in desk.wait(0)] == ["fired"]
+        venue.place(order(size=size))
+    venue.jump("BTC", "100")
+    assert venue.position().size == e8("60")
+    assert venue.account.trades[-1].reason == "guardian"
+    assert [e.subtype for e in venue.wait(0)] == ["fired"]
 
 
 def test_a_gap_through_the_floor_closes_at_the_open():
@@ -231,7 +231,7 @@ def test_the_day_starts_at_midnight_and_counts_what_is_unrealised():
 
 
 def test_a_latched_drawdown_is_released_at_midnight_and_armed_again():
-    desk = run("""
+    venue = run("""
         mark BTC 100
         drawdown 5%
         long BTC 100
@@ -246,10 +246,10 @@ def test_a_latched_drawdown_is_released_at_midnight_and_armed_again():
         move BTC 85.26                 || -
         move BTC 85                    | guardian 100 @ 85.25
     """)
-    (guardian,) = desk.account.guardians.values()
+    (guardian,) = venue.account.guardians.values()
     assert guardian.fire_count == 2
     assert guardian.deadline_ms == T0 + 2 * DAY_MS
-    assert text_of(desk.account.day_value) == "9500"
+    assert text_of(venue.account.day_value) == "9500"
 
 
 def test_block_opens_and_cancel_orders_leave_the_position_and_fire_once():
@@ -291,14 +291,14 @@ def test_a_drawdown_armed_after_the_loss_fires_at_once():
 
 
 def test_a_disarmed_drawdown_watches_no_more():
-    desk = run("""
+    venue = run("""
         mark BTC 100
         drawdown 5%
         long BTC 90
         disarm 1                       || disarmed account_drawdown user
         bar BTC 94 94 80 81            || -
     """)
-    assert desk.position().floor_level is None
+    assert venue.position().floor_level is None
 
 
 def test_the_tighter_of_two_drawdowns_fires_first_and_the_other_still_watches():
@@ -313,23 +313,23 @@ def test_the_tighter_of_two_drawdowns_fires_first_and_the_other_still_watches():
 
 
 def test_a_calm_band_ends_where_the_floor_may_be_reached():
-    desk = Desk((market(), "100"), (market("ETH"), "50"))
-    desk.arm(drawdown("5"))
-    desk.place(order(size="10"))
-    desk.place(order("ETH", -1, size="10"))
+    venue = VenueDriver((market(), "100"), (market("ETH"), "50"))
+    venue.arm(drawdown("5"))
+    venue.place(order(size="10"))
+    venue.place(order("ETH", -1, size="10"))
     # 500 USD above the floor, 250 for each position of ten.
     from bot.venue.quiet_band import band_of
 
-    assert band_of(desk.state, "BTC").lo == 75
-    assert band_of(desk.state, "ETH").hi == 75
-    assert band_of(desk.state, "BTC").until_ms <= T0 + DAY_MS
+    assert band_of(venue.state, "BTC").lo == 75
+    assert band_of(venue.state, "ETH").hi == 75
+    assert band_of(venue.state, "BTC").until_ms <= T0 + DAY_MS
 
 
 def test_an_account_with_nothing_has_nothing_to_lose():
-    desk = Desk((market(), "100"))
-    desk.do(c.ResetAccount("a", 0))
-    desk.arm(drawdown("1"))
-    assert desk.wait(2 * DAY_MS) == []
+    venue = VenueDriver((market(), "100"))
+    venue.do(c.ResetAccount("a", 0))
+    venue.arm(drawdown("1"))
+    assert venue.wait(2 * DAY_MS) == []
 
 
 # ── schedule ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -351,13 +351,13 @@ def test_a_schedule_acts_at_each_of_its_minutes_and_never_twice_in_one():
 
 
 def test_a_schedule_armed_in_its_minute_runs_at_the_next_one():
-    desk = Desk((market(), "100"))
-    armed = desk.arm(GuardianSpec("schedule", cron="* * * * *", action="cancel_orders")).answer
+    venue = VenueDriver((market(), "100"))
+    armed = venue.arm(GuardianSpec("schedule", cron="* * * * *", action="cancel_orders")).answer
     assert armed.deadline_ms == T0 + 60_000
 
 
 def test_a_scheduled_order_takes_the_ordinary_path():
-    desk = run("""
+    venue = run("""
         mark BTC 100
         schedule 5_*_*_*_* long BTC 1 stop 2% take 4% trail 1%
         wait 5m                        || fired schedule schedule, open 1 @ 100, armed stop_loss 98, armed take_profit 104, armed trailing_stop
@@ -366,15 +366,15 @@ def test_a_scheduled_order_takes_the_ordinary_path():
         position BTC                   | long 2 @ 100 1x
         bar BTC 100 105 100 105        | take_profit 2 @ 104
     """)
-    first = desk.account.trades[0]
+    first = venue.account.trades[0]
     assert (first.kind, first.guardian, first.source) == ("market", "grd_00001000000001", None)
-    fired = next(e for e in desk.account.events if isinstance(e, GuardianMoved) and e.subtype == "fired")
+    fired = next(e for e in venue.account.events if isinstance(e, GuardianMoved) and e.subtype == "fired")
     assert fired.trades == (first.id,)
     assert fired.next_deadline == T0 + 3_900_000
 
 
 def test_a_refused_scheduled_order_is_a_skipped_firing_with_its_code():
-    desk = run("""
+    venue = run("""
         mark BTC 100
         schedule 0_*_*_*_* long BTC 1
         schedule 30_*_*_*_* long BTC 1000
@@ -385,7 +385,7 @@ def test_a_refused_scheduled_order_is_a_skipped_firing_with_its_code():
         wait 30m                       || fired schedule skipped
         wait 30m                       | open 1 @ 100
     """)
-    codes = [e.code for e in desk.account.events if isinstance(e, GuardianMoved) and e.reason == "skipped"]
+    codes = [e.code for e in venue.account.events if isinstance(e, GuardianMoved) and e.reason == "skipped"]
     assert codes == ["limit_exceeded", "limit_exceeded", "insufficient_funds"]
 
 
@@ -430,41 +430,41 @@ def test_downtime_moves_no_max_hold_and_no_end_of_a_day():
 
 
 def test_a_scheduled_order_is_its_keys_order():
-    desk = Desk((market(), "100"))
+    venue = VenueDriver((market(), "100"))
     key = Key("k", "a", "k", "p", "d", ("trade",), T0, "key", max_exposure=e8("150"), expires_ms=T0 + 3 * 3_600_000)
-    desk.do(c.CreateKey(key))
+    venue.do(c.CreateKey(key))
     spec = GuardianSpec("schedule", cron="0 * * * *", order=order(size="1"))
-    desk.do(c.ArmGuardian("a", spec, key="k"))
-    desk.do(c.ArmGuardian("a", GuardianSpec("schedule", cron="1 * * * *", order=order(size="1")), key="k"))
-    desk.wait(3 * 3_600_000)
-    assert desk.do(c.RevokeKey("a", "k")).answer.key.revoked
-    desk.wait(3_600_000)
-    skipped = [e.code for e in desk.account.events if isinstance(e, GuardianMoved) and e.reason == "skipped"]
-    assert len([t for t in desk.account.trades if t.filled]) == 1
+    venue.do(c.ArmGuardian("a", spec, key="k"))
+    venue.do(c.ArmGuardian("a", GuardianSpec("schedule", cron="1 * * * *", order=order(size="1")), key="k"))
+    venue.wait(3 * 3_600_000)
+    assert venue.do(c.RevokeKey("a", "k")).answer.key.revoked
+    venue.wait(3_600_000)
+    skipped = [e.code for e in venue.account.events if isinstance(e, GuardianMoved) and e.reason == "skipped"]
+    assert len([t for t in venue.account.trades if t.filled]) == 1
     assert skipped[:3] == ["key_limit_exceeded", "key_limit_exceeded", "key_limit_exceeded"]
     assert skipped[-1] == "unauthorized"
 
 
 def test_a_scheduled_market_must_exist():
-    desk = Desk((market(), "100"))
-    assert code_of(desk.arm(GuardianSpec("schedule", cron="* * * * *", order=order("DOGE", size="1")))) == "not_found"
+    venue = VenueDriver((market(), "100"))
+    assert code_of(venue.arm(GuardianSpec("schedule", cron="* * * * *", order=order("DOGE", size="1")))) == "not_found"
 
 
 def test_a_schedule_that_rides_on_an_order_names_a_market_that_exists():
-    desk = Desk((market(), "100"))
+    venue = VenueDriver((market(), "100"))
     rides = GuardianSpec("schedule", cron="* * * * *", order=order("DOGE", size="1"))
     for limit in ({}, {"limit_px": "90"}):
-        refused = desk.place(order(size="1", guardians=(rides,), **limit)).answer
+        refused = venue.place(order(size="1", guardians=(rides,), **limit)).answer
         assert (refused.code, refused.message) == ("not_found", "guardians.0.orderTemplate.market: no market DOGE")
-    assert desk.account.guardians == {}
+    assert venue.account.guardians == {}
 
 
 def test_a_schedule_whose_market_is_not_there_any_more_is_skipped():
-    desk = Desk((market(), "100"))
-    armed = desk.arm(GuardianSpec("schedule", cron="* * * * *", order=order(size="1"))).answer
+    venue = VenueDriver((market(), "100"))
+    armed = venue.arm(GuardianSpec("schedule", cron="* * * * *", order=order(size="1"))).answer
     armed.spec.order.coin = "DOGE"
-    desk.wait(60_000)
-    fired = desk.account.events[-1]
+    venue.wait(60_000)
+    fired = venue.account.events[-1]
     assert (fired.reason, fired.code) == ("skipped", "not_found")
 
 
@@ -472,7 +472,7 @@ def test_a_schedule_whose_market_is_not_there_any_more_is_skipped():
 
 
 def test_a_kill_acts_at_once_and_blocks_until_it_is_lifted():
-    desk = run("""
+    venue = run("""
         mark BTC 100
         mark ETH 50
         long BTC 5 stop 2%
@@ -489,13 +489,13 @@ def test_a_kill_acts_at_once_and_blocks_until_it_is_lifted():
         disarm 1                       || disarmed kill_switch user
         long BTC 1                     | open 1 @ 100
     """)
-    assert {(t.kind, t.reason) for t in desk.account.trades if t.guardian} == {("kill", "kill")}
+    assert {(t.kind, t.reason) for t in venue.account.trades if t.guardian} == {("kill", "kill")}
 
 
 def test_a_kill_says_what_it_did():
-    desk = Desk((market(), "100"))
-    assert desk.do(c.Kill("a", flatten=True)).answer.trades == ()
-    other = Desk((market(), "100"))
+    venue = VenueDriver((market(), "100"))
+    assert venue.do(c.Kill("a", flatten=True)).answer.trades == ()
+    other = VenueDriver((market(), "100"))
     other.place(order(size="5"))
     resting = other.place(order(size="1", limit_px="90")).answer.trade
     killed = other.do(c.Kill("a", flatten=True))
@@ -505,30 +505,30 @@ def test_a_kill_says_what_it_did():
 
 
 def test_a_kill_is_not_refused_for_the_number_of_guardians():
-    desk = Desk((market(), "100"))
+    venue = VenueDriver((market(), "100"))
     for _ in range(100):
-        desk.arm(GuardianSpec("schedule", cron="0 0 1 1 *", action="cancel_orders"))
-    assert code_of(desk.arm(dead_man())) == "limit_exceeded"
-    assert not code_of(desk.do(c.Kill("a")))
-    assert not code_of(desk.do(c.Kill("a")))
-    assert len(desk.account.guardians) == 101
+        venue.arm(GuardianSpec("schedule", cron="0 0 1 1 *", action="cancel_orders"))
+    assert code_of(venue.arm(dead_man())) == "limit_exceeded"
+    assert not code_of(venue.do(c.Kill("a")))
+    assert not code_of(venue.do(c.Kill("a")))
+    assert len(venue.account.guardians) == 101
 
 
 def test_a_late_kill_is_refused():
-    desk = Desk((market(), "100"))
-    assert code_of(desk.do(c.Kill("a", expires_ms=T0 - 1))) == "idempotency_conflict"
-    assert not desk.account.guardians
+    venue = VenueDriver((market(), "100"))
+    assert code_of(venue.do(c.Kill("a", expires_ms=T0 - 1))) == "idempotency_conflict"
+    assert not venue.account.guardians
 
 
 def test_a_kill_goes_on_until_a_thin_book_has_taken_everything():
-    desk = Desk((market(level_size=10**7, level_step=600_000), "100"))
+    venue = VenueDriver((market(level_size=10**7, level_step=600_000), "100"))
     for _ in range(2):
-        desk.place(order(size="1.5", allow_partial=True))
-    desk.do(c.Kill("a", flatten=True))
-    assert desk.account.positions
-    assert desk.do(c.Kill("a", flatten=True)).answer.trades == ()  # The exit that works is enough.
-    desk.bar("BTC", "100", "100", "100", "100")
-    assert not desk.account.positions and not desk.account.orders
+        venue.place(order(size="1.5", allow_partial=True))
+    venue.do(c.Kill("a", flatten=True))
+    assert venue.account.positions
+    assert venue.do(c.Kill("a", flatten=True)).answer.trades == ()  # The exit that works is enough.
+    venue.bar("BTC", "100", "100", "100", "100")
+    assert not venue.account.positions and not venue.account.orders
 
 
 # ── Together ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -559,10 +559,10 @@ def test_an_inline_kill_acts_at_the_instant_of_the_fill():
 
 
 def test_an_inline_kill_lets_no_other_entry_fill_at_the_price_that_armed_it():
-    desk = Desk((market(), "100"))
-    desk.place(order(size="5", limit_px="99", guardians=(GuardianSpec("kill_switch"),)))
-    desk.place(order(size="5", limit_px="98"))
-    events = desk.jump("BTC", "95") + desk.wait(0)
+    venue = VenueDriver((market(), "100"))
+    venue.place(order(size="5", limit_px="99", guardians=(GuardianSpec("kill_switch"),)))
+    venue.place(order(size="5", limit_px="98"))
+    events = venue.jump("BTC", "95") + venue.wait(0)
     assert [e.size for e in events if isinstance(e, Fill)] == [e8("5")]
     assert [(e.guardian_type, e.subtype) for e in events if isinstance(e, GuardianMoved)] == [
         ("kill_switch", "armed"),
@@ -572,20 +572,20 @@ def test_an_inline_kill_lets_no_other_entry_fill_at_the_price_that_armed_it():
 
 
 def test_an_inline_kill_blocks_the_orders_that_wait_behind_it():
-    desk = Desk((market(), "100"), rules=Rules(fill_at="next"))
-    desk.place(order(size="5", guardians=(GuardianSpec("kill_switch"),)))
-    desk.place(order(size="5"))
-    desk.jump("BTC", "100")
-    assert desk.position().size == e8("5")
-    assert desk.account.trades[-1].reason == "guardian"
+    venue = VenueDriver((market(), "100"), rules=Rules(fill_at="next"))
+    venue.place(order(size="5", guardians=(GuardianSpec("kill_switch"),)))
+    venue.place(order(size="5"))
+    venue.jump("BTC", "100")
+    assert venue.position().size == e8("5")
+    assert venue.account.trades[-1].reason == "guardian"
 
 
 def test_several_by_the_clock_fire_in_the_order_of_the_table():
-    desk = Desk((market(), "100"))
-    desk.arm(GuardianSpec("schedule", cron="1 * * * *", action="cancel_orders"))
-    desk.place(order(size="1", guardians=(hold(60),)))
-    desk.arm(dead_man(60, "block_opens"))
-    fired = [e.guardian_type for e in desk.wait(60_000) if isinstance(e, GuardianMoved)]
+    venue = VenueDriver((market(), "100"))
+    venue.arm(GuardianSpec("schedule", cron="1 * * * *", action="cancel_orders"))
+    venue.place(order(size="1", guardians=(hold(60),)))
+    venue.arm(dead_man(60, "block_opens"))
+    fired = [e.guardian_type for e in venue.wait(60_000) if isinstance(e, GuardianMoved)]
     assert fired == ["dead_man_switch", "max_hold", "schedule"]
 
 
@@ -608,15 +608,15 @@ def test_a_liquidation_comes_before_a_drawdown_and_a_drawdown_before_a_stop():
 
 def test_a_price_fires_a_floor_at_midnight_by_the_new_day():
     """The day turns with the price of 00:00: what that price lost is the new day's start, not the old day's loss."""
-    desk = Desk((market(), "100"))
-    desk.arm(drawdown("5"))
-    desk.place(order(size="100"))
-    desk.now_ms = T0 + DAY_MS
-    assert [e for e in desk.jump("BTC", "90") if isinstance(e, GuardianMoved)] == []
-    desk.wait(0)
-    assert text_of(desk.account.day_value) == "9000"
-    assert [e for e in desk.jump("BTC", "85.51") if isinstance(e, GuardianMoved)] == []
-    assert [e.reason for e in desk.jump("BTC", "85.5") if isinstance(e, GuardianMoved)] == ["drawdown"]
+    venue = VenueDriver((market(), "100"))
+    venue.arm(drawdown("5"))
+    venue.place(order(size="100"))
+    venue.now_ms = T0 + DAY_MS
+    assert [e for e in venue.jump("BTC", "90") if isinstance(e, GuardianMoved)] == []
+    venue.wait(0)
+    assert text_of(venue.account.day_value) == "9000"
+    assert [e for e in venue.jump("BTC", "85.51") if isinstance(e, GuardianMoved)] == []
+    assert [e.reason for e in venue.jump("BTC", "85.5") if isinstance(e, GuardianMoved)] == ["drawdown"]
 
 
 def test_the_guardians_survive_a_restore_at_any_moment():
@@ -641,36 +641,36 @@ def test_the_guardians_survive_a_restore_at_any_moment():
 
 @pytest.mark.parametrize("spec", [dead_man(60), GuardianSpec("kill_switch")], ids=lambda s: s.type)
 def test_a_close_that_waits_for_the_next_price_is_no_entry(spec: GuardianSpec):
-    desk = Desk((market(), "100"), rules=Rules(fill_at="next"))
-    desk.place(order(size="5"))
-    desk.jump("BTC", "100")
-    desk.now_ms += 59_999
-    desk.close()
-    desk.place(order(size="1"))
-    desk.arm(spec)
-    events = desk.wait(60_000)
-    canceled = [e.kind for e in desk.account.events if isinstance(e, OrderChanged) and e.subtype == "canceled"]
+    venue = VenueDriver((market(), "100"), rules=Rules(fill_at="next"))
+    venue.place(order(size="5"))
+    venue.jump("BTC", "100")
+    venue.now_ms += 59_999
+    venue.close()
+    venue.place(order(size="1"))
+    venue.arm(spec)
+    events = venue.wait(60_000)
+    canceled = [e.kind for e in venue.account.events if isinstance(e, OrderChanged) and e.subtype == "canceled"]
     assert canceled == ["market"], events
-    desk.jump("BTC", "100")
-    assert not desk.account.positions
+    venue.jump("BTC", "100")
+    assert not venue.account.positions
 
 
 def test_an_armed_child_names_the_trade_of_its_entry_everywhere():
-    desk = Desk((market(), "100"))
-    trade = desk.place(order(size="5", stop="2%", take="4%")).answer.trade
-    assert {o.trade for o in desk.account.orders.values()} == {trade.id}
-    desk.do(c.CancelCoin("a", "BTC"))
-    said = {e.trade for e in desk.account.events if isinstance(e, OrderChanged)}
+    venue = VenueDriver((market(), "100"))
+    trade = venue.place(order(size="5", stop="2%", take="4%")).answer.trade
+    assert {o.trade for o in venue.account.orders.values()} == {trade.id}
+    venue.do(c.CancelCoin("a", "BTC"))
+    said = {e.trade for e in venue.account.events if isinstance(e, OrderChanged)}
     assert said == {trade.id}
 
 
 def test_a_trail_of_an_r_and_a_drawdown_leave_each_other_alone():
-    desk = Desk((market(), "100"))
-    desk.arm(drawdown("50"))
-    desk.place(order(size="10", stop="98"))
-    desk.arm(trail("1r", coin="BTC"))
-    desk.move("BTC", "104")
-    desk.jump("BTC", "101")
-    assert [t.kind for t in desk.account.trades] == ["market", "guardian"]
-    assert ledger.account_value(desk.state, desk.account) == desk.account.balance
+    venue = VenueDriver((market(), "100"))
+    venue.arm(drawdown("50"))
+    venue.place(order(size="10", stop="98"))
+    venue.arm(trail("1r", coin="BTC"))
+    venue.move("BTC", "104")
+    venue.jump("BTC", "101")
+    assert [t.kind for t in venue.account.trades] == ["market", "guardian"]
+    assert ledger.account_value(venue.state, venue.account) == venue.account.balance
     assert cron.next_run(cron.parse("0 0 * * *"), T0) == T0

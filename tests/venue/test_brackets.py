@@ -7,7 +7,7 @@ import pytest
 from bot.venue import commands as c
 from bot.venue import pages
 from bot.venue.state import Rules
-from tests.builders import Desk, e8, market, order
+from tests.builders import VenueDriver, e8, market, order
 from tests.scenario import run
 
 SL_FIRST = Rules(paths="sl_first")
@@ -76,34 +76,34 @@ def test_a_stop_pays_the_spread_and_the_taker_fee():
 
 
 def test_a_stop_that_the_book_fills_in_parts_goes_on_until_the_position_is_gone():
-    desk = Desk(
+    venue = VenueDriver(
         (market(level_size=10**7, level_step=600_000), "100")
     )  # 0.1 a level, 60 bps apart: ten per cent hold 17 levels.
-    desk.place(order(size="1.5", stop="95", allow_partial=True))
-    desk.place(order(size="1.5", allow_partial=True))
-    held = desk.position().size
+    venue.place(order(size="1.5", stop="95", allow_partial=True))
+    venue.place(order(size="1.5", allow_partial=True))
+    held = venue.position().size
     assert held > 17 * 10**7
-    desk.bar("BTC", "96", "96", "94.9", "94.9")
-    assert not desk.account.positions and not desk.account.orders
-    trade = desk.account.trades[-1]
+    venue.bar("BTC", "96", "96", "94.9", "94.9")
+    assert not venue.account.positions and not venue.account.orders
+    trade = venue.account.trades[-1]
     assert (trade.kind, trade.filled, trade.status) == ("stop_loss", held, "done")
 
 
 def test_what_is_added_while_a_stop_works_is_closed_by_it_too_and_never_left_without_one():
-    desk = Desk((market(level_size=10**7, level_step=600_000), "100"))
-    desk.place(order(size="1.5", stop="95", allow_partial=True))
-    desk.place(order(size="1.5", allow_partial=True))
-    desk.move("BTC", "94.9")
-    stop = desk.account.orders[desk.position().stop_oid]
+    venue = VenueDriver((market(level_size=10**7, level_step=600_000), "100"))
+    venue.place(order(size="1.5", stop="95", allow_partial=True))
+    venue.place(order(size="1.5", allow_partial=True))
+    venue.move("BTC", "94.9")
+    stop = venue.account.orders[venue.position().stop_oid]
     assert stop.status == "working"
-    left = desk.position().size
-    desk.place(order(size="0.3", allow_partial=True, require_protection=True))
-    assert desk.position().size > left
-    assert stop.size - stop.filled == desk.position().size
-    trade = pages.trade_of(desk.account, stop.trade)
+    left = venue.position().size
+    venue.place(order(size="0.3", allow_partial=True, require_protection=True))
+    assert venue.position().size > left
+    assert stop.size - stop.filled == venue.position().size
+    trade = pages.trade_of(venue.account, stop.trade)
     assert trade.size == stop.size
-    desk.bar("BTC", "94.9", "94.9", "94.9", "94.9")
-    assert not desk.account.positions and not desk.account.orders
+    venue.bar("BTC", "94.9", "94.9", "94.9", "94.9")
+    assert not venue.account.positions and not venue.account.orders
     assert (trade.filled, trade.status) == (trade.size, "done")
 
 
@@ -369,7 +369,7 @@ def test_a_target_at_a_gapped_open_fills_even_when_the_stop_lies_ahead():
 
 
 def test_a_refused_bracket_says_which_side_it_missed():
-    refused = Desk((market(), "100")).place(order(size="1", stop="101")).answer
+    refused = VenueDriver((market(), "100")).place(order(size="1", stop="101")).answer
     assert refused.code == "invalid_input" and "wrong side" in refused.message
     assert refused.details["fields"][0]["field"] == "bracket.stopLoss"
 
@@ -388,17 +388,17 @@ def test_a_new_bracket_gives_the_position_a_new_r():
 @pytest.mark.parametrize("limit", [False, True], ids=["market", "limit that crosses"])
 @pytest.mark.parametrize("held", [0, 1, -1], ids=["flat", "added", "flipped"])
 def test_a_plan_shows_the_very_levels_that_are_armed(side: int, limit: bool, held: int):
-    desk = Desk((market(half_spread=30_000, level_size=e8("0.03"), level_step=20_000), "97531"))
+    venue = VenueDriver((market(half_spread=30_000, level_size=e8("0.03"), level_step=20_000), "97531"))
     if held:
-        desk.place(order(side=side * held, size="0.05"))
+        venue.place(order(side=side * held, size="0.05"))
     spec = order(side=side, size="0.1", leverage=3, stop="1.2345%", take="1.777r", acknowledge_leverage_change=True)
     if limit:  # Its price lies a third of the stop's distance beyond the book.
         spec.type, spec.limit_px = "limit", e8("97931" if side > 0 else "97131")
-    plan = desk.do(c.StorePlan("a", spec, "t", 60_000)).answer
-    desk.place(spec)
-    position = desk.position()
-    assert plan.bracket.stop.px == desk.account.orders[position.stop_oid].trigger_px
-    assert plan.bracket.target.px == desk.account.orders[position.target_oid].trigger_px
+    plan = venue.do(c.StorePlan("a", spec, "t", 60_000)).answer
+    venue.place(spec)
+    position = venue.position()
+    assert plan.bracket.stop.px == venue.account.orders[position.stop_oid].trigger_px
+    assert plan.bracket.target.px == venue.account.orders[position.target_oid].trigger_px
 
 
 def test_a_limit_that_crosses_is_judged_from_where_it_fills():

@@ -7,7 +7,7 @@ import pytest
 from bot.venue import commands as c
 from bot.venue.numbers import E8
 from bot.venue.open_orders import OrderCanceled
-from tests.builders import Desk, code_of, dead_man, e8, market, order, trail
+from tests.builders import VenueDriver, code_of, dead_man, e8, market, order, trail
 from tests.scenario import run
 
 
@@ -56,11 +56,11 @@ def test_a_part_under_ten_dollars_is_refused_and_the_whole_always_goes():
     ids=["size", "usd", "fraction"],
 )
 def test_the_way_out_of_a_small_close_is_said_as_the_close_was(part: dict[str, int], fix: dict[str, str]):
-    desk = Desk((market(), "99.999"))
-    desk.place(order(size="3"))
-    refused = desk.close(**part).answer
+    venue = VenueDriver((market(), "99.999"))
+    venue.place(order(size="3"))
+    refused = venue.close(**part).answer
     assert (refused.code, refused.fix) == ("below_min_notional", fix)
-    closed = desk.close(**{name: e8(fix["value"]) for name in part}).answer
+    closed = venue.close(**{name: e8(fix["value"]) for name in part}).answer
     assert closed.trade.filled == e8("0.10001")
 
 
@@ -93,13 +93,13 @@ def test_a_close_outside_its_bound_is_refused():
 
 
 def test_a_close_pays_no_attention_to_caps_and_guardians():
-    desk = Desk((market(), "100"))
-    desk.place(order(size="5"))
-    desk.do(c.ChangeSettings("a", e8("1"), e8("1")))
-    desk.arm(dead_man(60, "block_opens"))
-    desk.wait(60_000)
-    assert code_of(desk.place(order(size="1"))) == "limit_exceeded"
-    assert code_of(desk.close()) == ""
+    venue = VenueDriver((market(), "100"))
+    venue.place(order(size="5"))
+    venue.do(c.ChangeSettings("a", e8("1"), e8("1")))
+    venue.arm(dead_man(60, "block_opens"))
+    venue.wait(60_000)
+    assert code_of(venue.place(order(size="1"))) == "limit_exceeded"
+    assert code_of(venue.close()) == ""
 
 
 def test_canceling_a_coin_takes_stops_and_targets_too():
@@ -116,51 +116,51 @@ def test_canceling_a_coin_takes_stops_and_targets_too():
     """)
 
 
-def canceled(desk: Desk, command: c.Command) -> OrderCanceled:
-    answer = desk.do(command).answer
+def canceled(venue: VenueDriver, command: c.Command) -> OrderCanceled:
+    answer = venue.do(command).answer
     assert isinstance(answer, OrderCanceled)
     return answer
 
 
 def test_a_cancel_says_whether_the_position_has_a_stop_left():
-    desk = Desk((market(), "100"))
-    desk.place(order(size="5", stop="98", take="104"))
-    desk.place(order(size="1", limit_px="90"))
-    position, number = desk.position(), desk.account.number * 1_000_000_000
-    resting = next(iter(desk.account.resting))
-    assert canceled(desk, c.CancelOrder("a", str(number + resting))).unprotected is False
-    assert canceled(desk, c.CancelOrder("a", str(number + position.target_oid))).unprotected is False
-    assert canceled(desk, c.CancelOrder("a", str(number + position.stop_oid))).unprotected is True
-    desk.arm(trail("1%", coin="BTC"))
-    assert canceled(desk, c.CancelCoin("a", "BTC")).unprotected is False
+    venue = VenueDriver((market(), "100"))
+    venue.place(order(size="5", stop="98", take="104"))
+    venue.place(order(size="1", limit_px="90"))
+    position, number = venue.position(), venue.account.number * 1_000_000_000
+    resting = next(iter(venue.account.resting))
+    assert canceled(venue, c.CancelOrder("a", str(number + resting))).unprotected is False
+    assert canceled(venue, c.CancelOrder("a", str(number + position.target_oid))).unprotected is False
+    assert canceled(venue, c.CancelOrder("a", str(number + position.stop_oid))).unprotected is True
+    venue.arm(trail("1%", coin="BTC"))
+    assert canceled(venue, c.CancelCoin("a", "BTC")).unprotected is False
 
 
 def test_an_exit_that_is_taken_away_at_work_is_canceled_and_says_by_what():
     for ends, reason in ((c.CancelCoin("a", "BTC"), "user"), (c.ClosePosition("a", "BTC"), "position_closed")):
-        desk = Desk((market(level_size=10**7, level_step=600_000), "100"))
+        venue = VenueDriver((market(level_size=10**7, level_step=600_000), "100"))
         for size in ("1.5", "0.3"):
-            desk.place(order(size=size, stop="95", allow_partial=True))
-        desk.move("BTC", "94.9")
-        assert desk.account.orders[desk.position().stop_oid].status == "working"
-        desk.do(ends)
-        stop = next(trade for trade in desk.account.trades if trade.kind == "stop_loss")
+            venue.place(order(size=size, stop="95", allow_partial=True))
+        venue.move("BTC", "94.9")
+        assert venue.account.orders[venue.position().stop_oid].status == "working"
+        venue.do(ends)
+        stop = next(trade for trade in venue.account.trades if trade.kind == "stop_loss")
         assert (stop.status, stop.reason, stop.fill_status()) == ("canceled", reason, "partial")
 
 
 def test_canceling_nothing_is_an_answer_by_coin_and_not_found_by_order():
-    desk = Desk((market(), "100"))
-    assert canceled(desk, c.CancelCoin("a", "BTC")).oids == ()
+    venue = VenueDriver((market(), "100"))
+    assert canceled(venue, c.CancelCoin("a", "BTC")).oids == ()
     for oid in ("1", "1000000001", "x", "-1", "²", ""):
-        assert code_of(desk.do(c.CancelOrder("a", oid))) == "not_found"
-    assert code_of(desk.do(c.CancelCoin("a", "DOGE"))) == "not_found"
+        assert code_of(venue.do(c.CancelOrder("a", oid))) == "not_found"
+    assert code_of(venue.do(c.CancelCoin("a", "DOGE"))) == "not_found"
 
 
 def test_another_accounts_order_is_not_found():
-    desk = Desk((market(), "100"))
-    desk.do(c.OpenAccount("b", "0x" + "1" * 40, None, 10_000 * E8))
-    desk.do(c.PlaceOrder("b", order(size="1", limit_px="90")))
-    assert code_of(desk.do(c.CancelOrder("a", "2000000001"))) == "not_found"
-    assert desk.state.accounts["b"].orders
+    venue = VenueDriver((market(), "100"))
+    venue.do(c.OpenAccount("b", "0x" + "1" * 40, None, 10_000 * E8))
+    venue.do(c.PlaceOrder("b", order(size="1", limit_px="90")))
+    assert code_of(venue.do(c.CancelOrder("a", "2000000001"))) == "not_found"
+    assert venue.state.accounts["b"].orders
 
 
 def test_a_canceled_entry_gives_back_what_it_reserved():

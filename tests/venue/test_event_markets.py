@@ -14,7 +14,7 @@ from bot.venue.book import book
 from bot.venue.events import FundingPaid, Liquidated, OrderChanged, Settled
 from bot.venue.state import MarketSpec
 from bot.venue.suggestion import Suggestion, suggest
-from tests.builders import HOUR_MS, T0, Desk, code_of, e8, market, order, trail
+from tests.builders import HOUR_MS, T0, VenueDriver, code_of, e8, market, order, trail
 
 COIN = "event:RAIN"
 
@@ -27,16 +27,16 @@ def shares(**over: Any) -> MarketSpec:
     return market(COIN, **{**plain, **over})
 
 
-def desk_at(px: str = "0.4", **over: Any) -> Desk:
-    return Desk((shares(**over), px))
+def desk_at(px: str = "0.4", **over: Any) -> VenueDriver:
+    return VenueDriver((shares(**over), px))
 
 
-def settled(desk: Desk, px: str | None = None) -> list[Any]:
+def settled(venue: VenueDriver, px: str | None = None) -> list[Any]:
     """What happens at the end, with the outcome told before when there is one."""
     if px is not None:
-        desk.do(c.SetMarket(COIN, outcome_px=e8(px)))
-    desk.now_ms = T0 + HOUR_MS
-    return list(desk.do(c.Pulse()).events)
+        venue.do(c.SetMarket(COIN, outcome_px=e8(px)))
+    venue.now_ms = T0 + HOUR_MS
+    return list(venue.do(c.Pulse()).events)
 
 
 @pytest.mark.parametrize(
@@ -52,70 +52,70 @@ def settled(desk: Desk, px: str | None = None) -> list[Any]:
 )
 def test_a_share_is_paid_at_once_and_pays_its_outcome(side: int, cost: str, outcome: str, realized: str) -> None:
     """The figures of venue.md 2.14: 100 shares at 0.40, fee 100 * 0.07 * 0.24 = 1.68."""
-    desk = desk_at()
-    desk.place(order(COIN, side, size="100"))
-    held = desk.position(COIN)
-    assert (held.margin, desk.account.fees) == (e8(cost), e8("1.68"))
-    assert desk.account.balance == e8("10000") - e8(cost) - e8("1.68")
-    assert ledger.account_value(desk.state, desk.account) == e8("10000") - e8("1.68")
-    assert ledger.liquidation_px(desk.state, held) is None
-    last = settled(desk, outcome)[-1]
+    venue = desk_at()
+    venue.place(order(COIN, side, size="100"))
+    held = venue.position(COIN)
+    assert (held.margin, venue.account.fees) == (e8(cost), e8("1.68"))
+    assert venue.account.balance == e8("10000") - e8(cost) - e8("1.68")
+    assert ledger.account_value(venue.state, venue.account) == e8("10000") - e8("1.68")
+    assert ledger.liquidation_px(venue.state, held) is None
+    last = settled(venue, outcome)[-1]
     assert isinstance(last, Settled)
     assert (last.outcome_px, last.realized, last.fee) == (e8(outcome), e8(realized), 0)
     assert last.payout == e8(cost) + e8(realized)
-    assert desk.account.balance == e8("10000") - e8("1.68") + e8(realized)
-    assert not desk.account.positions
+    assert venue.account.balance == e8("10000") - e8("1.68") + e8(realized)
+    assert not venue.account.positions
 
 
 @pytest.mark.parametrize("side", [1, -1])
 @pytest.mark.parametrize("px", ["0.03", "0.97"])
 def test_a_flatten_closes_a_share_at_any_price_across_a_wide_spread(side: int, px: str) -> None:
-    desk = desk_at(px, half_spread=500_000, level_step=300_000, level_size=e8("600"), level_growth=25_000_000)
-    desk.place(order(COIN, side, size="500"))
-    desk.do(c.Kill("a", flatten=True))
-    assert not desk.account.positions
+    venue = desk_at(px, half_spread=500_000, level_step=300_000, level_size=e8("600"), level_growth=25_000_000)
+    venue.place(order(COIN, side, size="500"))
+    venue.do(c.Kill("a", flatten=True))
+    assert not venue.account.positions
 
 
 def test_a_stop_of_a_cheap_share_fills_across_a_wide_spread() -> None:
-    desk = desk_at("0.03", half_spread=500_000, level_step=300_000, level_size=e8("600"), level_growth=25_000_000)
-    desk.place(order(COIN, -1, size="500", stop="0.04"))
-    desk.move(COIN, "0.041")
-    assert not desk.account.positions
+    venue = desk_at("0.03", half_spread=500_000, level_step=300_000, level_size=e8("600"), level_growth=25_000_000)
+    venue.place(order(COIN, -1, size="500", stop="0.04"))
+    venue.move(COIN, "0.041")
+    assert not venue.account.positions
 
 
 def test_the_largest_order_in_usd_that_turns_shares_passes_across_several_levels() -> None:
-    desk = desk_at("0.4", half_spread=500_000, level_step=300_000, level_size=e8("600"), level_growth=25_000_000)
-    desk.place(order(COIN, 1, size="500"))
-    desk.do(c.ChangeSettings("a", e8("921"), None))
-    refused = desk.place(order(COIN, -1, usd="4000")).answer
+    venue = desk_at("0.4", half_spread=500_000, level_step=300_000, level_size=e8("600"), level_growth=25_000_000)
+    venue.place(order(COIN, 1, size="500"))
+    venue.do(c.ChangeSettings("a", e8("921"), None))
+    refused = venue.place(order(COIN, -1, usd="4000")).answer
     assert isinstance(refused, Refusal) and refused.details == {"cap": "maxTradeUsd"} and refused.fix is not None
-    placed = desk.place(order(COIN, -1, usd=refused.fix["value"])).answer
+    placed = venue.place(order(COIN, -1, usd=refused.fix["value"])).answer
     assert not isinstance(placed, Refusal)
-    assert e8("900") < desk.position(COIN).margin <= e8("921")
+    assert e8("900") < venue.position(COIN).margin <= e8("921")
 
 
 @pytest.mark.parametrize("side", [1, -1])
 def test_a_plan_across_several_levels_is_worth_what_they_cost_to_the_last_digit(side: int) -> None:
-    desk = desk_at("0.6", half_spread=500_000, level_step=300_000, level_size=e8("600"), level_growth=25_000_000)
-    plan = desk.do(c.StorePlan("a", order(COIN, side, size="6309"), "t", 60_000)).answer
-    desk.do(c.ConfirmPlan("a", "t"))
-    assert plan.notional == plan.margin == desk.position(COIN).margin
-    out = desk.do(c.StorePlan("a", order(COIN, -side, size="1301"), "u", 60_000)).answer
-    closed = desk.do(c.ConfirmPlan("a", "u")).answer.trade
+    venue = desk_at("0.6", half_spread=500_000, level_step=300_000, level_size=e8("600"), level_growth=25_000_000)
+    plan = venue.do(c.StorePlan("a", order(COIN, side, size="6309"), "t", 60_000)).answer
+    venue.do(c.ConfirmPlan("a", "t"))
+    assert plan.notional == plan.margin == venue.position(COIN).margin
+    out = venue.do(c.StorePlan("a", order(COIN, -side, size="1301"), "u", 60_000)).answer
+    closed = venue.do(c.ConfirmPlan("a", "u")).answer.trade
     assert out.notional == (closed.filled_notional if side > 0 else closed.filled - closed.filled_notional)
 
 
 def test_a_yes_and_a_no_are_worth_exactly_one_at_all_times() -> None:
-    desk = desk_at()
-    desk.do(c.OpenAccount("b", "0x" + "1" * 40, None, e8("10000")))
-    desk.place(order(COIN, 1, size="100"))
-    desk.do(c.PlaceOrder("b", order(COIN, -1, size="100")))
-    yes, no = desk.state.accounts["a"], desk.state.accounts["b"]
+    venue = desk_at()
+    venue.do(c.OpenAccount("b", "0x" + "1" * 40, None, e8("10000")))
+    venue.place(order(COIN, 1, size="100"))
+    venue.do(c.PlaceOrder("b", order(COIN, -1, size="100")))
+    yes, no = venue.state.accounts["a"], venue.state.accounts["b"]
     for px in ("0.001", "0.37", "0.999"):
-        desk.do(c.PricePoint(COIN, e8(px)))
+        venue.do(c.PricePoint(COIN, e8(px)))
         value = sum(a.positions[COIN].margin + a.positions[COIN].pnl(e8(px)) for a in (yes, no))
         assert value == e8("100")
-    settled(desk, "0.3")
+    settled(venue, "0.3")
     assert yes.balance + no.balance == e8("20000") - 2 * e8("1.68")
 
 
@@ -126,10 +126,10 @@ def test_leverage_is_one_only() -> None:
 
 
 def test_usd_is_what_is_spent_on_either_side() -> None:
-    desk = desk_at()
-    desk.place(order(COIN, -1, usd="60"))
-    assert (desk.position(COIN).size, desk.position(COIN).margin) == (e8("100"), e8("60"))
-    refused = desk.place(order(COIN, -1, usd="6000000")).answer
+    venue = desk_at()
+    venue.place(order(COIN, -1, usd="60"))
+    assert (venue.position(COIN).size, venue.position(COIN).margin) == (e8("100"), e8("60"))
+    refused = venue.place(order(COIN, -1, usd="6000000")).answer
     assert isinstance(refused, Refusal)
     assert refused.code == "insufficient_funds"
 
@@ -151,88 +151,88 @@ def test_a_limit_lies_on_the_grid_between_zero_and_one(px: str, fix: str) -> Non
 
 
 def test_brackets_in_percent_are_clamped_between_zero_and_one() -> None:
-    desk = desk_at("0.9")
-    desk.place(order(COIN, 1, size="100", stop="10%", take="50%"))
-    triggers = sorted(o.trigger_px or 0 for o in desk.account.orders.values())
+    venue = desk_at("0.9")
+    venue.place(order(COIN, 1, size="100", stop="10%", take="50%"))
+    triggers = sorted(o.trigger_px or 0 for o in venue.account.orders.values())
     assert triggers == [e8("0.81"), e8("0.999")]
 
 
 def test_a_stop_sells_the_shares_and_a_flip_buys_the_other_side() -> None:
-    desk = desk_at("0.5", taker_rate=0)
-    desk.place(order(COIN, 1, size="100", stop="20%"))
-    desk.do(c.PricePoint(COIN, e8("0.4")))
-    assert not desk.account.positions
-    assert desk.account.balance == e8("9990")
-    desk.place(order(COIN, 1, size="100"))
-    desk.place(order(COIN, -1, size="150"))
-    held = desk.position(COIN)
+    venue = desk_at("0.5", taker_rate=0)
+    venue.place(order(COIN, 1, size="100", stop="20%"))
+    venue.do(c.PricePoint(COIN, e8("0.4")))
+    assert not venue.account.positions
+    assert venue.account.balance == e8("9990")
+    venue.place(order(COIN, 1, size="100"))
+    venue.place(order(COIN, -1, size="150"))
+    held = venue.position(COIN)
     assert (held.side, held.size, held.margin) == (-1, e8("50"), e8("30"))
-    assert desk.account.balance == e8("9960")
+    assert venue.account.balance == e8("9960")
 
 
 def test_neither_funding_nor_liquidation_reaches_a_paid_share() -> None:
-    desk = desk_at(expires_ms=T0 + 30 * HOUR_MS)
-    desk.place(order(COIN, 1, usd="9000"))
-    desk.now_ms += 5 * HOUR_MS
-    events = list(desk.do(c.Pulse()).events) + list(desk.do(c.PricePoint(COIN, e8("0.001"))).events)
+    venue = desk_at(expires_ms=T0 + 30 * HOUR_MS)
+    venue.place(order(COIN, 1, usd="9000"))
+    venue.now_ms += 5 * HOUR_MS
+    events = list(venue.do(c.Pulse()).events) + list(venue.do(c.PricePoint(COIN, e8("0.001"))).events)
     assert not [e for e in events if isinstance(e, FundingPaid | Liquidated)]
-    assert COIN in desk.account.positions
+    assert COIN in venue.account.positions
 
 
 def test_a_loss_never_exceeds_the_cost_whatever_else_is_held() -> None:
-    desk = Desk((shares(taker_rate=0), "0.4"), (market("BTC"), "100"), cash="1000")
-    desk.place(order("BTC", 1, usd="1000", leverage=5))
-    desk.place(order(COIN, 1, usd="500"))
-    watch = desk.position("BTC").liquidation_level
+    venue = VenueDriver((shares(taker_rate=0), "0.4"), (market("BTC"), "100"), cash="1000")
+    venue.place(order("BTC", 1, usd="1000", leverage=5))
+    venue.place(order(COIN, 1, usd="500"))
+    watch = venue.position("BTC").liquidation_level
     assert watch is not None
-    settled(desk, "0")
-    assert desk.account.balance == e8("500")
-    desk.do(c.PricePoint("BTC", watch - 1))
-    assert "BTC" not in desk.account.positions  # The cost of the shares no longer stood behind it.
+    settled(venue, "0")
+    assert venue.account.balance == e8("500")
+    venue.do(c.PricePoint("BTC", watch - 1))
+    assert "BTC" not in venue.account.positions  # The cost of the shares no longer stood behind it.
 
 
 def test_settlement_cancels_what_rests_and_closes_the_market() -> None:
-    desk = desk_at()
-    desk.place(order(COIN, 1, size="100", stop="10%", take="20%", guardians=(trail("5%"),)))
-    desk.place(order(COIN, 1, size="100", limit_px="0.2"))
-    events = settled(desk)
+    venue = desk_at()
+    venue.place(order(COIN, 1, size="100", stop="10%", take="20%", guardians=(trail("5%"),)))
+    venue.place(order(COIN, 1, size="100", limit_px="0.2"))
+    events = settled(venue)
     assert {e.reason for e in events if isinstance(e, OrderChanged)} == {"settled"}
     assert [type(e) for e in events].count(Settled) == 1
-    account, listed = desk.account, desk.state.markets[COIN]
+    account, listed = venue.account, venue.state.markets[COIN]
     assert not account.orders
     assert not account.guardians
     assert account.reserved == 0
     assert (listed.status, listed.outcome_px, book(listed)) == ("settled", 0, ([], []))  # 0.4 is nearer to No.
     assert account.trades[-1].kind == "settlement"
-    for refused in (desk.place(order(COIN, 1, size="100")).answer, desk.do(c.ClosePosition("a", COIN)).answer):
+    for refused in (venue.place(order(COIN, 1, size="100")).answer, venue.do(c.ClosePosition("a", COIN)).answer):
         assert isinstance(refused, Refusal)
         assert refused.code in ("market_closed", "not_found")
-    assert desk.state.markets[COIN].status == "settled"
+    assert venue.state.markets[COIN].status == "settled"
 
 
 def test_settlement_falls_due_at_its_instant_and_once() -> None:
-    desk = desk_at()
-    desk.place(order(COIN, 1, size="100"))
-    desk.now_ms = T0 + HOUR_MS - 1
-    assert not desk.do(c.Pulse()).events
-    desk.now_ms += 10 * HOUR_MS
-    events = desk.do(c.Pulse()).events
+    venue = desk_at()
+    venue.place(order(COIN, 1, size="100"))
+    venue.now_ms = T0 + HOUR_MS - 1
+    assert not venue.do(c.Pulse()).events
+    venue.now_ms += 10 * HOUR_MS
+    events = venue.do(c.Pulse()).events
     assert [(type(e), e.ts) for e in events] == [(Settled, T0 + HOUR_MS)]
-    assert not desk.do(c.Pulse()).events
+    assert not venue.do(c.Pulse()).events
 
 
 def test_a_settled_venue_survives_its_snapshot() -> None:
-    desk = Desk((shares(), "0.4"), way="stored")
-    desk.place(order(COIN, 1, size="100"))
-    settled(desk, "1")
-    assert codec.digest(codec.loads(codec.dumps(desk.state))) == codec.digest(desk.state)
-    assert format_e8(desk.account.balance) == "10058.32"
+    venue = VenueDriver((shares(), "0.4"), way="stored")
+    venue.place(order(COIN, 1, size="100"))
+    settled(venue, "1")
+    assert codec.digest(codec.loads(codec.dumps(venue.state))) == codec.digest(venue.state)
+    assert format_e8(venue.account.balance) == "10058.32"
 
 
 def test_the_book_of_an_event_is_never_beyond_its_ends() -> None:
     for px in ("0.001", "0.5", "0.999"):
-        desk = desk_at(px, half_spread=500_000, level_step=2_000_000, level_size=e8("1000"))
-        bids, asks = book(desk.state.markets[COIN])
+        venue = desk_at(px, half_spread=500_000, level_step=2_000_000, level_size=e8("1000"))
+        bids, asks = book(venue.state.markets[COIN])
         assert all(e8("0.001") <= level <= e8("0.999") for level, _ in (*bids, *asks))
         assert bids
         assert asks
@@ -240,34 +240,34 @@ def test_the_book_of_an_event_is_never_beyond_its_ends() -> None:
 
 @pytest.mark.parametrize("limit_px", [None, "0.45"], ids=["market", "resting limit"])
 def test_a_flip_that_cannot_be_paid_names_one_that_can(limit_px: str | None):
-    desk = desk_at("0.4", taker_rate=0)
-    desk.place(order(COIN, usd="5000"))
+    venue = desk_at("0.4", taker_rate=0)
+    venue.place(order(COIN, usd="5000"))
     flip = order(COIN, side=-1, usd="30000", **({} if limit_px is None else {"limit_px": limit_px}))
-    refused = desk.place(flip).answer
+    refused = venue.place(flip).answer
     assert isinstance(refused, Refusal)
     assert (refused.code, refused.fix["field"]) == ("insufficient_funds", "usdAmount")
     flip.usd = e8(refused.fix["value"])
-    assert not isinstance(desk.place(flip).answer, Refusal)
+    assert not isinstance(venue.place(flip).answer, Refusal)
 
 
 def test_a_trailing_stop_lies_within_the_prices_that_there_are():
-    desk = desk_at("0.9", taker_rate=0)
-    desk.place(order(COIN, side=-1, usd="100", guardians=(trail("50%"),), require_protection=True))
-    (guardian,) = desk.account.guardians.values()
+    venue = desk_at("0.9", taker_rate=0)
+    venue.place(order(COIN, side=-1, usd="100", guardians=(trail("50%"),), require_protection=True))
+    (guardian,) = venue.account.guardians.values()
     assert format_e8(guardian.stop_px) == "0.999"
-    desk.move(COIN, "0.8")
+    venue.move(COIN, "0.8")
     assert format_e8(guardian.stop_px) == "0.999"
-    desk.move(COIN, "0.6")
+    venue.move(COIN, "0.6")
     assert format_e8(guardian.stop_px) == "0.9"
-    desk.move(COIN, "0.95")
-    assert desk.account.positions == {}
+    venue.move(COIN, "0.95")
+    assert venue.account.positions == {}
 
 
 def test_a_no_whose_trail_lies_beyond_one_is_closed_at_the_last_price_there_is():
-    desk = desk_at("0.9", taker_rate=0)
-    desk.place(order(COIN, side=-1, usd="100", guardians=(trail("50%"),)))
-    desk.move(COIN, "0.999")
-    assert desk.account.positions == {}
+    venue = desk_at("0.9", taker_rate=0)
+    venue.place(order(COIN, side=-1, usd="100", guardians=(trail("50%"),)))
+    venue.move(COIN, "0.999")
+    assert venue.account.positions == {}
 
 
 @pytest.mark.parametrize(
@@ -277,13 +277,13 @@ def test_a_no_whose_trail_lies_beyond_one_is_closed_at_the_last_price_there_is()
 def test_a_suggestion_against_shares_that_are_held_can_be_sent(
     px: str, held: int, side: int, asked: dict[str, str]
 ) -> None:
-    desk = desk_at(px, taker_rate=0)
-    desk.place(order(COIN, held, size="1000"))
+    venue = desk_at(px, taker_rate=0)
+    venue.place(order(COIN, held, size="1000"))
     amounts = {name: e8(amount) for name, amount in asked.items()}
-    got = suggest(desk.state, desk.account, None, coin=COIN, side=side, **amounts)
+    got = suggest(venue.state, venue.account, None, coin=COIN, side=side, **amounts)
     assert isinstance(got, Suggestion) and got.feasible
     assert got.size is not None and got.min_size <= got.size
-    assert code_of(desk.place(order(COIN, side, size=got.size))) == ""
+    assert code_of(venue.place(order(COIN, side, size=got.size))) == ""
     if asked == {"notional": "12"}:
         assert got.notional == e8("12")
 
@@ -291,9 +291,9 @@ def test_a_suggestion_against_shares_that_are_held_can_be_sent(
 @pytest.mark.parametrize(("side", "limit_px", "path"), [(1, "0.001", "0.002 0.001"), (-1, "0.999", "0.998 0.999")])
 def test_a_limit_at_the_last_price_that_there_is_fills_where_it_is_touched(side: int, limit_px: str, path: str) -> None:
     near, last = path.split()
-    desk = desk_at(near)
-    desk.place(order(COIN, side, size="20000", limit_px=limit_px))
-    desk.bar(COIN, near, near, near, near)
-    assert not desk.account.positions
-    desk.bar(COIN, *((near, near, last, last) if side > 0 else (near, last, near, last)))
-    assert desk.position(COIN).entry_px() == e8(limit_px)
+    venue = desk_at(near)
+    venue.place(order(COIN, side, size="20000", limit_px=limit_px))
+    venue.bar(COIN, near, near, near, near)
+    assert not venue.account.positions
+    venue.bar(COIN, *((near, near, last, last) if side > 0 else (near, last, near, last)))
+    assert venue.position(COIN).entry_px() == e8(limit_px)

@@ -12,7 +12,7 @@ from bot.errors import Refusal
 from bot.venue import funding, ledger, order_sizes
 from bot.venue.numbers import E8, E12, fee_of, notional_of, text_of
 from bot.venue.state import Market, Position, tiers_of
-from tests.builders import Desk, code_of, e8, market, order
+from tests.builders import VenueDriver, code_of, e8, market, order
 
 K, M = 1000 * E8, 1_000_000 * E8
 TESTNET_BTC = ((0, 40), (10 * K, 25), (50 * K, 10), (100 * K, 5), (300 * K, 3))
@@ -60,48 +60,48 @@ def test_a_market_order_is_bounded_where_the_venues_own_client_bounds_it(mid, bp
 
 
 def test_an_off_grid_limit_is_refused_with_both_neighbours():
-    desk = Desk((market(), "103457"))
-    refused = desk.place(order(size="0.001", limit_px="103456.5")).answer
+    venue = VenueDriver((market(), "103457"))
+    refused = venue.place(order(size="0.001", limit_px="103456.5")).answer
     assert refused.code == "invalid_input"
     assert refused.fix == {"field": "limitPx", "value": "103456", "neighbours": ["103456", "103457"]}
 
 
 def test_an_off_grid_stop_is_refused_with_both_neighbours():
-    desk = Desk((market(), "103457"))
-    refused = desk.place(order(size="0.001", stop="100000.5")).answer
+    venue = VenueDriver((market(), "103457"))
+    refused = venue.place(order(size="0.001", stop="100000.5")).answer
     assert refused.code == "invalid_input"
     assert refused.fix["neighbours"] == ["100000", "100001"]
 
 
 def test_zero_is_nobodys_neighbour():
-    desk = Desk((market(sz_decimals=2), "100"))
-    assert desk.place(order(size="0.005")).answer.fix == {"field": "size", "value": "0.01", "neighbours": ["0.01"]}
-    refused = desk.place(order(size="1", limit_px="0.00005")).answer
+    venue = VenueDriver((market(sz_decimals=2), "100"))
+    assert venue.place(order(size="0.005")).answer.fix == {"field": "size", "value": "0.01", "neighbours": ["0.01"]}
+    refused = venue.place(order(size="1", limit_px="0.00005")).answer
     assert refused.fix["neighbours"] == [refused.fix["value"]] == ["0.0001"]
 
 
 def test_a_size_off_the_lot_is_refused_with_both_neighbours():
-    desk = Desk((market(sz_decimals=2), "100"))
-    refused = desk.place(order(size="1.005")).answer
+    venue = VenueDriver((market(sz_decimals=2), "100"))
+    refused = venue.place(order(size="1.005")).answer
     assert refused.code == "invalid_input"
     assert refused.fix["neighbours"] == ["1", "1.01"]
 
 
 def test_a_usd_amount_becomes_a_size_rounded_down_and_never_costs_more():
-    desk = Desk((market(), "103457"))
-    desk.place(order(usd="100"))
-    assert text_of(desk.position().size) == "0.00096"
-    assert desk.position().entry_notional <= e8("100")
+    venue = VenueDriver((market(), "103457"))
+    venue.place(order(usd="100"))
+    assert text_of(venue.position().size) == "0.00096"
+    assert venue.position().entry_notional <= e8("100")
 
 
 @pytest.mark.parametrize(("side", "stop", "take"), [(1, "99.994", "101.982"), (-1, "101.981", "99.993")])
 def test_a_stop_in_percent_is_rounded_toward_the_entry_and_so_is_a_target(side, stop, take):
-    desk = Desk((market(sz_decimals=3, sig_figs=None, px_decimals=3), "100.9876"))
+    venue = VenueDriver((market(sz_decimals=3, sig_figs=None, px_decimals=3), "100.9876"))
     pct = {"stop": "0.985%", "take": "0.985%"}
-    desk.place(order(side=side, size="1", **pct))
-    position = desk.position()
-    got_stop = desk.account.orders[position.stop_oid].trigger_px
-    got_take = desk.account.orders[position.target_oid].trigger_px
+    venue.place(order(side=side, size="1", **pct))
+    position = venue.position()
+    got_stop = venue.account.orders[position.stop_oid].trigger_px
+    got_take = venue.account.orders[position.target_oid].trigger_px
     raw = position.entry_px() * 985 // 100_000
     assert got_stop % 100_000 == 0 and got_take % 100_000 == 0
     assert 0 <= (got_stop - (position.entry_px() - side * raw)) * side < 100_000, (
@@ -116,10 +116,10 @@ def test_a_stop_in_percent_is_rounded_toward_the_entry_and_so_is_a_target(side, 
 def test_the_least_size_is_rounded_up_so_that_it_is_worth_ten_dollars():
     btc = Market(market(), e8("103457"), e8("103457"), e8("103457"))
     assert text_of(order_sizes.least_size(btc, e8("103457"))) == "0.0001"
-    desk = Desk((market(), "103457"))
-    refused = desk.place(order(size="0.00009")).answer
+    venue = VenueDriver((market(), "103457"))
+    refused = venue.place(order(size="0.00009")).answer
     assert (refused.code, refused.fix) == ("below_min_notional", {"field": "size", "value": "0.0001"})
-    assert code_of(desk.place(order(size="0.0001"))) == ""
+    assert code_of(venue.place(order(size="0.0001"))) == ""
 
 
 # ── Margin ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -167,21 +167,21 @@ def test_maintenance_does_not_jump_at_a_tiers_boundary(tiers):
 
 
 def test_an_entry_price_is_weighted_by_size_and_closing_leaves_it():
-    desk = Desk((market(sig_figs=None, px_decimals=1), "100000"))
-    desk.place(order(size="0.01"))
-    desk.jump("BTC", "103000")
-    desk.place(order(size="0.02"))
-    assert text_of(desk.position().entry_px()) == "102000"
-    desk.jump("BTC", "104000")
-    desk.close(size=e8("0.01"))
-    assert text_of(desk.account.realized) == "20"
-    assert (text_of(desk.position().size), text_of(desk.position().entry_px())) == ("0.02", "102000")
+    venue = VenueDriver((market(sig_figs=None, px_decimals=1), "100000"))
+    venue.place(order(size="0.01"))
+    venue.jump("BTC", "103000")
+    venue.place(order(size="0.02"))
+    assert text_of(venue.position().entry_px()) == "102000"
+    venue.jump("BTC", "104000")
+    venue.close(size=e8("0.01"))
+    assert text_of(venue.account.realized) == "20"
+    assert (text_of(venue.position().size), text_of(venue.position().entry_px())) == ("0.02", "102000")
 
 
 def test_isolated_margin_at_opening_is_notional_over_leverage_less_the_fee():
-    desk = Desk((market(margin_mode="isolated", taker_rate=35_000), "62739"))
-    desk.place(order(size="0.00077", leverage=2))
-    assert text_of(desk.position().margin) == text_of(e8("24.154515") - e8("0.016908"))
+    venue = VenueDriver((market(margin_mode="isolated", taker_rate=35_000), "62739"))
+    venue.place(order(size="0.00077", leverage=2))
+    assert text_of(venue.position().margin) == text_of(e8("24.154515") - e8("0.016908"))
 
 
 # ── Liquidation price ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -190,15 +190,15 @@ def test_isolated_margin_at_opening_is_notional_over_leverage_less_the_fee():
 def liquidation(side: int, size: str, entry: str, *, most: int = 40, margin: str, tiers=()) -> int | None:
     """Liquidation price of one isolated position, from its margin."""
     px = e8(entry)
-    desk = Desk(
+    venue = VenueDriver(
         (
             market(margin_mode="isolated", max_leverage=most, tiers=tiers, sig_figs=None, px_decimals=8, sz_decimals=8),
             text_of(px),
         )
     )
     position = Position("a", "BTC", side, e8(size), notional_of(e8(entry), e8(size)), 1, True, 0, margin=e8(margin))
-    desk.account.positions["BTC"] = position
-    return ledger.liquidation_px(desk.state, position)
+    venue.account.positions["BTC"] = position
+    return ledger.liquidation_px(venue.state, position)
 
 
 @pytest.mark.parametrize(("size", "margin"), [("0.95272", "5978"), ("0.70698", "30552"), ("0.77009", "24241")])
@@ -255,50 +255,50 @@ def test_the_official_example_holds_from_raw_usd():
 )  # fmt: skip
 def test_a_position_without_fees_is_liquidated_where_the_formula_says(leverage, long, short):
     for side, want in ((1, long), (-1, short)):
-        desk = Desk((market(margin_mode="isolated"), "100000"))
-        desk.place(order(side=side, size="0.01", leverage=leverage))
-        got = ledger.liquidation_px(desk.state, desk.position())
+        venue = VenueDriver((market(margin_mode="isolated"), "100000"))
+        venue.place(order(side=side, size="0.01", leverage=leverage))
+        got = ledger.liquidation_px(venue.state, venue.position())
         assert (got is None) if want is None else abs(got - e8(want)) < 10_000
 
 
 @pytest.mark.parametrize(("side", "want"), [(1, "91184.8101"), (-1, "108597.5309")])
 def test_the_opening_fee_brings_the_liquidation_price_nearer(side, want):
-    desk = Desk((market(margin_mode="isolated", taker_rate=45_000), "100000"))
-    desk.place(order(side=side, size="0.01", leverage=10))
-    assert abs(ledger.liquidation_px(desk.state, desk.position()) - e8(want)) < 10_000
+    venue = VenueDriver((market(margin_mode="isolated", taker_rate=45_000), "100000"))
+    venue.place(order(side=side, size="0.01", leverage=10))
+    assert abs(ledger.liquidation_px(venue.state, venue.position()) - e8(want)) < 10_000
 
 
 def test_leverage_chosen_changes_no_maintenance_and_no_cross_liquidation_price():
     prices = set()
     for leverage in (5, 10, 25):
-        desk = Desk((market("ETH", max_leverage=25, sz_decimals=4), "2500"), cash="500.5")
-        desk.place(order("ETH", size="1", leverage=leverage))
-        prices.add(ledger.liquidation_px(desk.state, desk.position("ETH")))
+        venue = VenueDriver((market("ETH", max_leverage=25, sz_decimals=4), "2500"), cash="500.5")
+        venue.place(order("ETH", size="1", leverage=leverage))
+        prices.add(ledger.liquidation_px(venue.state, venue.position("ETH")))
     assert len(prices) == 1
 
 
 @pytest.mark.parametrize(("cash", "want"), [("500", "2040.8163"), ("5000", None)])
 def test_a_cross_position_is_liquidated_where_the_account_ends(cash, want):
-    desk = Desk((market("ETH", max_leverage=25, sz_decimals=4), "2500"), cash=cash)
-    desk.place(order("ETH", size="1", leverage=25))
-    got = ledger.liquidation_px(desk.state, desk.position("ETH"))
+    venue = VenueDriver((market("ETH", max_leverage=25, sz_decimals=4), "2500"), cash=cash)
+    venue.place(order("ETH", size="1", leverage=25))
+    got = ledger.liquidation_px(venue.state, venue.position("ETH"))
     assert (got is None) if want is None else abs(got - e8(want)) < 10_000
 
 
 def test_two_cross_positions_share_one_account_and_at_each_price_equity_equals_all_maintenance():
-    desk = Desk((market("ETH", max_leverage=25, sz_decimals=4), "2500"), (market("BTC"), "100000"), cash="500")
-    desk.place(order("ETH", size="1", leverage=25))
-    desk.place(order("BTC", -1, size="0.01", leverage=40))
-    eth = ledger.liquidation_px(desk.state, desk.position("ETH"))
-    btc = ledger.liquidation_px(desk.state, desk.position("BTC"))
+    venue = VenueDriver((market("ETH", max_leverage=25, sz_decimals=4), "2500"), (market("BTC"), "100000"), cash="500")
+    venue.place(order("ETH", size="1", leverage=25))
+    venue.place(order("BTC", -1, size="0.01", leverage=40))
+    eth = ledger.liquidation_px(venue.state, venue.position("ETH"))
+    btc = ledger.liquidation_px(venue.state, venue.position("BTC"))
     assert abs(eth - e8("2053.5714")) < 10_000 and abs(btc - e8("143209.8765")) < 10_000
     for coin, px, need in (("ETH", eth, "53.5714"), ("BTC", btc, "67.9012")):
-        market_ = desk.state.markets[coin]
+        market_ = venue.state.markets[coin]
         kept, market_.mark = market_.mark, px
-        value = ledger.cross_value(desk.state, desk.account)
+        value = ledger.cross_value(venue.state, venue.account)
         whole = sum(
-            ledger.maintenance(m := desk.state.markets[name], m.mark * p.size // E8)
-            for name, p in desk.account.positions.items()
+            ledger.maintenance(m := venue.state.markets[name], m.mark * p.size // E8)
+            for name, p in venue.account.positions.items()
         )
         market_.mark = kept
         assert abs(value - whole) <= 2 and abs(whole - e8(need)) < 10_000, coin
@@ -372,11 +372,13 @@ def test_the_hourly_rate_follows_the_premium(premium, rate):
      (1, "10", "10000", "-0.0011875", "118.75")],
 )  # fmt: skip
 def test_a_position_pays_its_size_times_oracle_times_rate(side, size, px, rate, paid):
-    desk = Desk((market(funding_rate=round(float(rate) * E12), sig_figs=None, px_decimals=1), px), cash="1000000")
-    desk.place(order(side=side, size=size, leverage=10))
-    events = desk.wait(3_600_000)
+    venue = VenueDriver(
+        (market(funding_rate=round(float(rate) * E12), sig_figs=None, px_decimals=1), px), cash="1000000"
+    )
+    venue.place(order(side=side, size=size, leverage=10))
+    events = venue.wait(3_600_000)
     assert [text_of(e.amount) for e in events] == [paid]
-    assert text_of(desk.account.funding) == paid == text_of(desk.position().funding)
+    assert text_of(venue.account.funding) == paid == text_of(venue.position().funding)
 
 
 def test_a_fee_is_cut_not_rounded(shared: Path):
@@ -390,11 +392,11 @@ def test_a_fee_is_cut_not_rounded(shared: Path):
 
 @pytest.mark.parametrize(("side", "stop", "r", "target"), [(1, "98", "2r", "104"), (-1, "103", "1.5r", "95.5")])
 def test_a_target_in_r_lies_that_many_risks_from_the_entry(side, stop, r, target):
-    desk = Desk((market(), "100"))
-    desk.place(order(side=side, size="1", stop=stop, take=r))
-    assert text_of(desk.account.orders[desk.position().target_oid].trigger_px) == target
+    venue = VenueDriver((market(), "100"))
+    venue.place(order(side=side, size="1", stop=stop, take=r))
+    assert text_of(venue.account.orders[venue.position().target_oid].trigger_px) == target
 
 
 def test_r_without_a_stop_is_refused():
-    refused = Desk((market(), "100")).place(order(size="1", take="2r")).answer
+    refused = VenueDriver((market(), "100")).place(order(size="1", take="2r")).answer
     assert isinstance(refused, Refusal) and refused.code == "invalid_input"

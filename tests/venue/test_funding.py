@@ -10,30 +10,30 @@ from bot.venue.apply import apply
 from bot.venue.events import FundingPaid
 from bot.venue.numbers import E8, E12
 from bot.venue.state import GuardianSpec
-from tests.builders import HOUR_MS, T0, Desk, e8, market, order
+from tests.builders import HOUR_MS, T0, VenueDriver, e8, market, order
 from tests.scenario import run
 
 RATE = 125 * E12 // 10_000_000  # 0.0000125
 
 
-def hours_bars(desk: Desk, minutes: int) -> list:
-    return [e for _ in range(minutes) for e in desk.bar("BTC", "100", "100", "100", "100")]
+def hours_bars(venue: VenueDriver, minutes: int) -> list:
+    return [e for _ in range(minutes) for e in venue.bar("BTC", "100", "100", "100", "100")]
 
 
 def test_funding_is_paid_at_the_full_hour_on_that_hours_open():
-    desk = Desk((market(funding_rate=RATE), "100"))
-    desk.bar("BTC", "100", "100", "100", "100")
-    desk.place(order(size="10"))
-    assert not hours_bars(desk, 59)
-    events = desk.bar("BTC", "200", "200", "200", "200")
+    venue = VenueDriver((market(funding_rate=RATE), "100"))
+    venue.bar("BTC", "100", "100", "100", "100")
+    venue.place(order(size="10"))
+    assert not hours_bars(venue, 59)
+    events = venue.bar("BTC", "200", "200", "200", "200")
     assert [(e.ts, e.oracle, e.amount) for e in events] == [(T0 + HOUR_MS, e8("200"), e8("-0.025"))]
 
 
 def test_funding_comes_before_the_price_of_the_same_instant():
-    desk = Desk((market(funding_rate=RATE), "100"))
-    desk.place(order(size="10", stop="98"))
-    hours_bars(desk, 60)
-    events = desk.bar("BTC", "97", "97", "97", "97")
+    venue = VenueDriver((market(funding_rate=RATE), "100"))
+    venue.place(order(size="10", stop="98"))
+    hours_bars(venue, 60)
+    events = venue.bar("BTC", "97", "97", "97", "97")
     assert [type(e).__name__ for e in events][:2] == ["FundingPaid", "Triggered"]
     assert {e.ts for e in events} == {T0 + HOUR_MS}
 
@@ -41,11 +41,11 @@ def test_funding_comes_before_the_price_of_the_same_instant():
 @pytest.mark.parametrize("walk", ["bars", "points"])
 def test_funding_of_all_markets_comes_before_any_price_of_the_same_instant(walk: str):
     """What the first market's price closes of another was held at that instant. It pays on its own open, one without an open on its last price."""
-    desk = Desk(*((market(coin, funding_rate=RATE), "100") for coin in ("BTC", "ETH", "SOL")))
-    desk.arm(GuardianSpec("account_drawdown", max_loss_pct=5 * E8, action="flatten"))
+    venue = VenueDriver(*((market(coin, funding_rate=RATE), "100") for coin in ("BTC", "ETH", "SOL")))
+    venue.arm(GuardianSpec("account_drawdown", max_loss_pct=5 * E8, action="flatten"))
     for coin, size in (("BTC", "60"), ("ETH", "10"), ("SOL", "10")):
-        desk.place(order(coin, size=size))
-    desk.wait(HOUR_MS - 1)
+        venue.place(order(coin, size=size))
+    venue.wait(HOUR_MS - 1)
     opens = (("BTC", e8("90")), ("ETH", e8("80")))
     command: c.Command
     if walk == "bars":
@@ -53,26 +53,26 @@ def test_funding_of_all_markets_comes_before_any_price_of_the_same_instant(walk:
     else:
         points = tuple((T0 + HOUR_MS, coin, px, 0, T0 + HOUR_MS, E8, None, px) for coin, px in opens)
         command = c.PassPoints(points, T0 + HOUR_MS)
-    events = apply(desk.state, command, T0 + HOUR_MS + 59_999).events
+    events = apply(venue.state, command, T0 + HOUR_MS + 59_999).events
     paid = [(e.ts, e.coin, e.oracle) for e in events[:3] if isinstance(e, FundingPaid)]
     assert paid == [(T0 + HOUR_MS, coin, e8(px)) for coin, px in (("BTC", "90"), ("ETH", "80"), ("SOL", "100"))]
-    assert not desk.account.positions
+    assert not venue.account.positions
 
 
 def test_a_position_closed_before_the_hour_pays_nothing():
-    desk = Desk((market(funding_rate=RATE), "100"))
-    desk.place(order(size="10"))
-    hours_bars(desk, 59)
-    desk.close()
-    assert not hours_bars(desk, 10)
+    venue = VenueDriver((market(funding_rate=RATE), "100"))
+    venue.place(order(size="10"))
+    hours_bars(venue, 59)
+    venue.close()
+    assert not hours_bars(venue, 10)
 
 
 def test_a_position_opened_at_the_hour_waits_for_the_next():
-    desk = Desk((market(funding_rate=RATE), "100"))
-    hours_bars(desk, 60)
-    desk.place(order(size="10"))
-    assert not hours_bars(desk, 60)
-    assert len(hours_bars(desk, 1)) == 1
+    venue = VenueDriver((market(funding_rate=RATE), "100"))
+    hours_bars(venue, 60)
+    venue.place(order(size="10"))
+    assert not hours_bars(venue, 60)
+    assert len(hours_bars(venue, 1)) == 1
 
 
 def test_funding_is_paid_each_hour_also_when_no_price_comes():
@@ -85,9 +85,9 @@ def test_funding_is_paid_each_hour_also_when_no_price_comes():
 
 
 def test_each_missed_hour_carries_its_own_instant():
-    desk = Desk((market(funding_rate=RATE), "100"))
-    desk.place(order(size="10"))
-    events = [e for e in desk.wait(3 * HOUR_MS) if isinstance(e, FundingPaid)]
+    venue = VenueDriver((market(funding_rate=RATE), "100"))
+    venue.place(order(size="10"))
+    events = [e for e in venue.wait(3 * HOUR_MS) if isinstance(e, FundingPaid)]
     assert [e.ts for e in events] == [T0 + n * HOUR_MS for n in (1, 2, 3)]
 
 
@@ -126,15 +126,15 @@ def test_funding_that_brings_a_position_below_maintenance_liquidates_it_at_the_n
 
 
 def test_funding_that_an_isolated_margin_does_not_have_is_neither_taken_nor_told():
-    desk = Desk((market(margin_mode="isolated"), "100"))
-    desk.do(c.SetMarket("BTC", funding_rate=4 * E12 // 100))
-    desk.place(order(size="10", leverage=10))
-    paid = [e.amount for e in desk.wait(4 * HOUR_MS) if isinstance(e, FundingPaid)]
+    venue = VenueDriver((market(margin_mode="isolated"), "100"))
+    venue.do(c.SetMarket("BTC", funding_rate=4 * E12 // 100))
+    venue.place(order(size="10", leverage=10))
+    paid = [e.amount for e in venue.wait(4 * HOUR_MS) if isinstance(e, FundingPaid)]
     assert paid == [e8("-40"), e8("-40"), e8("-20"), 0]
-    held = desk.position()
-    assert (held.margin, held.funding, desk.account.funding) == (0, e8("-100"), e8("-100"))
-    assert desk.account.absorbed == 0
-    assert ledger.account_value(desk.state, desk.account) == e8("10000") + sum(paid)
+    held = venue.position()
+    assert (held.margin, held.funding, venue.account.funding) == (0, e8("-100"), e8("-100"))
+    assert venue.account.absorbed == 0
+    assert ledger.account_value(venue.state, venue.account) == e8("10000") + sum(paid)
 
 
 def test_a_rate_change_counts_from_the_next_payment():

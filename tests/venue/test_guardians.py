@@ -9,7 +9,7 @@ from bot.venue import pages
 from bot.venue.events import Fill, GuardianMoved
 from bot.venue.numbers import text_of
 from bot.venue.state import GuardianSpec, Rules, oid_text
-from tests.builders import Desk, code_of, dead_man, e8, hold, market, order, trail
+from tests.builders import VenueDriver, code_of, dead_man, e8, hold, market, order, trail
 from tests.scenario import run
 
 # ── Dead-man switch ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -38,7 +38,7 @@ def test_a_heartbeat_one_millisecond_early_counts_and_one_at_the_deadline_is_too
         wait 59999ms
         wait 1ms                       || fired dead_man_switch deadline
     """)
-    late = Desk((market(), "100"))
+    late = VenueDriver((market(), "100"))
     late.arm(dead_man(60, "block_opens"))
     late.now_ms += 60_000  # No pulse in between: the beat itself arrives at the deadline.
     applied = late.do(c.Heartbeat("a"))
@@ -47,13 +47,13 @@ def test_a_heartbeat_one_millisecond_early_counts_and_one_at_the_deadline_is_too
 
 
 def test_any_heartbeat_refreshes_every_dead_man_switch_of_the_account():
-    desk = Desk((market(), "100"))
+    venue = VenueDriver((market(), "100"))
     for seconds in (60, 90):
-        desk.arm(dead_man(seconds))
-    desk.wait(30_000)
-    beaten = desk.do(c.Heartbeat("a")).answer
-    assert [g.deadline_ms - desk.now_ms for g in beaten] == [60_000, 90_000]
-    assert [e.guardian_type for e in desk.wait(60_000)] == ["dead_man_switch"]
+        venue.arm(dead_man(seconds))
+    venue.wait(30_000)
+    beaten = venue.do(c.Heartbeat("a")).answer
+    assert [g.deadline_ms - venue.now_ms for g in beaten] == [60_000, 90_000]
+    assert [e.guardian_type for e in venue.wait(60_000)] == ["dead_man_switch"]
 
 
 def test_an_ordinary_request_is_no_heartbeat():
@@ -97,7 +97,7 @@ def test_flatten_cancels_closes_and_blocks_until_it_is_disarmed():
 
 
 def test_block_opens_touches_no_position_and_refuses_what_would_grow_one():
-    desk = run("""
+    venue = run("""
         mark BTC 100
         long BTC 5
         deadman 60 block_opens
@@ -107,7 +107,7 @@ def test_block_opens_touches_no_position_and_refuses_what_would_grow_one():
         short BTC 9                    | no limit_exceeded
         close BTC                      | close 3 @ 100
     """)
-    refused = desk.place(order(size="1")).answer
+    refused = venue.place(order(size="1")).answer
     assert refused.details["guardianType"] == "dead_man_switch"
 
 
@@ -123,77 +123,77 @@ def test_a_new_dead_man_switch_lifts_the_block_of_one_that_fired():
 
 
 def test_flatten_goes_on_until_a_thin_book_has_taken_everything():
-    desk = Desk((market(level_size=10**7, level_step=600_000), "100"))
-    desk.place(order(size="1.5", allow_partial=True))
-    desk.place(order(size="1.5", allow_partial=True))
-    desk.arm(dead_man(60, "flatten"))
-    desk.wait(60_000)
-    assert desk.account.positions
-    desk.bar("BTC", "100", "100", "100", "100")
-    assert not desk.account.positions and not desk.account.orders
-    assert desk.account.trades[-1].status == "done"
+    venue = VenueDriver((market(level_size=10**7, level_step=600_000), "100"))
+    venue.place(order(size="1.5", allow_partial=True))
+    venue.place(order(size="1.5", allow_partial=True))
+    venue.arm(dead_man(60, "flatten"))
+    venue.wait(60_000)
+    assert venue.account.positions
+    venue.bar("BTC", "100", "100", "100", "100")
+    assert not venue.account.positions and not venue.account.orders
+    assert venue.account.trades[-1].status == "done"
 
 
-def at_work() -> Desk:
+def at_work() -> VenueDriver:
     """A position whose max_hold has fired, in a book that did not take all of it."""
-    desk = Desk((market(level_size=10**7, level_step=600_000), "100"))
+    venue = VenueDriver((market(level_size=10**7, level_step=600_000), "100"))
     for _ in range(2):
-        desk.place(order(size="1.5", allow_partial=True))
-    desk.arm(hold(60, "BTC"))
-    desk.wait(60_000)
-    assert [o.status for o in desk.account.orders.values()] == ["working"]
-    return desk
+        venue.place(order(size="1.5", allow_partial=True))
+    venue.arm(hold(60, "BTC"))
+    venue.wait(60_000)
+    assert [o.status for o in venue.account.orders.values()] == ["working"]
+    return venue
 
 
 def test_a_flatten_takes_what_was_added_while_another_exit_was_at_work():
-    desk = at_work()
-    desk.place(order(size="1", stop="5%"))
-    killed = desk.do(c.Kill("a", flatten=True)).answer
-    assert [pages.trade_of(desk.account, made).size for made in killed.trades] == [e8("1")]
-    desk.bar("BTC", "100", "100", "100", "100")
-    assert not desk.account.positions and not desk.account.orders
-    assert {trade.status for trade in desk.account.trades} == {"done"}
+    venue = at_work()
+    venue.place(order(size="1", stop="5%"))
+    killed = venue.do(c.Kill("a", flatten=True)).answer
+    assert [pages.trade_of(venue.account, made).size for made in killed.trades] == [e8("1")]
+    venue.bar("BTC", "100", "100", "100", "100")
+    assert not venue.account.positions and not venue.account.orders
+    assert {trade.status for trade in venue.account.trades} == {"done"}
 
 
 def test_a_second_flatten_puts_no_exit_beside_one_of_the_whole():
-    desk = at_work()
-    assert desk.do(c.Kill("a", flatten=True)).answer.trades == ()
-    assert len(desk.account.orders) == 1
+    venue = at_work()
+    assert venue.do(c.Kill("a", flatten=True)).answer.trades == ()
+    assert len(venue.account.orders) == 1
 
 
 def test_a_flatten_at_work_outlives_the_cancel_of_all_orders_of_its_market():
-    desk = at_work()
-    desk.place(order(size="1", limit_px="50"))
-    assert len(desk.do(c.CancelCoin("a", "BTC")).answer.oids) == 1
-    desk.bar("BTC", "100", "100", "100", "100")
-    assert not desk.account.positions and not desk.account.orders
+    venue = at_work()
+    venue.place(order(size="1", limit_px="50"))
+    assert len(venue.do(c.CancelCoin("a", "BTC")).answer.oids) == 1
+    venue.bar("BTC", "100", "100", "100", "100")
+    assert not venue.account.positions and not venue.account.orders
 
 
 def test_a_flatten_at_work_is_no_order_to_cancel_by_its_oid_either():
-    desk = at_work()
-    (working,) = desk.account.orders.values()
-    assert code_of(desk.do(c.CancelOrder("a", oid_text(desk.account, working.number)))) == "not_found"
-    desk.bar("BTC", "100", "100", "100", "100")
-    assert not desk.account.positions and not desk.account.orders
+    venue = at_work()
+    (working,) = venue.account.orders.values()
+    assert code_of(venue.do(c.CancelOrder("a", oid_text(venue.account, working.number)))) == "not_found"
+    venue.bar("BTC", "100", "100", "100", "100")
+    assert not venue.account.positions and not venue.account.orders
 
 
 def test_a_trailing_stop_closes_what_was_added_while_another_exit_was_at_work():
-    desk = at_work()
-    desk.place(order(size="1", guardians=(trail("1%"),)))
-    desk.move("BTC", "98.9")
-    desk.bar("BTC", "98.9", "98.9", "98.9", "98.9")
-    assert not desk.account.positions and not desk.account.orders
+    venue = at_work()
+    venue.place(order(size="1", guardians=(trail("1%"),)))
+    venue.move("BTC", "98.9")
+    venue.bar("BTC", "98.9", "98.9", "98.9", "98.9")
+    assert not venue.account.positions and not venue.account.orders
 
 
 def test_what_remains_of_an_exit_at_work_is_what_is_left_to_close():
     """The caller's own close has taken a part of it meanwhile, and its order has shrunk."""
-    desk = at_work()
-    desk.close(size=e8("0.5"))
-    (working,) = desk.account.orders.values()
-    assert working.size - working.filled == desk.position().size
-    fills = [event for event in desk.jump("BTC", "100") if isinstance(event, Fill)]
+    venue = at_work()
+    venue.close(size=e8("0.5"))
+    (working,) = venue.account.orders.values()
+    assert working.size - working.filled == venue.position().size
+    fills = [event for event in venue.jump("BTC", "100") if isinstance(event, Fill)]
     assert [fill.remaining for fill in fills] == [fill.position_size for fill in fills]
-    assert not desk.account.positions and not desk.account.orders
+    assert not venue.account.positions and not venue.account.orders
 
 
 def test_what_rests_does_not_fill_while_openings_are_blocked_and_fills_when_they_are_not():
@@ -227,27 +227,27 @@ def test_what_waited_for_a_block_to_end_fills_at_the_price_that_there_is():
 
 
 def test_an_order_that_waits_for_the_next_point_opens_nothing_once_openings_are_blocked():
-    desk = Desk((market(), "100"), rules=Rules(fill_at="next"))
-    desk.arm(dead_man(60, "block_opens"))
-    desk.now_ms += 59_000
-    desk.place(order(size="5"))
-    desk.wait(1_000)
-    desk.bar("BTC", "100", "100", "100", "100")
-    assert not desk.account.positions
-    assert (desk.account.trades[-1].status, desk.account.trades[-1].reason) == ("canceled", "guardian")
+    venue = VenueDriver((market(), "100"), rules=Rules(fill_at="next"))
+    venue.arm(dead_man(60, "block_opens"))
+    venue.now_ms += 59_000
+    venue.place(order(size="5"))
+    venue.wait(1_000)
+    venue.bar("BTC", "100", "100", "100", "100")
+    assert not venue.account.positions
+    assert (venue.account.trades[-1].status, venue.account.trades[-1].reason) == ("canceled", "guardian")
 
 
 def test_the_fired_event_names_what_it_canceled_and_the_trades_it_made():
-    desk = Desk((market(), "100"))
-    desk.place(order(size="5"))
-    desk.place(order(size="5", limit_px="90"))
-    resting = f"{desk.account.number * 1_000_000_000 + next(iter(desk.account.resting))}"
-    desk.arm(dead_man(60, "flatten"))
-    events = desk.wait(60_000)
+    venue = VenueDriver((market(), "100"))
+    venue.place(order(size="5"))
+    venue.place(order(size="5", limit_px="90"))
+    resting = f"{venue.account.number * 1_000_000_000 + next(iter(venue.account.resting))}"
+    venue.arm(dead_man(60, "flatten"))
+    events = venue.wait(60_000)
     fired = next(e for e in events if isinstance(e, GuardianMoved))
     assert fired.canceled == (resting,)
     assert fired.trades == tuple(e.trade for e in events if isinstance(e, Fill))
-    assert fired.account_value == desk.account.balance
+    assert fired.account_value == venue.account.balance
 
 
 def test_an_inline_dead_man_switch_is_armed_with_its_orders_first_fill():
@@ -283,15 +283,15 @@ def test_an_inline_dead_man_switch_is_armed_with_its_orders_first_fill():
     ids=str,
 )  # fmt: skip
 def test_a_guardian_with_the_wrong_fields_is_refused(spec: GuardianSpec):
-    desk = Desk((market(), "100"))
-    desk.place(order(size="1"))
-    refused = desk.arm(spec)
+    venue = VenueDriver((market(), "100"))
+    venue.place(order(size="1"))
+    refused = venue.arm(spec)
     assert code_of(refused) == "invalid_input" and not refused.events
     assert refused.answer.details["fields"][0]["field"]
 
 
 def test_a_type_that_is_none_names_the_types_there_are():
-    refused = Desk((market(), "100")).arm(GuardianSpec("watchdog")).answer
+    refused = VenueDriver((market(), "100")).arm(GuardianSpec("watchdog")).answer
     assert "dead_man_switch" in refused.message and "trailing_stop" in refused.message
 
 
@@ -299,7 +299,7 @@ def test_a_type_that_is_none_names_the_types_there_are():
 
 
 def test_a_trail_in_r_starts_at_its_activation_follows_and_fires():
-    desk = run("""
+    venue = run("""
         mark BTC 100
         long BTC 5 stop 98 trail 1r from 1r
         move BTC 101.9
@@ -313,7 +313,7 @@ def test_a_trail_in_r_starts_at_its_activation_follows_and_fires():
         jump BTC 103.9                 || fired trailing_stop trail, canceled stop_loss 98 guardian, guardian 5 @ 103.9
         guardians                      | none
     """)
-    assert desk.account.realized / (5 * 2 * 10**8) == 1.95  # +1.95 R
+    assert venue.account.realized / (5 * 2 * 10**8) == 1.95  # +1.95 R
 
 
 def test_a_trail_in_percent_follows_the_extreme():
@@ -491,14 +491,14 @@ def test_a_trail_that_sleeps_protects_nothing_until_it_wakes_up():
         move BTC 102                   || activated trailing_stop
         long BTC 1 protect             | open 1 @ 102
     """)
-    desk = Desk((market(), "100"))
-    desk.place(order(size="5", stop="98", guardians=(trail("1r", start="1"),)))
-    assert desk.do(c.CancelCoin("a", "BTC")).answer.unprotected is True
+    venue = VenueDriver((market(), "100"))
+    venue.place(order(size="5", stop="98", guardians=(trail("1r", start="1"),)))
+    assert venue.do(c.CancelCoin("a", "BTC")).answer.unprotected is True
 
 
 def test_a_stop_that_a_trail_replaced_leaves_the_position_protected_in_a_cancel():
-    desk = Desk((market(), "100"))
-    desk.place(order(size="5", stop="98"))
-    desk.arm(trail("1%", coin="BTC"))
-    assert desk.do(c.CancelCoin("a", "BTC")).answer.unprotected is False
-    assert text_of(next(iter(desk.account.guardians.values())).stop_px) == "99"
+    venue = VenueDriver((market(), "100"))
+    venue.place(order(size="5", stop="98"))
+    venue.arm(trail("1%", coin="BTC"))
+    assert venue.do(c.CancelCoin("a", "BTC")).answer.unprotected is False
+    assert text_of(next(iter(venue.account.guardians.values())).stop_px) == "99"

@@ -8,49 +8,49 @@ import pytest
 
 from bot.venue import commands as c
 from bot.venue.state import DAY_MS, KEYS_MAX, Key, Rules, oid_text
-from tests.builders import Desk, code_of, e8, hold, market, order, trail
+from tests.builders import VenueDriver, code_of, e8, hold, market, order, trail
 from tests.scenario import run
 
 
-def with_key(**caps: Any) -> Desk:
-    desk = Desk((market(), "100"), (market("ETH"), "100"))
-    desk.do(c.CreateKey(key_of(**caps)))
-    return desk
+def with_key(**caps: Any) -> VenueDriver:
+    venue = VenueDriver((market(), "100"), (market("ETH"), "100"))
+    venue.do(c.CreateKey(key_of(**caps)))
+    return venue
 
 
 def key_of(number: int = 1, **caps: Any) -> Key:
     return Key(f"key_{number}", "a", "k", "bbk_test_1", f"{number}", ("trade",), 0, "key", **caps)
 
 
-def by_key(desk: Desk, spec) -> Any:
-    return desk.place(spec, key="key_1").answer
+def by_key(venue: VenueDriver, spec) -> Any:
+    return venue.place(spec, key="key_1").answer
 
 
 def test_max_trade_bounds_one_opening_and_its_fix_passes():
-    desk = Desk((market(), "100"))
-    desk.do(c.ChangeSettings("a", e8("500"), None))
-    refused = desk.place(order(usd="501")).answer
+    venue = VenueDriver((market(), "100"))
+    venue.do(c.ChangeSettings("a", e8("500"), None))
+    refused = venue.place(order(usd="501")).answer
     assert (refused.code, refused.details["cap"], refused.fix) == (
         "limit_exceeded",
         "maxTradeUsd",
         {"field": "usdAmount", "value": "500"},
     )
-    assert code_of(desk.place(order(usd="500"))) == ""
+    assert code_of(venue.place(order(usd="500"))) == ""
 
 
 def test_the_daily_cap_counts_openings_until_midnight_utc():
-    desk = Desk((market(), "100"))
-    desk.do(c.ChangeSettings("a", None, e8("1000")))
-    desk.place(order(usd="600"))
-    desk.close()
-    refused = desk.place(order(usd="401")).answer
+    venue = VenueDriver((market(), "100"))
+    venue.do(c.ChangeSettings("a", None, e8("1000")))
+    venue.place(order(usd="600"))
+    venue.close()
+    refused = venue.place(order(usd="401")).answer
     assert (refused.code, refused.fix["value"]) == ("limit_exceeded", "400")
-    assert refused.details["resetsAt"] == desk.now_ms // DAY_MS * DAY_MS + DAY_MS
-    assert code_of(desk.place(order(usd="400"))) == ""
-    desk.wait(DAY_MS - 1)
-    assert code_of(desk.place(order(usd="100"))) == "limit_exceeded"
-    desk.wait(1)
-    assert code_of(desk.place(order(usd="1000"))) == ""
+    assert refused.details["resetsAt"] == venue.now_ms // DAY_MS * DAY_MS + DAY_MS
+    assert code_of(venue.place(order(usd="400"))) == ""
+    venue.wait(DAY_MS - 1)
+    assert code_of(venue.place(order(usd="100"))) == "limit_exceeded"
+    venue.wait(1)
+    assert code_of(venue.place(order(usd="1000"))) == ""
 
 
 def test_settings_bind_neither_exits_nor_the_part_that_closes():
@@ -67,7 +67,7 @@ def test_settings_bind_neither_exits_nor_the_part_that_closes():
 
 
 def test_a_key_has_caps_of_its_own():
-    desk = with_key(
+    venue = with_key(
         max_leverage=3,
         allowed_coins=("BTC",),
         max_exposure=e8("1000"),
@@ -79,87 +79,87 @@ def test_a_key_has_caps_of_its_own():
         "allowedCoins": order("ETH", size="1"), "maxLeverage": order(size="1", leverage=4), "maxExposureUsd": order(usd="1100"),
         "maxDailyNotionalUsd": order(usd="1600"),
     }.items():  # fmt: skip
-        refused = by_key(desk, spec)
+        refused = by_key(venue, spec)
         assert refused.code == "key_limit_exceeded", name
         cap[name] = refused.details["cap"]
     assert cap == {name: name for name in cap}
-    assert code_of(desk.place(order("ETH", size="1"))) == "", "another credential is not bound by it"
+    assert code_of(venue.place(order("ETH", size="1"))) == "", "another credential is not bound by it"
 
 
 def test_exposure_counts_positions_at_mark_and_resting_entries():
-    desk = with_key(max_exposure=e8("1000"))
-    by_key(desk, order(usd="400"))
-    by_key(desk, order("ETH", size="4", limit_px="90"))
-    assert by_key(desk, order(usd="250")).fix["value"] == "240"
-    desk.move("BTC", "110")
-    assert by_key(desk, order(usd="220")).fix["value"] == "200"
-    assert by_key(desk, order(usd="200")).trade
+    venue = with_key(max_exposure=e8("1000"))
+    by_key(venue, order(usd="400"))
+    by_key(venue, order("ETH", size="4", limit_px="90"))
+    assert by_key(venue, order(usd="250")).fix["value"] == "240"
+    venue.move("BTC", "110")
+    assert by_key(venue, order(usd="220")).fix["value"] == "200"
+    assert by_key(venue, order(usd="200")).trade
 
 
 def test_a_keys_daily_notional_is_its_own_and_starts_anew_each_day():
-    desk = with_key(max_daily_notional=e8("1000"))
-    desk.place(order(usd="5000"))
-    by_key(desk, order("ETH", usd="900"))
-    assert by_key(desk, order("ETH", usd="101")).code == "key_limit_exceeded"
-    desk.wait(DAY_MS)
-    assert by_key(desk, order("ETH", usd="1000")).trade
+    venue = with_key(max_daily_notional=e8("1000"))
+    venue.place(order(usd="5000"))
+    by_key(venue, order("ETH", usd="900"))
+    assert by_key(venue, order("ETH", usd="101")).code == "key_limit_exceeded"
+    venue.wait(DAY_MS)
+    assert by_key(venue, order("ETH", usd="1000")).trade
 
 
 def test_an_order_that_turns_a_position_is_judged_by_what_it_leaves():
-    desk = with_key(max_exposure=e8("1000"))
-    by_key(desk, order(usd="900"))
-    refused = by_key(desk, order(side=-1, usd="2000"))
+    venue = with_key(max_exposure=e8("1000"))
+    by_key(venue, order(usd="900"))
+    refused = by_key(venue, order(side=-1, usd="2000"))
     assert (refused.details["cap"], refused.fix) == ("maxExposureUsd", {"field": "usdAmount", "value": "1900"})
-    assert by_key(desk, order(side=-1, usd="1900")).trade
-    assert (desk.position().side, desk.position().size) == (-1, e8("10"))
+    assert by_key(venue, order(side=-1, usd="1900")).trade
+    assert (venue.position().side, venue.position().size) == (-1, e8("10"))
 
 
 def test_what_rests_counts_against_a_daily_cap_until_it_is_canceled():
-    desk = Desk((market(), "100"))
-    desk.do(c.ChangeSettings("a", None, e8("1000")))
-    resting = desk.place(order(usd="900", limit_px="90")).answer
-    refused = desk.place(order(usd="200", limit_px="80")).answer
+    venue = VenueDriver((market(), "100"))
+    venue.do(c.ChangeSettings("a", None, e8("1000")))
+    resting = venue.place(order(usd="900", limit_px="90")).answer
+    refused = venue.place(order(usd="200", limit_px="80")).answer
     assert (refused.code, refused.fix) == ("limit_exceeded", {"field": "usdAmount", "value": "100"})
-    assert desk.do(c.CancelOrder("a", oid_text(desk.account, resting.trade.oid))).answer.filled == 0
-    assert code_of(desk.place(order(usd="1000", limit_px="80"))) == ""
+    assert venue.do(c.CancelOrder("a", oid_text(venue.account, resting.trade.oid))).answer.filled == 0
+    assert code_of(venue.place(order(usd="1000", limit_px="80"))) == ""
 
 
 def test_a_keys_daily_notional_counts_what_its_own_orders_may_yet_fill():
-    desk = with_key(max_daily_notional=e8("1000"))
-    desk.place(order(usd="5000", limit_px="90"))
-    assert by_key(desk, order(usd="600", limit_px="90")).trade
-    assert by_key(desk, order(usd="600")).code == "key_limit_exceeded"
-    desk.bar("BTC", "90", "90", "80", "80")
-    assert desk.state.keys["key_1"].day_notional <= e8("1000")
-    assert by_key(desk, order("ETH", usd="400")).trade
+    venue = with_key(max_daily_notional=e8("1000"))
+    venue.place(order(usd="5000", limit_px="90"))
+    assert by_key(venue, order(usd="600", limit_px="90")).trade
+    assert by_key(venue, order(usd="600")).code == "key_limit_exceeded"
+    venue.bar("BTC", "90", "90", "80", "80")
+    assert venue.state.keys["key_1"].day_notional <= e8("1000")
+    assert by_key(venue, order("ETH", usd="400")).trade
 
 
 def test_open_positions_count_markets_with_a_position_or_a_resting_entry():
-    desk = with_key(max_open_positions=1)
-    by_key(desk, order(size="1", limit_px="90"))
-    assert by_key(desk, order("ETH", size="1")).code == "key_limit_exceeded"
-    assert by_key(desk, order(size="1")).trade
+    venue = with_key(max_open_positions=1)
+    by_key(venue, order(size="1", limit_px="90"))
+    assert by_key(venue, order("ETH", size="1")).code == "key_limit_exceeded"
+    assert by_key(venue, order(size="1")).trade
 
 
 def test_a_keys_leverage_cap_clamps_too():
-    desk = with_key(max_leverage=3)
-    placed = by_key(desk, order(size="1", leverage=20, leverage_mode="clamp"))
-    assert placed.leverage_clamped and desk.position().leverage == 3
+    venue = with_key(max_leverage=3)
+    placed = by_key(venue, order(size="1", leverage=20, leverage_mode="clamp"))
+    assert placed.leverage_clamped and venue.position().leverage == 3
 
 
 @pytest.mark.parametrize("in_session", [False, True])
 @pytest.mark.parametrize("leverage", [3, 4])
 def test_an_entry_that_waited_gets_no_more_leverage_than_its_key_allows(leverage: int, in_session: bool):
-    desk = with_key(max_leverage=3)
+    venue = with_key(max_leverage=3)
     if in_session:  # The owner's limit is the first to meet the next price, and nobody counts on it before.
-        desk.do(c.SetRules(Rules(fill_at="next")))
-        desk.place(order(size="2", leverage=leverage, limit_px="101"))
-        made = by_key(desk, order(size="1", leverage=2)).trade
+        venue.do(c.SetRules(Rules(fill_at="next")))
+        venue.place(order(size="2", leverage=leverage, limit_px="101"))
+        made = by_key(venue, order(size="1", leverage=2)).trade
     else:
-        made = by_key(desk, order(size="1", leverage=2, limit_px="99")).trade
-        desk.place(order(size="2", leverage=leverage))
-    desk.bar("BTC", "100", "100", "98", "98")
-    told = desk.position().size, made.leverage, made.status, made.reason
+        made = by_key(venue, order(size="1", leverage=2, limit_px="99")).trade
+        venue.place(order(size="2", leverage=leverage))
+    venue.bar("BTC", "100", "100", "98", "98")
+    told = venue.position().size, made.leverage, made.status, made.reason
     if leverage == 3:
         assert told == (e8("3"), 3, "done", None), "what it was filled with"
     else:
@@ -167,66 +167,66 @@ def test_an_entry_that_waited_gets_no_more_leverage_than_its_key_allows(leverage
 
 
 def test_allowed_coins_bind_exits_too_and_amounts_do_not():
-    desk = with_key(allowed_coins=("ETH",), max_exposure=e8("1"))
-    desk.place(order(size="5"))
-    desk.place(order("ETH", size="5"))
-    assert code_of(desk.close("BTC", key="key_1")) == "key_limit_exceeded"
-    assert code_of(desk.close("ETH", key="key_1")) == ""
+    venue = with_key(allowed_coins=("ETH",), max_exposure=e8("1"))
+    venue.place(order(size="5"))
+    venue.place(order("ETH", size="5"))
+    assert code_of(venue.close("BTC", key="key_1")) == "key_limit_exceeded"
+    assert code_of(venue.close("ETH", key="key_1")) == ""
 
 
 def test_two_hundred_orders_may_be_open_and_not_one_more():
-    desk = Desk((market(), "100"))
+    venue = VenueDriver((market(), "100"))
     for _ in range(200):
-        assert code_of(desk.place(order(size="0.2", limit_px="90"))) == ""
-    assert code_of(desk.place(order(size="0.2", limit_px="90"))) == "limit_exceeded"
-    assert code_of(desk.place(order(size="0.2"))) == "limit_exceeded"
-    desk.do(c.CancelCoin("a", "BTC"))
-    assert code_of(desk.place(order(size="0.2"))) == ""
+        assert code_of(venue.place(order(size="0.2", limit_px="90"))) == ""
+    assert code_of(venue.place(order(size="0.2", limit_px="90"))) == "limit_exceeded"
+    assert code_of(venue.place(order(size="0.2"))) == "limit_exceeded"
+    venue.do(c.CancelCoin("a", "BTC"))
+    assert code_of(venue.place(order(size="0.2"))) == ""
 
 
 def test_limits_that_only_close_are_among_the_two_hundred_and_other_exits_are_not():
-    desk = Desk((market(), "100"))
-    desk.place(order(size="50"))
+    venue = VenueDriver((market(), "100"))
+    venue.place(order(size="50"))
     for _ in range(200):
-        assert code_of(desk.place(order(side=-1, size="1", limit_px="110"))) == ""
-    assert code_of(desk.place(order(side=-1, size="1", limit_px="110"))) == "limit_exceeded"
+        assert code_of(venue.place(order(side=-1, size="1", limit_px="110"))) == ""
+    assert code_of(venue.place(order(side=-1, size="1", limit_px="110"))) == "limit_exceeded"
     for takes in ({}, {"limit_px": "90"}):  # They fill at once.
-        assert code_of(desk.place(order(side=-1, size="1", **takes))) == ""
-    assert code_of(desk.close()) == ""
-    assert desk.account.orders == {}
+        assert code_of(venue.place(order(side=-1, size="1", **takes))) == ""
+    assert code_of(venue.close()) == ""
+    assert venue.account.orders == {}
 
 
 def test_a_bracket_counts_among_the_two_hundred():
-    desk = Desk((market(), "100"))
+    venue = VenueDriver((market(), "100"))
     for _ in range(199):
-        desk.place(order(size="0.2", limit_px="90"))
-    assert code_of(desk.place(order(size="0.2", stop="98", take="104"))) == "limit_exceeded"
-    assert code_of(desk.place(order(size="0.2", stop="98"))) == ""
-    assert len(desk.account.orders) == 200
+        venue.place(order(size="0.2", limit_px="90"))
+    assert code_of(venue.place(order(size="0.2", stop="98", take="104"))) == "limit_exceeded"
+    assert code_of(venue.place(order(size="0.2", stop="98"))) == ""
+    assert len(venue.account.orders) == 200
 
 
 def test_a_hundred_guardians_may_be_armed_and_not_one_more():
-    desk = Desk((market(), "100"))
-    desk.place(order(size="5"))
+    venue = VenueDriver((market(), "100"))
+    venue.place(order(size="5"))
     for _ in range(100):
-        assert code_of(desk.arm(trail("10%", coin="BTC"))) == ""
-    assert code_of(desk.arm(trail("10%", coin="BTC"))) == "limit_exceeded"
-    assert code_of(desk.place(order(size="1", guardians=(trail("10%"),)))) == "limit_exceeded"
-    assert len(desk.account.guardians) == 100
+        assert code_of(venue.arm(trail("10%", coin="BTC"))) == ""
+    assert code_of(venue.arm(trail("10%", coin="BTC"))) == "limit_exceeded"
+    assert code_of(venue.place(order(size="1", guardians=(trail("10%"),)))) == "limit_exceeded"
+    assert len(venue.account.guardians) == 100
 
 
 def test_guardians_that_ride_on_resting_orders_count_among_the_hundred():
-    desk = Desk((market(), "100"))
+    venue = VenueDriver((market(), "100"))
     riding = tuple(hold(6_000) for _ in range(60))
-    assert code_of(desk.place(order(size="1", limit_px="90", guardians=riding))) == ""
-    assert code_of(desk.place(order(size="1", limit_px="89", guardians=riding))) == "limit_exceeded"
-    assert code_of(desk.place(order(size="1", guardians=riding[:40]))) == ""
-    assert code_of(desk.arm(trail("50%", coin="BTC"))) == "limit_exceeded"
-    desk.do(c.CancelCoin("a", "BTC"))
-    assert code_of(desk.arm(trail("50%", coin="BTC"))) == ""
-    desk.place(order(size="1", limit_px="90", guardians=riding[:59]))
-    desk.bar("BTC", "100", "100", "89", "89")
-    assert len(desk.account.guardians) == 100
+    assert code_of(venue.place(order(size="1", limit_px="90", guardians=riding))) == ""
+    assert code_of(venue.place(order(size="1", limit_px="89", guardians=riding))) == "limit_exceeded"
+    assert code_of(venue.place(order(size="1", guardians=riding[:40]))) == ""
+    assert code_of(venue.arm(trail("50%", coin="BTC"))) == "limit_exceeded"
+    venue.do(c.CancelCoin("a", "BTC"))
+    assert code_of(venue.arm(trail("50%", coin="BTC"))) == ""
+    venue.place(order(size="1", limit_px="90", guardians=riding[:59]))
+    venue.bar("BTC", "100", "100", "89", "89")
+    assert len(venue.account.guardians) == 100
 
 
 @pytest.mark.parametrize(
@@ -235,60 +235,60 @@ def test_guardians_that_ride_on_resting_orders_count_among_the_hundred():
     ids=["one order", "a day", "both", "both ways"],
 )
 def test_the_way_out_of_a_cap_is_said_as_the_order_was(caps: tuple[str | None, str | None]):
-    desk = Desk((market(half_spread=10_000), "100"))
-    desk.do(c.ChangeSettings("a", *(None if cap is None else e8(cap) for cap in caps)))
+    venue = VenueDriver((market(half_spread=10_000), "100"))
+    venue.do(c.ChangeSettings("a", *(None if cap is None else e8(cap) for cap in caps)))
     sized = order(size="6")
-    refused = desk.place(sized).answer
+    refused = venue.place(sized).answer
     assert (refused.code, refused.fix) == ("limit_exceeded", {"field": "size", "value": "4.995"})
     sized.size = e8(refused.fix["value"])
-    assert code_of(desk.place(sized)) == ""
+    assert code_of(venue.place(sized)) == ""
 
 
 def test_a_cap_that_leaves_less_than_the_least_order_names_no_order():
-    desk = Desk((market(), "100"))
-    desk.do(c.ChangeSettings("a", None, e8("100")))
-    desk.place(order(usd="95"))
+    venue = VenueDriver((market(), "100"))
+    venue.do(c.ChangeSettings("a", None, e8("100")))
+    venue.place(order(usd="95"))
     for spec in (order(usd="50"), order(size="1")):
-        refused = desk.place(spec).answer
+        refused = venue.place(spec).answer
         assert (refused.fix, "resetsAt" in refused.details) == ({"action": "wait"}, True)
-    flip = desk.place(order(side=-1, size="2")).answer
+    flip = venue.place(order(side=-1, size="2")).answer
     assert flip.fix == {
         "field": "size",
         "value": "1",
     }  # A cent is left to open: the part that closes, and one lot more.
-    desk.do(c.ChangeSettings("a", e8("9"), None))
-    assert desk.place(order(usd="50")).answer.fix == {"action": "raise_limit", "field": "maxTradeUsd"}
+    venue.do(c.ChangeSettings("a", e8("9"), None))
+    assert venue.place(order(usd="50")).answer.fix == {"action": "raise_limit", "field": "maxTradeUsd"}
 
 
 @pytest.mark.parametrize("cap", ["max_trade", "daily_cap", "max_daily_notional", "max_exposure"])
 def test_no_smaller_order_is_the_way_out_where_the_market_is_one_too_many(cap: str):
     own = cap in ("max_trade", "daily_cap")
-    desk = with_key(max_open_positions=1, **({} if own else {cap: e8("500")}))
-    by_key(desk, order("ETH", size="1"))
+    venue = with_key(max_open_positions=1, **({} if own else {cap: e8("500")}))
+    by_key(venue, order("ETH", size="1"))
     if own:
-        desk.do(c.ChangeSettings("a", **{"max_trade": None, "daily_cap": None, cap: e8("500")}))
-    refused = by_key(desk, order(size="6"))
+        venue.do(c.ChangeSettings("a", **{"max_trade": None, "daily_cap": None, cap: e8("500")}))
+    refused = by_key(venue, order(size="6"))
     assert (refused.code, refused.fix) == (
         "limit_exceeded" if own else "key_limit_exceeded",
         {"action": "close_first"},
     )
-    desk.close("ETH")
-    assert by_key(desk, order(size="6")).fix["field"] == "size"
+    venue.close("ETH")
+    assert by_key(venue, order(size="6")).fix["field"] == "size"
 
 
 def test_fifty_keys_may_exist_and_a_revoked_one_makes_room():
-    desk = Desk((market(), "100"))
+    venue = VenueDriver((market(), "100"))
     for number in range(KEYS_MAX):
-        assert code_of(desk.do(c.CreateKey(key_of(number)))) == ""
-    assert code_of(desk.do(c.CreateKey(key_of(99)))) == "limit_exceeded"
-    assert [e.subtype for e in desk.do(c.RevokeKey("a", "key_3")).events] == ["key_revoked"]
-    assert code_of(desk.do(c.RevokeKey("a", "key_3"))) == "not_found"
-    assert code_of(desk.do(c.CreateKey(key_of(99)))) == ""
+        assert code_of(venue.do(c.CreateKey(key_of(number)))) == ""
+    assert code_of(venue.do(c.CreateKey(key_of(99)))) == "limit_exceeded"
+    assert [e.subtype for e in venue.do(c.RevokeKey("a", "key_3")).events] == ["key_revoked"]
+    assert code_of(venue.do(c.RevokeKey("a", "key_3"))) == "not_found"
+    assert code_of(venue.do(c.CreateKey(key_of(99)))) == ""
 
 
 @pytest.mark.parametrize("usd", ["10", "9.99"])
 def test_the_least_order_is_ten_dollars(usd: str):
-    refused = Desk((market(), "100")).place(order(usd=usd)).answer
+    refused = VenueDriver((market(), "100")).place(order(usd=usd)).answer
     assert (getattr(refused, "code", "") == "below_min_notional") is (usd == "9.99")
 
 
@@ -339,7 +339,7 @@ def test_what_a_turning_limit_closes_is_taken_from_no_cap():
 
 
 def test_a_session_order_that_turns_a_position_opens_no_more_than_it_was_judged_for():
-    desk = run(
+    venue = run(
         """
         mark BTC 100
         long BTC 5 stop 95
@@ -350,5 +350,5 @@ def test_a_session_order_that_turns_a_position_opens_no_more_than_it_was_judged_
     """,
         rules=Rules(fill_at="next"),
     )
-    turned = desk.account.trades[1]
+    turned = venue.account.trades[1]
     assert (turned.size, turned.filled, turned.reason) == (e8("6"), e8("1"), "position_closed")

@@ -10,15 +10,15 @@ from bot.venue import ledger
 from bot.venue.events import Fill, Liquidated
 from bot.venue.numbers import E8, text_of
 from bot.venue.state import Rules
-from tests.builders import Desk, code_of, e8, market, order
+from tests.builders import VenueDriver, code_of, e8, market, order
 from tests.scenario import run
 
 
-def isolated(px: str = "100000", **over) -> Desk:
+def isolated(px: str = "100000", **over) -> VenueDriver:
     """Long 0.01 BTC at 100,000 with 10x: margin 100, liquidation at 91,139.24."""
-    desk = Desk((market(margin_mode="isolated", sig_figs=None, px_decimals=8, **over), px))
-    desk.place(order(size="0.01", leverage=10))
-    return desk
+    venue = VenueDriver((market(margin_mode="isolated", sig_figs=None, px_decimals=8, **over), px))
+    venue.place(order(size="0.01", leverage=10))
+    return venue
 
 
 def liquidated(events) -> list[tuple[str, int, int]]:
@@ -26,37 +26,37 @@ def liquidated(events) -> list[tuple[str, int, int]]:
 
 
 def test_below_maintenance_a_jump_sells_through_the_book_and_the_rest_stays_the_traders():
-    desk = isolated()
-    assert liquidated(desk.jump("BTC", "91100")) == [("full", e8("91100"), 0)]
-    assert desk.account.balance == e8("9911")
-    assert (desk.account.margin_lost, desk.account.absorbed) == (0, 0)
+    venue = isolated()
+    assert liquidated(venue.jump("BTC", "91100")) == [("full", e8("91100"), 0)]
+    assert venue.account.balance == e8("9911")
+    assert (venue.account.margin_lost, venue.account.absorbed) == (0, 0)
 
 
 def test_a_close_that_waits_in_another_market_outlives_the_liquidation_of_a_cross_position():
     """Entries that rest there do not: they reserve the margin that is short."""
     markets = (market(), market("ETH"), market("AAPL", margin_mode="isolated"))
-    desk = Desk(*((one, "100") for one in markets), cash="121", rules=Rules(fill_at="next"))
-    desk.place(order(size="10", leverage=20))
-    desk.place(order("ETH", size="1", leverage=20))
-    desk.place(order("AAPL", size="1", leverage=5))
+    venue = VenueDriver(*((one, "100") for one in markets), cash="121", rules=Rules(fill_at="next"))
+    venue.place(order(size="10", leverage=20))
+    venue.place(order("ETH", size="1", leverage=20))
+    venue.place(order("AAPL", size="1", leverage=5))
     for one in markets:
-        desk.jump(one.coin, "100")
-    desk.place(order("ETH", size="1", limit_px="90"))
-    desk.close("ETH")
-    desk.close("AAPL")
-    assert [kind for kind, *_ in liquidated(desk.jump("BTC", "91.1"))] == ["full"]
-    assert [desk.account.orders[n].kind for n in desk.account.resting] == ["close", "close"]
-    desk.jump("ETH", "100")
-    desk.jump("AAPL", "100")
-    assert not desk.account.positions
-    assert desk.account.balance == e8("32")
+        venue.jump(one.coin, "100")
+    venue.place(order("ETH", size="1", limit_px="90"))
+    venue.close("ETH")
+    venue.close("AAPL")
+    assert [kind for kind, *_ in liquidated(venue.jump("BTC", "91.1"))] == ["full"]
+    assert [venue.account.orders[n].kind for n in venue.account.resting] == ["close", "close"]
+    venue.jump("ETH", "100")
+    venue.jump("AAPL", "100")
+    assert not venue.account.positions
+    assert venue.account.balance == e8("32")
 
 
 def test_below_two_thirds_of_maintenance_the_backstop_takes_the_margin():
-    desk = isolated()
-    assert liquidated(desk.jump("BTC", "90700")) == [("backstop", e8("90700"), e8("7"))]
-    assert desk.account.balance == e8("9900")
-    assert desk.account.margin_lost == e8("7")
+    venue = isolated()
+    assert liquidated(venue.jump("BTC", "90700")) == [("backstop", e8("90700"), e8("7"))]
+    assert venue.account.balance == e8("9900")
+    assert venue.account.margin_lost == e8("7")
 
 
 @pytest.mark.parametrize(("px", "route"), [("90756.31", "full"), ("90756.30", "backstop")])
@@ -66,31 +66,31 @@ def test_the_route_changes_where_equity_is_two_thirds_of_maintenance(px: str, ro
 
 
 def test_just_above_maintenance_nothing_happens():
-    desk = isolated()
-    assert not desk.jump("BTC", "91139.25")
-    assert liquidated(desk.jump("BTC", "91139.24"))[0][0] == "full"
+    venue = isolated()
+    assert not venue.jump("BTC", "91139.25")
+    assert liquidated(venue.jump("BTC", "91139.24"))[0][0] == "full"
 
 
 def test_a_walk_through_the_liquidation_price_fills_there():
-    desk = isolated()
-    ((kind, px, _),) = liquidated(desk.move("BTC", "80000"))
+    venue = isolated()
+    ((kind, px, _),) = liquidated(venue.move("BTC", "80000"))
     assert kind == "full"
     assert abs(px - e8("91139.24050633")) <= 100  # 1e-8 USD of a hundredth of a coin.
 
 
 def test_a_jump_far_beyond_costs_no_more_than_the_isolated_margin():
-    desk = isolated()
-    ((kind, _, lost),) = liquidated(desk.jump("BTC", "50000"))
+    venue = isolated()
+    ((kind, _, lost),) = liquidated(venue.jump("BTC", "50000"))
     assert (kind, lost) == ("backstop", 0)
-    assert desk.account.balance == e8("9900")
-    assert desk.account.absorbed == e8("400")
+    assert venue.account.balance == e8("9900")
+    assert venue.account.absorbed == e8("400")
 
 
 def test_a_cross_account_never_ends_below_zero():
-    desk = Desk((market(), "100"), cash="1000")
-    desk.place(order(size="100", leverage=20))
-    assert liquidated(desk.jump("BTC", "50"))[0][0] == "backstop"
-    a = desk.account
+    venue = VenueDriver((market(), "100"), cash="1000")
+    venue.place(order(size="100", leverage=20))
+    assert liquidated(venue.jump("BTC", "50"))[0][0] == "backstop"
+    a = venue.account
     assert (a.balance, a.absorbed) == (0, e8("4000"))
     assert a.balance == e8("1000") + a.realized - a.fees + a.funding - a.margin_lost + a.absorbed
 
@@ -134,16 +134,16 @@ def test_liquidation_cancels_the_bracket_the_trail_and_the_resting_entries():
 
 @pytest.mark.parametrize(("px", "route"), [("91.1", "full"), ("90.5", "backstop")])
 def test_a_target_at_work_goes_with_the_liquidation_as_every_exit_does(px: str, route: str):
-    desk = Desk((market(margin_mode="isolated", level_size=10**7, level_step=10_000), "100"))
+    venue = VenueDriver((market(margin_mode="isolated", level_size=10**7, level_step=10_000), "100"))
     for _ in range(4):
-        desk.place(order(size="1.5", leverage=10, take="1%"))
-    desk.jump("BTC", "101.2")
-    assert [o.status for o in desk.account.orders.values()] == ["working"]
-    events = desk.jump("BTC", px)
+        venue.place(order(size="1.5", leverage=10, take="1%"))
+    venue.jump("BTC", "101.2")
+    assert [o.status for o in venue.account.orders.values()] == ["working"]
+    events = venue.jump("BTC", px)
     assert [kind for kind, *_ in liquidated(events)] == [route]
     said = [(type(e).__name__, getattr(e, "reason", None)) for e in events if not isinstance(e, Fill)]
     assert said == [("OrderChanged", "liquidated"), ("Liquidated", None)]
-    target = next(trade for trade in desk.account.trades if trade.kind == "take_profit")
+    target = next(trade for trade in venue.account.trades if trade.kind == "take_profit")
     assert (target.status, target.reason) == ("canceled", "liquidated")
 
 
@@ -218,67 +218,67 @@ def test_any_position_on_the_way_of_one_point_is_liquidated_at_its_level():
             chance.randint(2, 40),
             chance.choice((0.4321, 7.77, 103.5, 2500, 97_531)),
         )
-        desk = Desk(
+        venue = VenueDriver(
             (market(margin_mode="isolated", sz_decimals=chance.randint(0, 5), sig_figs=None, px_decimals=8), f"{px}"),
             cash="100000000",
         )
-        lot = desk.state.markets["BTC"].lot
+        lot = venue.state.markets["BTC"].lot
         size = max(lot, round(chance.uniform(11, 90_000) / px * E8) // lot * lot)
-        if code_of(desk.place(order(side=side, size=text_of(size), leverage=leverage))):
+        if code_of(venue.place(order(side=side, size=text_of(size), leverage=leverage))):
             continue
-        level = ledger.liquidation_px(desk.state, desk.position())
-        events = desk.move("BTC", f"{px * (0.01 if side > 0 else 3):.8f}")
+        level = ledger.liquidation_px(venue.state, venue.position())
+        events = venue.move("BTC", f"{px * (0.01 if side > 0 else 3):.8f}")
         got = [e.px for e in events if isinstance(e, Liquidated)]
         assert len(got) == 1, (side, leverage, px, size)
         assert level is not None and abs(got[0] - level) <= 2 + 2 * E8 // size, (side, leverage, px, size, got, level)
 
 
 def test_an_account_still_below_after_its_fifth_is_closed_at_the_next_point():
-    desk = Desk((market(sz_decimals=2, half_spread=500_000), "100"))
-    desk.place(order(size="1900", leverage=20))
-    desk.jump("BTC", "96.4")
-    assert 0 < desk.position().size < e8("1900")
-    desk.wait(1000)
-    desk.jump("BTC", "96.3")
-    equity, need = ledger.cross_value(desk.state, desk.account), 0
-    for p in desk.account.positions.values():
-        need += ledger.maintenance(desk.state.markets["BTC"], desk.state.markets["BTC"].mark * p.size // E8)
-    assert not desk.account.positions or equity >= need
+    venue = VenueDriver((market(sz_decimals=2, half_spread=500_000), "100"))
+    venue.place(order(size="1900", leverage=20))
+    venue.jump("BTC", "96.4")
+    assert 0 < venue.position().size < e8("1900")
+    venue.wait(1000)
+    venue.jump("BTC", "96.3")
+    equity, need = ledger.cross_value(venue.state, venue.account), 0
+    for p in venue.account.positions.values():
+        need += ledger.maintenance(venue.state.markets["BTC"], venue.state.markets["BTC"].mark * p.size // E8)
+    assert not venue.account.positions or equity >= need
 
 
 @pytest.mark.parametrize(("px", "gone"), [("102", ["full"]), ("102.2", [])])
 def test_an_account_still_below_after_its_fifth_is_judged_by_the_next_price_of_any_market(px: str, gone: list[str]):
     """A fifth leaves 207.34 USD missing; of these the other market gives back 197.50, or 217.25."""
-    desk = Desk((market(sz_decimals=2), "100"), (market("ETH"), "100"))
-    desk.place(order(size="1900", leverage=20))
-    desk.place(order("ETH", size="100", leverage=20))
-    assert [kind for kind, *_ in liquidated(desk.jump("BTC", "95.65"))] == ["partial"]
-    desk.wait(1000)
-    assert [kind for kind, *_ in liquidated(desk.jump("ETH", px))] == gone
+    venue = VenueDriver((market(sz_decimals=2), "100"), (market("ETH"), "100"))
+    venue.place(order(size="1900", leverage=20))
+    venue.place(order("ETH", size="100", leverage=20))
+    assert [kind for kind, *_ in liquidated(venue.jump("BTC", "95.65"))] == ["partial"]
+    venue.wait(1000)
+    assert [kind for kind, *_ in liquidated(venue.jump("ETH", px))] == gone
 
 
 # ── Cross accounts ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def two_markets(cash: str = "500") -> Desk:
-    desk = Desk((market("ETH", max_leverage=25, sz_decimals=4), "2500"), (market("BTC"), "100000"), cash=cash)
-    desk.place(order("ETH", size="1", leverage=25))
-    desk.place(order("BTC", -1, size="0.01", leverage=40))
-    return desk
+def two_markets(cash: str = "500") -> VenueDriver:
+    venue = VenueDriver((market("ETH", max_leverage=25, sz_decimals=4), "2500"), (market("BTC"), "100000"), cash=cash)
+    venue.place(order("ETH", size="1", leverage=25))
+    venue.place(order("BTC", -1, size="0.01", leverage=40))
+    return venue
 
 
 def test_one_markets_fall_liquidates_the_account_where_all_maintenance_is_used_up():
-    desk = two_markets()
-    events = liquidated(desk.move("ETH", "2000"))
+    venue = two_markets()
+    events = liquidated(venue.move("ETH", "2000"))
     assert events[0][0] == "full"
     assert abs(events[0][1] - e8("2053.5714")) <= 2 * 10**7, "within two ticks of the shared price"
 
 
 def test_a_cross_account_that_both_markets_hurt_is_liquidated_by_their_sum():
-    desk = two_markets()
-    assert not desk.move("ETH", "2300")
-    assert not desk.move("BTC", "115000")
-    events = desk.move("BTC", "130000")
+    venue = two_markets()
+    assert not venue.move("ETH", "2300")
+    assert not venue.move("BTC", "115000")
+    events = venue.move("BTC", "130000")
     (first, *_) = liquidated(events)
     # 500 - 200 - (p - 100000)/100 = 46 + p/8000
     assert abs(first[1] - 124_938_271_60493) < 10**8 or first[0] == "full"
@@ -286,27 +286,27 @@ def test_a_cross_account_that_both_markets_hurt_is_liquidated_by_their_sum():
 
 
 def test_a_gain_in_one_market_holds_off_the_liquidation_in_another():
-    desk = two_markets()
-    desk.move("BTC", "80000")
-    assert not desk.move("ETH", "2000")
-    assert desk.account.positions["ETH"].size == E8
+    venue = two_markets()
+    venue.move("BTC", "80000")
+    assert not venue.move("ETH", "2000")
+    assert venue.account.positions["ETH"].size == E8
 
 
 def test_a_cross_backstop_takes_all_cross_positions_and_leaves_isolated_ones():
-    desk = Desk(
+    venue = VenueDriver(
         (market("ETH"), "100"), (market("BTC"), "100"), (market("SOL", margin_mode="isolated"), "100"), cash="1000"
     )
-    desk.place(order("SOL", size="5", leverage=5))
-    desk.place(order("ETH", size="50", leverage=20))
-    desk.place(order("BTC", size="1", leverage=20))
-    desk.jump("ETH", "70")
-    assert list(desk.account.positions) == ["SOL"]
-    assert desk.account.balance == 0 and desk.position("SOL").margin == e8("100")
+    venue.place(order("SOL", size="5", leverage=5))
+    venue.place(order("ETH", size="50", leverage=20))
+    venue.place(order("BTC", size="1", leverage=20))
+    venue.jump("ETH", "70")
+    assert list(venue.account.positions) == ["SOL"]
+    assert venue.account.balance == 0 and venue.position("SOL").margin == e8("100")
 
 
 @pytest.mark.parametrize("path", ["adaptive", "ohlc", "olhc", "sl_first"])
 def test_a_target_never_rescues_a_position_that_the_bar_liquidates_first_under_sl_first(path: str):
-    desk = run(
+    venue = run(
         """
         mark BTC 100 isolated
         long BTC 5 lev 10 take 104
@@ -315,7 +315,7 @@ def test_a_target_never_rescues_a_position_that_the_bar_liquidates_first_under_s
     """,
         rules=Rules(paths=path),
     )
-    kinds = [t.kind for t in desk.account.trades]
+    kinds = [t.kind for t in venue.account.trades]
     assert kinds[-1] == ("take_profit" if path in ("ohlc", "adaptive") else "liquidation")
 
 

@@ -11,7 +11,7 @@ from bot.venue import commands as c
 from bot.venue.apply import apply
 from bot.venue.events import AccountChanged, Fill, GuardianMoved, OrderChanged
 from bot.venue.state import Plan, Rules, State
-from tests.builders import WAYS, Desk, code_of, dead_man, e8, market, order, replayed, trail
+from tests.builders import WAYS, VenueDriver, code_of, dead_man, e8, market, order, replayed, trail
 from tests.scenario import run, whole
 
 
@@ -108,39 +108,39 @@ def test_a_trigger_speaks_before_the_orders_it_cancels_and_those_before_its_fill
 
 
 def test_at_one_instant_funding_comes_first_then_the_price_then_guardians_by_the_clock():
-    desk = Desk((market(funding_rate=12_500_000), "100"))
-    desk.place(order(size="5", stop="98"))
-    desk.bars(*[("BTC", ("100", "100", "100", "100"))], interval_ms=3_540_000)
-    desk.arm(dead_man(60, "block_opens"))
-    events = desk.bar("BTC", "100", "100", "100", "100")
+    venue = VenueDriver((market(funding_rate=12_500_000), "100"))
+    venue.place(order(size="5", stop="98"))
+    venue.bars(*[("BTC", ("100", "100", "100", "100"))], interval_ms=3_540_000)
+    venue.arm(dead_man(60, "block_opens"))
+    events = venue.bar("BTC", "100", "100", "100", "100")
     assert not events
-    events = desk.bar("BTC", "97", "97", "97", "97")
+    events = venue.bar("BTC", "97", "97", "97", "97")
     assert [whole(e).split()[0] for e in events] == ["funding", "trigger", "stop_loss", "fired"]
     assert len({e.ts for e in events}) == 1
 
 
 def test_two_guardians_of_one_instant_fire_in_the_order_they_were_armed():
-    desk = Desk((market(), "100"))
+    venue = VenueDriver((market(), "100"))
     for on_miss in ("cancel_orders", "flatten"):
-        desk.arm(dead_man(60, on_miss))
-    assert [e.guardian[-1] for e in desk.wait(60_000) if isinstance(e, GuardianMoved)] == ["1", "2"]
+        venue.arm(dead_man(60, on_miss))
+    assert [e.guardian[-1] for e in venue.wait(60_000) if isinstance(e, GuardianMoved)] == ["1", "2"]
 
 
 def test_event_numbers_have_no_gap_and_instants_never_go_back():
-    desk = run(STORY)
-    events = list(desk.account.events)
+    venue = run(STORY)
+    events = list(venue.account.events)
     assert [e.seq for e in events] == list(range(1, len(events) + 1))
     assert [e.ts for e in events] == sorted(e.ts for e in events)
 
 
 def test_reads_heartbeats_and_refusals_make_no_event():
-    desk = Desk((market(), "100"))
-    desk.arm(dead_man(60))
-    before = desk.account.event_seq
-    desk.do(c.Heartbeat("a"))
-    desk.place(order(size="1", leverage=99))
-    desk.do(c.StorePlan("a", order(size="1"), "t", 1000))
-    assert desk.account.event_seq == before
+    venue = VenueDriver((market(), "100"))
+    venue.arm(dead_man(60))
+    before = venue.account.event_seq
+    venue.do(c.Heartbeat("a"))
+    venue.place(order(size="1", leverage=99))
+    venue.do(c.StorePlan("a", order(size="1"), "t", 1000))
+    assert venue.account.event_seq == before
 
 
 # ── Reasons ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -189,7 +189,7 @@ def test_an_entry_that_can_no_longer_be_paid_is_canceled_when_its_price_comes():
 
 
 def test_a_reset_wipes_what_there_was_and_goes_on_numbering():
-    desk = run("""
+    venue = run("""
         mark BTC 100
         settings 500 -
         long BTC 5 stop 2%
@@ -207,7 +207,7 @@ def test_a_reset_wipes_what_there_was_and_goes_on_numbering():
         long BTC 11                    | no limit_exceeded
         long BTC 5                     | open 5 @ 50
     """)
-    a = desk.account
+    a = venue.account
     assert (a.epoch, len(a.trades)) == (1, 1)
     first = a.events[0]
     assert isinstance(first, AccountChanged)
@@ -227,21 +227,21 @@ def test_a_reset_may_name_the_balance_of_its_epoch():
 
 
 def test_keys_of_before_a_reset_are_fenced_and_those_after_are_not():
-    desk = Desk((market(), "100"))
-    desk.place(order(size="1"), idempotency_key="old")
-    desk.do(c.ResetAccount("a"))
-    again = desk.place(order(size="1"), idempotency_key="old").answer
+    venue = VenueDriver((market(), "100"))
+    venue.place(order(size="1"), idempotency_key="old")
+    venue.do(c.ResetAccount("a"))
+    again = venue.place(order(size="1"), idempotency_key="old").answer
     assert (again.code, again.details["reason"]) == ("idempotency_conflict", "account_reset")
-    assert code_of(desk.place(order(size="1"), idempotency_key="new")) == ""
+    assert code_of(venue.place(order(size="1"), idempotency_key="new")) == ""
 
 
 def test_a_reset_leaves_other_accounts_alone():
-    desk = Desk((market(), "100"))
-    desk.do(c.OpenAccount("b", "0x" + "1" * 40, None, e8("10000")))
-    desk.do(c.PlaceOrder("b", order(size="5", stop="98")))
-    desk.place(order(size="5", stop="98"))
-    desk.do(c.ResetAccount("a"))
-    events = desk.bar("BTC", "97", "97", "97", "97")
+    venue = VenueDriver((market(), "100"))
+    venue.do(c.OpenAccount("b", "0x" + "1" * 40, None, e8("10000")))
+    venue.do(c.PlaceOrder("b", order(size="5", stop="98")))
+    venue.place(order(size="5", stop="98"))
+    venue.do(c.ResetAccount("a"))
+    events = venue.bar("BTC", "97", "97", "97", "97")
     assert {e.account for e in events} == {"b"}
 
 
@@ -250,21 +250,21 @@ def test_a_reset_leaves_other_accounts_alone():
 
 @pytest.mark.parametrize("story", [STORY, LOSSES], ids=["story", "losses"])
 def test_the_same_commands_give_the_same_bytes(story: str):
-    desk = run(story)
-    again = replayed(desk.log)
+    venue = run(story)
+    again = replayed(venue.log)
     assert codec.dumps([list(a.events) for a in again.accounts.values()]) == codec.dumps(
-        [list(a.events) for a in desk.state.accounts.values()]
+        [list(a.events) for a in venue.state.accounts.values()]
     )
-    assert codec.digest(again) == codec.digest(desk.state)
+    assert codec.digest(again) == codec.digest(venue.state)
 
 
 @pytest.mark.parametrize("story", [STORY, LOSSES], ids=["story", "losses"])
 def test_a_snapshot_taken_after_any_command_goes_on_the_same(story: str):
-    desk = run(story, ways=("passed",))
-    whole_state = codec.digest(desk.state)
-    for at in range(len(desk.log)):
+    venue = run(story, ways=("passed",))
+    whole_state = codec.digest(venue.state)
+    for at in range(len(venue.log)):
         state = State()
-        for number, (command, now_ms) in enumerate(desk.log):
+        for number, (command, now_ms) in enumerate(venue.log):
             apply(state, codec.loads(codec.dumps(command)), now_ms)
             if number == at:
                 state = codec.loads(codec.dumps(state))
@@ -279,25 +279,25 @@ def test_bars_that_are_skipped_when_calm_change_nothing(path: str, fill_at: str)
 
 
 def test_a_rebuilt_index_is_the_one_that_grew():
-    desk = run(STORY, ways=("passed",))
-    for market_ in desk.state.markets.values():
+    venue = run(STORY, ways=("passed",))
+    for market_ in venue.state.markets.values():
         falling, rising = list(market_.falling), list(market_.rising)
-        index.rebuild(desk.state)
+        index.rebuild(venue.state)
         assert (market_.falling, market_.rising) == (falling, rising)
 
 
 def test_a_command_and_a_state_read_back_as_they_were_written():
-    desk = run(STORY, ways=("passed",))
-    assert codec.loads(codec.dumps(desk.state)) == desk.state
-    for command, _ in desk.log:
+    venue = run(STORY, ways=("passed",))
+    assert codec.loads(codec.dumps(venue.state)) == venue.state
+    for command, _ in venue.log:
         assert codec.loads(codec.dumps(command)) == command
 
 
 def test_what_was_written_before_a_field_came_is_read_with_what_it_meant():
-    desk = Desk((market(), "100"))
-    desk.place(order(size="5"))
-    desk.place(order(side=-1, size="6", limit_px="110"))
-    (turning,) = desk.account.orders.values()
+    venue = VenueDriver((market(), "100"))
+    venue.place(order(size="5"))
+    venue.place(order(side=-1, size="6", limit_px="110"))
+    (turning,) = venue.account.orders.values()
     assert turning.left_to_open() == e8("1")
     assert codec.decode(list(codec.encode(turning))[:-1]) == turning
     assert codec.decode(list(codec.encode(turning))[:-2]).left_to_open() == e8("6")
@@ -305,38 +305,38 @@ def test_what_was_written_before_a_field_came_is_read_with_what_it_meant():
 
 
 def test_no_answer_depends_on_what_comes_later():
-    desk = run(STORY, ways=("passed",))
-    for at in range(0, len(desk.log), 5):
-        cut = replayed(desk.log[:at])
+    venue = run(STORY, ways=("passed",))
+    for at in range(0, len(venue.log), 5):
+        cut = replayed(venue.log[:at])
         if "a" not in cut.accounts:
             continue
         events = list(cut.accounts["a"].events)
-        assert events == list(desk.account.events)[: len(events)]
+        assert events == list(venue.account.events)[: len(events)]
 
 
 def test_downtime_is_no_silence_a_shifted_deadline_keeps_what_was_left_of_it():
-    desk = Desk((market(), "100"))
-    desk.arm(dead_man(60, "block_opens"))
-    desk.wait(20_000)
-    assert not desk.do(c.ShiftDeadlines(600_000, 30_000)).events
-    assert not desk.wait(600_000)
-    assert not desk.wait(39_999)
-    assert [e.subtype for e in desk.wait(1)] == ["fired"]
+    venue = VenueDriver((market(), "100"))
+    venue.arm(dead_man(60, "block_opens"))
+    venue.wait(20_000)
+    assert not venue.do(c.ShiftDeadlines(600_000, 30_000)).events
+    assert not venue.wait(600_000)
+    assert not venue.wait(39_999)
+    assert [e.subtype for e in venue.wait(1)] == ["fired"]
 
 
 def test_a_restart_leaves_at_least_the_floor():
-    desk = Desk((market(), "100"))
-    desk.arm(dead_man(60, "block_opens"))
-    desk.wait(59_000)
-    desk.do(c.ShiftDeadlines(600_000, 30_000))
-    assert not desk.wait(629_999)
-    assert [e.subtype for e in desk.wait(1)] == ["fired"]
+    venue = VenueDriver((market(), "100"))
+    venue.arm(dead_man(60, "block_opens"))
+    venue.wait(59_000)
+    venue.do(c.ShiftDeadlines(600_000, 30_000))
+    assert not venue.wait(629_999)
+    assert [e.subtype for e in venue.wait(1)] == ["fired"]
 
 
 def test_a_fill_event_carries_the_state_after_it():
-    desk = Desk((market(taker_rate=100_000), "100"))
-    desk.place(order(size="5", leverage=5), request_id="req_1", idempotency_key="k")
-    fill = desk.account.events[-1]
+    venue = VenueDriver((market(taker_rate=100_000), "100"))
+    venue.place(order(size="5", leverage=5), request_id="req_1", idempotency_key="k")
+    fill = venue.account.events[-1]
     assert isinstance(fill, Fill)
     assert (fill.size, fill.px, fill.fee, fill.realized, fill.liquidity) == (
         e8("5"),
@@ -346,27 +346,27 @@ def test_a_fill_event_carries_the_state_after_it():
         "taker",
     )
     assert (fill.remaining, fill.position_size, fill.entry_px, fill.balance) == (0, e8("5"), e8("100"), e8("9999.5"))
-    desk.close(size=e8("2"))
-    fill = desk.account.events[-1]
+    venue.close(size=e8("2"))
+    fill = venue.account.events[-1]
     assert (fill.subtype, fill.intent, fill.reduce_only, fill.realized) == ("exit", "close", True, 0)
     assert (fill.position_size, fill.entry_px) == (e8("3"), e8("100"))
 
 
 def test_an_armed_child_names_the_trade_of_its_entry_and_its_exit_names_its_own():
-    desk = Desk((market(), "100"))
-    entry = desk.place(order(size="5", stop="98", take="104"))
+    venue = VenueDriver((market(), "100"))
+    entry = venue.place(order(size="5", stop="98", take="104"))
     armed = [e for e in entry.events if isinstance(e, OrderChanged)]
     assert {e.trade for e in armed} == {entry.answer.trade.id}
-    events = desk.bar("BTC", "97", "97", "97", "97")
-    exit_ = desk.account.trades[-1]
+    events = venue.bar("BTC", "97", "97", "97", "97")
+    exit_ = venue.account.trades[-1]
     assert [e.trade for e in events if isinstance(e, Fill)] == [exit_.id]
     assert (exit_.kind, exit_.source, exit_.reduce_only) == ("stop_loss", None, True)
 
 
 def test_a_trail_event_names_the_orders_and_the_trade_it_ends_with():
-    desk = Desk((market(), "100"))
-    desk.place(order(size="5", stop="95", guardians=(trail("1%"),)))
-    events = desk.bar("BTC", "97", "97", "97", "97")
+    venue = VenueDriver((market(), "100"))
+    venue.place(order(size="5", stop="95", guardians=(trail("1%"),)))
+    events = venue.bar("BTC", "97", "97", "97", "97")
     fired = next(e for e in events if isinstance(e, GuardianMoved) and e.subtype == "fired")
     assert fired.canceled == tuple(e.oid for e in events if isinstance(e, OrderChanged))
     assert fired.trades == tuple(e.trade for e in events if isinstance(e, Fill))

@@ -10,7 +10,7 @@ from bot.venue import commands as c
 from bot.venue import ledger
 from bot.venue.protection import is_protected
 from bot.venue.state import Rules
-from tests.builders import Desk, code_of, e8, market, order, trail
+from tests.builders import VenueDriver, code_of, e8, market, order, trail
 from tests.scenario import run
 
 
@@ -71,14 +71,16 @@ def test_a_partial_close_at_a_profit_pays_its_share_of_margin_and_the_profit():
 
 
 def test_an_order_beyond_the_free_margin_is_refused_with_the_largest_that_passes():
-    desk = Desk((market(), "100"), cash="1000")
-    refused = desk.place(order(usd="1001")).answer
+    venue = VenueDriver((market(), "100"), cash="1000")
+    refused = venue.place(order(usd="1001")).answer
     assert (refused.code, refused.fix["field"]) == ("insufficient_funds", "usdAmount")
-    assert code_of(desk.place(order(usd=refused.fix["value"]))) == ""
-    assert code_of(Desk((market(), "100"), cash="1000").place(order(usd="1000"))) == ""
-    refused = Desk((market(), "100"), cash="1000").place(order(size="50.1", leverage=5)).answer
+    assert code_of(venue.place(order(usd=refused.fix["value"]))) == ""
+    assert code_of(VenueDriver((market(), "100"), cash="1000").place(order(usd="1000"))) == ""
+    refused = VenueDriver((market(), "100"), cash="1000").place(order(size="50.1", leverage=5)).answer
     assert refused.fix["field"] == "size"
-    assert code_of(Desk((market(), "100"), cash="1000").place(order(size=refused.fix["value"], leverage=5))) == ""
+    assert (
+        code_of(VenueDriver((market(), "100"), cash="1000").place(order(size=refused.fix["value"], leverage=5))) == ""
+    )
 
 
 def test_the_fee_of_a_cross_order_needs_margin_too():
@@ -146,13 +148,13 @@ def test_a_resting_limit_that_turns_is_dropped_where_its_closing_does_not_bring_
 
 def test_a_turn_of_an_isolated_position_is_paid_by_what_its_closing_brings():
     for over, cash, most in (({"half_spread": 1_000_000}, "1010", "181.82"), ({"taker_rate": 90_000}, "1000", "198.2")):
-        desk = Desk((market(margin_mode="isolated", **over), "100"), cash=cash)
-        desk.place(order(size="100", leverage=10))
-        refused = desk.place(order(side=-1, size="199"))
+        venue = VenueDriver((market(margin_mode="isolated", **over), "100"), cash=cash)
+        venue.place(order(size="100", leverage=10))
+        refused = venue.place(order(side=-1, size="199"))
         assert code_of(refused) == "insufficient_funds"
         assert e8(refused.answer.fix["value"]) <= e8(most)
-        assert code_of(desk.place(order(side=-1, size=refused.answer.fix["value"]))) == ""
-        assert 0 <= desk.account.balance < e8("10") and desk.account.absorbed == 0
+        assert code_of(venue.place(order(side=-1, size=refused.answer.fix["value"]))) == ""
+        assert 0 <= venue.account.balance < e8("10") and venue.account.absorbed == 0
 
 
 def test_a_turn_of_an_isolated_position_may_use_the_gain_that_its_closing_brings():
@@ -180,14 +182,14 @@ def test_a_turn_of_a_losing_cross_position_opens_no_more_than_the_account_is_wor
 
 
 def test_a_session_turns_an_isolated_position_with_what_its_closing_brings():
-    desk = Desk(
+    venue = VenueDriver(
         (market(margin_mode="isolated", half_spread=1_000_000), "100"), cash="1010", rules=Rules(fill_at="next")
     )
-    desk.place(order(size="100", leverage=10))
-    desk.bar("BTC", "100", "100", "100", "100")
-    desk.place(order(side=-1, size="171"))
-    desk.bar("BTC", "98", "98", "98", "98")
-    assert desk.account.balance >= 0 and desk.account.absorbed == 0
+    venue.place(order(size="100", leverage=10))
+    venue.bar("BTC", "100", "100", "100", "100")
+    venue.place(order(side=-1, size="171"))
+    venue.bar("BTC", "98", "98", "98", "98")
+    assert venue.account.balance >= 0 and venue.account.absorbed == 0
 
 
 def test_raising_leverage_gives_margin_back():
@@ -235,14 +237,14 @@ def test_lowering_leverage_needs_free_margin():
 
 
 def test_a_refused_change_of_leverage_changes_nothing():
-    desk = run("""
+    venue = run("""
         mark BTC 100 isolated
         long BTC 300 lev 10
         long BTC 1 lev 3 ack           | no insufficient_funds
         margin BTC                     | 3000
         cash                           | 7000
     """)
-    assert desk.position().leverage == 10
+    assert venue.position().leverage == 10
 
 
 def test_an_isolated_position_does_not_stand_behind_another():
@@ -269,7 +271,7 @@ def test_a_cross_profit_is_free_margin_for_another_market():
 
 
 def test_a_whole_round_trip_leaves_the_balance_identity_exact():
-    desk = run("""
+    venue = run("""
         mark BTC 97.33 isolated fee 0.045% 0.015% funding 0.0000125
         long BTC 7.77 lev 3
         wait 1h
@@ -279,17 +281,17 @@ def test_a_whole_round_trip_leaves_the_balance_identity_exact():
         wait 2h
         close BTC
     """)
-    a = desk.account
+    a = venue.account
     assert not a.positions
     assert a.balance == e8("10000") + a.realized - a.fees + a.funding
     assert a.realized == sum(t.realized or 0 for t in a.trades) and a.fees == sum(t.fee for t in a.trades)
 
 
 def test_margin_ratio_is_one_at_liquidation():
-    desk = Desk((market(margin_mode="isolated"), "100000"))
-    desk.place(order(size="0.01", leverage=10))
-    desk.state.markets["BTC"].mark = ledger.liquidation_px(desk.state, desk.position())
-    need, value = ledger.margin_ratio(desk.state, desk.account)
+    venue = VenueDriver((market(margin_mode="isolated"), "100000"))
+    venue.place(order(size="0.01", leverage=10))
+    venue.state.markets["BTC"].mark = ledger.liquidation_px(venue.state, venue.position())
+    need, value = ledger.margin_ratio(venue.state, venue.account)
     assert abs(need - value) <= 2
 
 
@@ -297,22 +299,22 @@ def test_margin_ratio_is_one_at_liquidation():
 @pytest.mark.parametrize("side", [1, -1], ids=["long", "short"])
 @pytest.mark.parametrize("leverage", [2, 10])
 def test_a_plan_shows_the_liquidation_price_that_its_order_makes(held: str | None, side: int, leverage: int):
-    desk = Desk((market(margin_mode="isolated", max_leverage=10, taker_rate=90_000), "100"))
+    venue = VenueDriver((market(margin_mode="isolated", max_leverage=10, taker_rate=90_000), "100"))
     if held is not None:
         own = side if not held.startswith("-") else -side
-        desk.place(order(side=own, size=held.lstrip("-"), leverage=3))
+        venue.place(order(side=own, size=held.lstrip("-"), leverage=3))
     spec = order(side=side, size="8", leverage=leverage, acknowledge_leverage_change=True)
-    plan = desk.do(c.StorePlan("a", spec, "t", 60_000)).answer
-    assert code_of(desk.do(c.ConfirmPlan("a", "t"))) == ""
-    found = ledger.liquidation_px(desk.state, desk.position())
+    plan = venue.do(c.StorePlan("a", spec, "t", 60_000)).answer
+    assert code_of(venue.do(c.ConfirmPlan("a", "t"))) == ""
+    found = ledger.liquidation_px(venue.state, venue.position())
     assert abs(plan.liquidation_px - found) <= 100, (plan.liquidation_px, found)
 
 
 def test_a_stop_that_raising_the_leverage_would_leave_beyond_liquidation_is_refused():
-    desk = Desk((market(margin_mode="isolated", max_leverage=10), "100"))
-    desk.place(order(size="50", leverage=1))
+    venue = VenueDriver((market(margin_mode="isolated", max_leverage=10), "100"))
+    venue.place(order(size="50", leverage=1))
     more = order(size="1", leverage=10, stop="80", acknowledge_leverage_change=True)
-    refused = desk.place(more).answer
+    refused = venue.place(more).answer
     assert refused.code == "invalid_input"
     assert "beyond the liquidation price" in refused.message
 
@@ -327,14 +329,14 @@ def test_a_stop_that_raising_the_leverage_would_leave_beyond_liquidation_is_refu
 def test_a_stop_that_an_order_would_leave_beyond_liquidation_is_no_protection(
     mode: str, most: int, held: dict[str, Any], more: dict[str, Any]
 ):
-    desk = Desk((market(margin_mode=mode, max_leverage=most), "100"))
-    desk.place(order(**held))
-    refused = desk.place(order(**more, acknowledge_leverage_change=True, require_protection=True)).answer
+    venue = VenueDriver((market(margin_mode=mode, max_leverage=most), "100"))
+    venue.place(order(**held))
+    refused = venue.place(order(**more, acknowledge_leverage_change=True, require_protection=True)).answer
     assert refused.code == "invalid_input" and "beyond the liquidation price" in refused.message
-    plan = desk.do(c.StorePlan("a", order(**more, acknowledge_leverage_change=True), "t", 60_000)).answer
+    plan = venue.do(c.StorePlan("a", order(**more, acknowledge_leverage_change=True), "t", 60_000)).answer
     assert not plan.protected and "unprotected" in dict(plan.warnings)
     smaller = order(size="1", acknowledge_leverage_change=True, require_protection=True)
-    assert code_of(desk.place(smaller)) == ""
+    assert code_of(venue.place(smaller)) == ""
 
 
 # ── Entries that rest ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -344,7 +346,7 @@ AAPL = "mark AAPL 200 isolated max 10"
 
 @pytest.mark.parametrize("depth", ["", " depth 1 0%"], ids=["whole", "in part"])
 def test_a_limit_that_crosses_is_judged_by_the_stop_that_it_brings_and_not_by_the_one_that_it_replaces(depth: str):
-    desk = run(f"""
+    venue = run(f"""
         {AAPL}{depth}
         long AAPL 10 lev 2 stop 185                        | open 10 @ 200
     """)
@@ -357,21 +359,21 @@ def test_a_limit_that_crosses_is_judged_by_the_stop_that_it_brings_and_not_by_th
         acknowledge_leverage_change=True,
         require_protection=True,
     )
-    plan = desk.do(c.StorePlan("a", more, "t", 60_000)).answer
+    plan = venue.do(c.StorePlan("a", more, "t", 60_000)).answer
     assert plan.protected and "unprotected" not in dict(plan.warnings)
-    placed = desk.do(c.ConfirmPlan("a", "t")).answer
-    assert placed.protected and is_protected(desk.state, desk.account, desk.position("AAPL"))
+    placed = venue.do(c.ConfirmPlan("a", "t")).answer
+    assert placed.protected and is_protected(venue.state, venue.account, venue.position("AAPL"))
 
 
 def test_a_limit_that_raises_the_leverage_is_judged_by_the_position_as_it_stands_until_then():
-    desk = run(f"""
+    venue = run(f"""
         {AAPL}
         long AAPL 10 lev 2 stop 185                        | open 10 @ 200
         long AAPL 30 limit 150 lev 10 ack protect          | no invalid_input
         long AAPL 30 limit 150 lev 10 ack stop 145 protect | no invalid_input
         liquidation AAPL                                   | 105.26315789
     """)
-    plan = desk.do(
+    plan = venue.do(
         c.StorePlan(
             "a", order("AAPL", size="30", limit_px="150", leverage=10, acknowledge_leverage_change=True), "t", 1
         )
@@ -414,17 +416,17 @@ def test_a_stop_of_a_limit_that_crosses_in_part_is_judged_by_that_part():
 
 @pytest.mark.parametrize("held", [False, True])
 def test_a_trailing_stop_beyond_liquidation_is_no_protection(held: bool):
-    desk = Desk((market("BTC", max_leverage=40), "100"), cash="10000")
+    venue = VenueDriver((market("BTC", max_leverage=40), "100"), cash="10000")
     if held:
-        desk.place(order(size="1", leverage=40))
-        desk.arm(trail("50%", coin="BTC"))
+        venue.place(order(size="1", leverage=40))
+        venue.arm(trail("50%", coin="BTC"))
     more = order(size="2000", leverage=40, guardians=() if held else (trail("50%"),))
-    plan = desk.do(c.StorePlan("a", more, "t", 60_000)).answer
+    plan = venue.do(c.StorePlan("a", more, "t", 60_000)).answer
     assert plan.liquidation_px > e8("50")
     assert not plan.protected
     assert "50 would lie beyond" in dict(plan.warnings)["unprotected"]
     more.require_protection = True
-    assert desk.place(more).answer.code == "invalid_input"
+    assert venue.place(more).answer.code == "invalid_input"
     more.guardians = (trail("1%"),)
-    desk.place(more)
-    assert is_protected(desk.state, desk.account, desk.position())
+    venue.place(more)
+    assert is_protected(venue.state, venue.account, venue.position())

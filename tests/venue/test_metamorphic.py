@@ -11,7 +11,7 @@ from bot.venue import commands as c
 from bot.venue.events import Fill
 from bot.venue.numbers import E8
 from bot.venue.state import LegSpec, OrderSpec, Rules
-from tests.builders import MINUTE_MS, Desk, market, order
+from tests.builders import MINUTE_MS, VenueDriver, market, order
 
 Candle = tuple[int, int, int, int]
 C = 200 * E8  # Mirrored prices are C - p: 100 stays where it is.
@@ -39,18 +39,18 @@ def play(
 ) -> list[tuple[str, int, int]]:
     """Enter at each fifth bar when flat, one coin, stop 0.70 and target 0.90 away; (kind, px, realised) of each fill."""
     spec = market(sz_decimals=0, sig_figs=None, px_decimals=6)
-    desk = Desk((spec, str(100 * scale)), cash="100000000", rules=Rules(paths=path))
+    venue = VenueDriver((spec, str(100 * scale)), cash="100000000", rules=Rules(paths=path))
     fills: list[tuple[str, int, int]] = []
     for number, bar in enumerate(bars):
-        if number % 5 == 0 and not desk.account.positions:
-            mark = desk.state.markets["BTC"].mark
+        if number % 5 == 0 and not venue.account.positions:
+            mark = venue.state.markets["BTC"].mark
             stop, target = (mark - side * x * scale * E8 // 100 for x in (70, -90))
-            made = desk.place(OrderSpec("BTC", side, size=E8, stop=LegSpec(px=stop), target=LegSpec(px=target)))
+            made = venue.place(OrderSpec("BTC", side, size=E8, stop=LegSpec(px=stop), target=LegSpec(px=target)))
             fills += [("entry", e.px, 0) for e in made.events if isinstance(e, Fill)]
         op, high, low, close = (x * scale for x in (mirror(bar) if mirrored else bar))
-        at_ms = desk.now_ms
-        desk.now_ms += MINUTE_MS
-        events = desk.do(c.PassBar("BTC", at_ms, op, high, low, close, 10**14)).events
+        at_ms = venue.now_ms
+        venue.now_ms += MINUTE_MS
+        events = venue.do(c.PassBar("BTC", at_ms, op, high, low, close, 10**14)).events
         fills += [(e.kind, e.px, e.realized) for e in events if isinstance(e, Fill)]
     return fills
 
@@ -71,7 +71,7 @@ def test_mirrored_prices_swap_long_and_short(seed: int, path: str, mirrored: str
 
 
 def test_a_split_market_order_makes_the_same_position_at_unlimited_depth():
-    whole, split = (Desk((market(half_spread=50_000), "97531")) for _ in range(2))
+    whole, split = (VenueDriver((market(half_spread=50_000), "97531")) for _ in range(2))
     whole.place(order(size="0.09"))
     for part in ("0.02", "0.03", "0.04"):
         split.place(order(size=part))
@@ -83,7 +83,7 @@ def test_a_split_market_order_makes_the_same_position_at_unlimited_depth():
 
 
 def test_a_split_order_pays_the_same_fee_up_to_the_truncation():
-    whole, split = (Desk((market(taker_rate=45_000), "97531")) for _ in range(2))
+    whole, split = (VenueDriver((market(taker_rate=45_000), "97531")) for _ in range(2))
     whole.place(order(size="0.09"))
     for part in ("0.02", "0.03", "0.04"):
         split.place(order(size=part))
@@ -105,16 +105,16 @@ def test_a_coarse_target_under_sl_first_is_a_target_on_the_finer_path(seed: int)
     side, far, near = chance.choice((1, -1)), chance.randint(60, 200), chance.randint(60, 200)
 
     def ends(bars: list[Candle], path: str, length_ms: int) -> str:
-        desk = Desk(
+        venue = VenueDriver(
             (market(sz_decimals=0, sig_figs=None, px_decimals=6), f"{fine[0][0] / E8:.2f}"), rules=Rules(paths=path)
         )
         start = fine[0][0]
         stop, target = start - side * near * E8 // 100, start + side * far * E8 // 100
-        desk.place(OrderSpec("BTC", side, size=E8, stop=LegSpec(px=stop), target=LegSpec(px=target)))
+        venue.place(OrderSpec("BTC", side, size=E8, stop=LegSpec(px=stop), target=LegSpec(px=target)))
         for bar in bars:
-            at_ms = desk.now_ms
-            desk.now_ms += length_ms
-            for event in desk.do(c.PassBar("BTC", at_ms, *bar, 10**14, length_ms)).events:
+            at_ms = venue.now_ms
+            venue.now_ms += length_ms
+            for event in venue.do(c.PassBar("BTC", at_ms, *bar, 10**14, length_ms)).events:
                 if isinstance(event, Fill):
                     return event.kind
         return ""

@@ -15,7 +15,7 @@ from bot.venue import guardians
 from bot.venue.events import Fill
 from bot.venue.numbers import E8
 from bot.venue.state import Guardian, LegSpec, OrderSpec, Rules
-from tests.builders import HOUR_MS, MINUTE_MS, Desk, e8, market, trail
+from tests.builders import HOUR_MS, MINUTE_MS, VenueDriver, e8, market, trail
 
 CANDLES = "data/crypto/binance_BTCUSDT_1m_202505.csv.gz"
 
@@ -74,7 +74,7 @@ def trades_of(
     case: Case, bars: list[Bar], levels: dict[int, tuple[int, int]], path: str, fine: dict[int, list[Bar]] | None = None
 ) -> list[Exit]:
     """Run the strategy; stop and target come from the oracle's own row, by the bar in which its entry fills."""
-    desk = Desk(
+    venue = VenueDriver(
         (market(sig_figs=None, px_decimals=1), "90000"), cash="1000000", rules=Rules(fill_at="next", paths=path)
     )
     closes: list[int] = []
@@ -84,9 +84,9 @@ def trades_of(
     for at, bar in enumerate(bars):
         for part in [bar] if fine is None else fine[bar.ts]:
             length = case.interval_ms if fine is None else MINUTE_MS
-            desk.now_ms = part.ts + length
+            venue.now_ms = part.ts + length
             passed = c.PassBar("BTC", part.ts, part.open, part.high, part.low, part.close, 10**16, length)
-            for event in desk.do(passed).events:
+            for event in venue.do(passed).events:
                 if not isinstance(event, Fill):
                     continue
                 if event.subtype == "entry":
@@ -96,13 +96,13 @@ def trades_of(
                     kind = {"stop_loss": "sl", "take_profit": "tp"}[event.kind]
                     exits.append((event.side, entry_ts, part.ts, entry.px, event.px, kind))
         closes.append(bar.close)
-        if at % case.every == case.every - 1 and at >= case.mean and not desk.account.positions and at + 1 < len(bars):
+        if at % case.every == case.every - 1 and at >= case.mean and not venue.account.positions and at + 1 < len(bars):
             side = 1 if closes[-1] * case.mean > sum(closes[-case.mean :]) else -1
             if bars[at + 1].ts not in levels:
                 break  # The oracle's list ends with its last finished trade.
             stop, take = levels[bars[at + 1].ts]
             spec = OrderSpec("BTC", side, size=E8, leverage=10, stop=LegSpec(px=stop), target=LegSpec(px=take))
-            assert hasattr(desk.place(spec).answer, "trade")
+            assert hasattr(venue.place(spec).answer, "trade")
     return exits
 
 
@@ -169,7 +169,7 @@ def test_freqtrades_candle_scenario_ends_as_its_maintainers_wrote(shared: Path, 
     }
     case = cases[name]
     # Levels are exact fractions of the entry: a grid of 1e-6 holds them.
-    desk = Desk(
+    venue = VenueDriver(
         (market(sz_decimals=0, sig_figs=None, px_decimals=6), "5000"),
         cash="1000000",
         rules=Rules(fill_at="next", paths="sl_first"),
@@ -177,13 +177,13 @@ def test_freqtrades_candle_scenario_ends_as_its_maintainers_wrote(shared: Path, 
     exits, entry, open_bar, profit = [], 0, 0, 0.0
     for number, row in enumerate(case["data"]):
         prices = tuple(str(px) for px in row[1:5])
-        if number and case["data"][number - 1][6] and not desk.account.positions:
+        if number and case["data"][number - 1][6] and not venue.account.positions:
             opened = row[1]
             stop, take = opened * (1 + case["stop_loss"]), opened * (1 + case["roi"]["0"])
-            desk.place(
+            venue.place(
                 OrderSpec("BTC", 1, size=E8, stop=LegSpec(px=e8(f"{stop:.6f}")), target=LegSpec(px=e8(f"{take:.6f}")))
             )
-        for event in desk.bar("BTC", *prices):
+        for event in venue.bar("BTC", *prices):
             if isinstance(event, Fill) and event.subtype == "entry":
                 entry, open_bar = event.px, number
             elif isinstance(event, Fill):
@@ -238,17 +238,17 @@ def test_leans_trailing_stops_fill_where_it_published(spy: list[dict[str, int]])
 def test_the_venues_own_sell_trail_on_leans_bids_fires_in_the_same_bar(spy: list[dict[str, int]]):
     # Path O-L-H-C is Lean's order: a long's old stop meets the low, then the high moves it. Filled at the stop: Lean's is its worse close.
     start = spy[1170]["close"]
-    desk = Desk(
+    venue = VenueDriver(
         (market(sz_decimals=0, sig_figs=None, px_decimals=6), f"{start / E8:.6f}"),
         cash="1000000",
         rules=Rules(paths="olhc"),
     )
     stop = LegSpec(px=start - e8("0.5"))
-    desk.place(OrderSpec("BTC", 1, size=100 * E8, stop=stop, guardians=(trail("1r"),)))
+    venue.place(OrderSpec("BTC", 1, size=100 * E8, stop=stop, guardians=(trail("1r"),)))
     fills: list[tuple[int, Fill]] = []
     for row, bar in enumerate(spy[1171:1300], 1171):
         prices = (f"{bar[f'bid_{name}'] / E8:.6f}" for name in ("open", "high", "low", "close"))
-        fills += [(row, event) for event in desk.bar("BTC", *prices) if isinstance(event, Fill)]
+        fills += [(row, event) for event in venue.bar("BTC", *prices) if isinstance(event, Fill)]
     ((row, fill),) = fills
     assert (row, fill.kind) == (1268, "guardian")
     assert spy[1268]["bid_low"] <= fill.px
@@ -258,9 +258,9 @@ def test_the_venues_own_sell_trail_on_leans_bids_fires_in_the_same_bar(spy: list
 def test_a_stop_that_is_through_when_its_entry_fills_takes_the_next_trade_open(spy: list[dict[str, int]]):
     # Lean's StopLossOnOrderEvent: short 100 at the first bid close, a stop already through, filled at the next trade open.
     first, then = spy[0]["bid_close"], spy[1]
-    desk = Desk((market(sz_decimals=0, sig_figs=None, px_decimals=6), f"{first / E8:.6f}"), cash="100000")
-    desk.place(OrderSpec("BTC", -1, size=100 * E8, stop=LegSpec(px=first + 100)))
+    venue = VenueDriver((market(sz_decimals=0, sig_figs=None, px_decimals=6), f"{first / E8:.6f}"), cash="100000")
+    venue.place(OrderSpec("BTC", -1, size=100 * E8, stop=LegSpec(px=first + 100)))
     prices = (f"{then[name] / E8:.6f}" for name in ("open", "high", "low", "close"))
-    fills = [event for event in desk.bar("BTC", *prices) if isinstance(event, Fill)]
+    fills = [event for event in venue.bar("BTC", *prices) if isinstance(event, Fill)]
     assert [(fill.kind, fill.px) for fill in fills] == [("stop_loss", e8("144.799017"))]
-    assert desk.account.balance / E8 - 2 == pytest.approx(99_995.41, abs=0.005)
+    assert venue.account.balance / E8 - 2 == pytest.approx(99_995.41, abs=0.005)

@@ -8,7 +8,7 @@ from bot.venue.commands import CancelCoin, CancelOrder, CreateKey
 from bot.venue.events import OrderChanged
 from bot.venue.numbers import E8
 from bot.venue.state import Key, Rules, oid_text
-from tests.builders import Desk, code_of, e8, market, order
+from tests.builders import VenueDriver, code_of, e8, market, order
 from tests.scenario import run
 
 NEXT = Rules(fill_at="next")  # A session: market orders meet the next bar's open.
@@ -69,14 +69,14 @@ def test_allow_partial_with_nothing_within_the_bound_is_refused():
 
 
 def test_the_refusal_of_a_thin_book_names_the_size_that_would_pass():
-    desk = Desk((market(level_size=2 * E8, level_step=100_000), "100"))
-    refused = desk.place(order(size="5", slippage_bps=10)).answer
+    venue = VenueDriver((market(level_size=2 * E8, level_step=100_000), "100"))
+    refused = venue.place(order(size="5", slippage_bps=10)).answer
     assert refused.fix == {"field": "size", "value": "4"}
-    assert code_of(desk.place(order(size="4", slippage_bps=10))) == ""
+    assert code_of(venue.place(order(size="4", slippage_bps=10))) == ""
 
 
 def test_a_refused_order_leaves_no_trade_and_no_event():
-    desk = Desk((market(), "100"))
+    venue = VenueDriver((market(), "100"))
     for spec in (
         order(size="0.01"),
         order(size="1000"),
@@ -84,9 +84,9 @@ def test_a_refused_order_leaves_no_trade_and_no_event():
         order(size="1", take="2r"),
         order("ETH", size="1"),
     ):
-        applied = desk.place(spec)
+        applied = venue.place(spec)
         assert code_of(applied) and not applied.events
-    assert not desk.account.trades
+    assert not venue.account.trades
 
 
 def test_a_limit_below_the_price_rests_until_the_price_goes_through_it():
@@ -186,7 +186,7 @@ def test_a_limit_just_below_a_power_of_ten_needs_one_tick_of_the_finer_grid():
 
 
 def test_an_order_against_a_smaller_position_closes_it_and_opens_the_rest_in_one_trade():
-    desk = run("""
+    venue = run("""
         mark BTC 100
         long BTC 5                     | open 5 @ 100
         move BTC 110                   | -
@@ -195,8 +195,8 @@ def test_an_order_against_a_smaller_position_closes_it_and_opens_the_rest_in_one
         trade                          | market open done filled
         cash                           | 10050
     """)
-    trade = desk.account.trades[-1]
-    assert len(desk.account.trades) == 2
+    trade = venue.account.trades[-1]
+    assert len(venue.account.trades) == 2
     assert (trade.side, trade.realized, trade.size) == (-1, e8("50"), e8("8"))
 
 
@@ -256,13 +256,13 @@ def test_a_limit_that_closes_and_flips_still_opens_what_it_was_judged_to_open():
 
 
 def test_leverage_above_the_market_is_an_error_or_is_clamped():
-    desk = run("""
+    venue = run("""
         mark BTC 100 max 10
         long BTC 5 lev 11              | no leverage_too_high
         long BTC 5 lev 11 clamp        | open 5 @ 100
         position BTC                   | long 5 @ 100 10x
     """)
-    placed = desk.place(order(size="1", leverage=20, leverage_mode="clamp", acknowledge_leverage_change=True)).answer
+    placed = venue.place(order(size="1", leverage=20, leverage_mode="clamp", acknowledge_leverage_change=True)).answer
     assert placed.leverage_clamped and placed.warnings[0][0] == "leverage_clamped"
 
 
@@ -328,23 +328,23 @@ def test_a_market_that_is_not_open_takes_no_order_and_its_stops_still_fire(statu
 
 
 def test_an_unknown_market_is_not_found():
-    assert code_of(Desk((market(), "100")).place(order("DOGE", size="1"))) == "not_found"
+    assert code_of(VenueDriver((market(), "100")).place(order("DOGE", size="1"))) == "not_found"
 
 
 def test_a_late_request_is_refused_and_stays_without_effect():
-    desk = Desk((market(), "100"))
-    desk.wait(1000)
-    late = desk.place(order(size="1"), expires_ms=desk.now_ms - 1)
+    venue = VenueDriver((market(), "100"))
+    venue.wait(1000)
+    late = venue.place(order(size="1"), expires_ms=venue.now_ms - 1)
     assert (late.answer.code, late.answer.details["reason"]) == ("idempotency_conflict", "expired")
-    assert code_of(desk.place(order(size="1"), expires_ms=desk.now_ms)) == ""
+    assert code_of(venue.place(order(size="1"), expires_ms=venue.now_ms)) == ""
 
 
 def test_an_idempotency_key_is_used_once():
-    desk = Desk((market(), "100"))
-    first = desk.place(order(size="1"), idempotency_key="k").answer
-    again = desk.place(order(size="1"), idempotency_key="k").answer
+    venue = VenueDriver((market(), "100"))
+    first = venue.place(order(size="1"), idempotency_key="k").answer
+    again = venue.place(order(size="1"), idempotency_key="k").answer
     assert (again.code, again.details["tradeId"]) == ("idempotency_conflict", first.trade.id)
-    assert desk.position().size == E8
+    assert venue.position().size == E8
 
 
 def test_a_market_order_of_a_session_meets_the_next_open():
@@ -379,129 +379,129 @@ def test_a_limit_of_a_session_that_crosses_meets_the_next_open_as_far_as_its_pri
 def test_a_resting_limit_gets_the_better_open_on_the_grid_never_in_its_favour(
     side: int, limit_px: str, opened: str, filled: str
 ):
-    desk = Desk((market(), "100"))
-    desk.place(order(side=side, size="5", limit_px=limit_px))
-    desk.bar("BTC", opened, opened, opened, opened)
-    assert desk.position().entry_px() == e8(filled)
+    venue = VenueDriver((market(), "100"))
+    venue.place(order(side=side, size="5", limit_px=limit_px))
+    venue.bar("BTC", opened, opened, opened, opened)
+    assert venue.position().entry_px() == e8(filled)
 
 
 def test_a_limit_of_a_session_waits_where_the_next_open_lies_beyond_it():
-    desk = Desk((market(), "100"), rules=NEXT)
-    desk.place(order(size="5", limit_px="101", stop="2%"))
-    desk.bar("BTC", "102", "103", "101.5", "103")
-    assert not desk.account.positions
-    assert desk.account.reserved == 505 * E8
-    desk.bar("BTC", "102", "102", "100", "100")
-    assert desk.position().entry_px() == e8("101"), "its own price, as any that rests"
-    assert (desk.account.reserved, desk.account.resting) == (0, {})
+    venue = VenueDriver((market(), "100"), rules=NEXT)
+    venue.place(order(size="5", limit_px="101", stop="2%"))
+    venue.bar("BTC", "102", "103", "101.5", "103")
+    assert not venue.account.positions
+    assert venue.account.reserved == 505 * E8
+    venue.bar("BTC", "102", "102", "100", "100")
+    assert venue.position().entry_px() == e8("101"), "its own price, as any that rests"
+    assert (venue.account.reserved, venue.account.resting) == (0, {})
 
 
 def test_a_limit_that_rests_inside_the_spread_fills_at_its_price_not_at_the_middle():
     """It crossed at 101, where the best bid was 99.9; at 100 that is 99, so it is the best ask, and whoever takes it pays what it asks."""
-    desk = Desk((market(half_spread=1_000_000), "101"), rules=NEXT)
-    desk.place(order(side=-1, size="5", limit_px="99.9"))
-    desk.bar("BTC", "100", "102", "100", "102")
-    assert desk.position().entry_px() == e8("99.9")
+    venue = VenueDriver((market(half_spread=1_000_000), "101"), rules=NEXT)
+    venue.place(order(side=-1, size="5", limit_px="99.9"))
+    venue.bar("BTC", "100", "102", "100", "102")
+    assert venue.position().entry_px() == e8("99.9")
 
 
 def test_a_limit_of_a_session_takes_what_there_is_and_rests_with_the_rest():
-    desk = Desk((market(level_size=2 * E8, level_step=1_000_000), "100"), rules=NEXT)
-    desk.place(order(size="5", limit_px="101"))
-    desk.jump("BTC", "100.5")
-    assert desk.position().size == 2 * E8
-    (number,) = desk.account.resting
-    assert desk.account.orders[number].filled == 2 * E8
-    assert desk.account.reserved == 303 * E8
-    desk.jump("BTC", "102")
-    desk.move("BTC", "100")
-    assert desk.position().size == 5 * E8
-    assert (desk.account.reserved, desk.account.orders) == (0, {})
+    venue = VenueDriver((market(level_size=2 * E8, level_step=1_000_000), "100"), rules=NEXT)
+    venue.place(order(size="5", limit_px="101"))
+    venue.jump("BTC", "100.5")
+    assert venue.position().size == 2 * E8
+    (number,) = venue.account.resting
+    assert venue.account.orders[number].filled == 2 * E8
+    assert venue.account.reserved == 303 * E8
+    venue.jump("BTC", "102")
+    venue.move("BTC", "100")
+    assert venue.position().size == 5 * E8
+    assert (venue.account.reserved, venue.account.orders) == (0, {})
 
 
 @pytest.mark.parametrize("coin", ["", "BTC"], ids=["by its id", "with its market"])
 def test_a_limit_of_a_session_can_be_canceled_before_it_meets_a_price(coin: str):
-    desk = Desk((market(), "100"), rules=NEXT)
-    desk.place(order(size="5", limit_px="101"))
-    number = next(iter(desk.account.resting))
-    desk.do(
-        CancelCoin(desk.account.id, "BTC") if coin else CancelOrder(desk.account.id, oid_text(desk.account, number))
+    venue = VenueDriver((market(), "100"), rules=NEXT)
+    venue.place(order(size="5", limit_px="101"))
+    number = next(iter(venue.account.resting))
+    venue.do(
+        CancelCoin(venue.account.id, "BTC") if coin else CancelOrder(venue.account.id, oid_text(venue.account, number))
     )
-    assert (desk.account.reserved, desk.account.orders, desk.state.markets["BTC"].pending) == (0, {}, [])
-    desk.bar("BTC", "100", "102", "98", "100")
-    assert not desk.account.positions
+    assert (venue.account.reserved, venue.account.orders, venue.state.markets["BTC"].pending) == (0, {}, [])
+    venue.bar("BTC", "100", "102", "98", "100")
+    assert not venue.account.positions
 
 
 def test_of_two_limits_of_a_session_that_would_close_the_same_position_the_second_goes_with_it():
-    desk = Desk((market(), "100"), rules=NEXT)
-    desk.place(order(size="5"))
-    desk.bar("BTC", "100", "100", "100", "100")
+    venue = VenueDriver((market(), "100"), rules=NEXT)
+    venue.place(order(size="5"))
+    venue.bar("BTC", "100", "100", "100", "100")
     for _ in range(2):
-        desk.place(order(side=-1, size="5", limit_px="99"))
-    desk.bar("BTC", "100", "100", "100", "100")
-    assert not desk.account.positions
-    assert (desk.account.reserved, desk.account.orders, desk.state.markets["BTC"].pending) == (0, {}, [])
-    assert [(trade.status, trade.reason) for trade in desk.account.trades[1:]] == [
+        venue.place(order(side=-1, size="5", limit_px="99"))
+    venue.bar("BTC", "100", "100", "100", "100")
+    assert not venue.account.positions
+    assert (venue.account.reserved, venue.account.orders, venue.state.markets["BTC"].pending) == (0, {}, [])
+    assert [(trade.status, trade.reason) for trade in venue.account.trades[1:]] == [
         ("done", None),
         ("canceled", "reduce_only"),
     ]
 
 
 def test_a_limit_of_a_session_that_has_less_to_close_than_it_was_for_ends_with_an_event():
-    desk = Desk((market(), "100"), rules=NEXT)
-    desk.place(order(size="5"))
-    desk.bar("BTC", "100", "100", "100", "100")
+    venue = VenueDriver((market(), "100"), rules=NEXT)
+    venue.place(order(size="5"))
+    venue.bar("BTC", "100", "100", "100", "100")
     for size in ("2", "8"):
-        desk.place(order(side=-1, size=size, limit_px="99"))
-    events = desk.bar("BTC", "100", "100", "100", "100")
-    assert desk.position().size == 3 * E8, "three closed, and the three that it was to open"
+        venue.place(order(side=-1, size=size, limit_px="99"))
+    events = venue.bar("BTC", "100", "100", "100", "100")
+    assert venue.position().size == 3 * E8, "three closed, and the three that it was to open"
     (gone,) = [one for one in events if isinstance(one, OrderChanged) and one.subtype == "canceled"]
     assert (gone.kind, gone.filled, gone.reason) == ("limit", 6 * E8, "position_closed")
-    assert (desk.account.trades[-1].status, desk.account.reserved, desk.account.orders) == ("canceled", 0, {})
+    assert (venue.account.trades[-1].status, venue.account.reserved, venue.account.orders) == ("canceled", 0, {})
 
 
 @pytest.mark.parametrize(("side", "size"), [(-1, "3"), (-1, "5"), (-1, "8"), (1, "5")])
 @pytest.mark.parametrize("mode", ["cross", "isolated"])
 def test_what_a_session_closes_is_no_more_there_for_the_order_after_it(side: int, size: str, mode: str):
     """All of the cash is at work before and after: a close gives its margin back. The leverage is the new position's own."""
-    desk = Desk((market(margin_mode=mode), "100"), cash="100", rules=NEXT)
-    desk.place(order(size="5", leverage=5, stop="2%"))
-    desk.bar("BTC", "100", "100", "100", "100")
-    desk.close()
-    placed = desk.place(order(side=side, size=size, leverage=8, stop="3%"))
-    assert (placed.answer.trade.intent, desk.position().leverage) == ("open", 5)
-    desk.bar("BTC", "100", "100", "100", "100")
-    now = desk.position()
+    venue = VenueDriver((market(margin_mode=mode), "100"), cash="100", rules=NEXT)
+    venue.place(order(size="5", leverage=5, stop="2%"))
+    venue.bar("BTC", "100", "100", "100", "100")
+    venue.close()
+    placed = venue.place(order(side=side, size=size, leverage=8, stop="3%"))
+    assert (placed.answer.trade.intent, venue.position().leverage) == ("open", 5)
+    venue.bar("BTC", "100", "100", "100", "100")
+    now = venue.position()
     assert (now.side, now.size, now.leverage, now.stop_oid is not None) == (side, e8(size), 8, True)
-    assert (desk.account.reserved, len(desk.account.orders)) == (0, 1)
+    assert (venue.account.reserved, len(venue.account.orders)) == (0, 1)
 
 
 def test_what_a_session_closes_of_a_position_is_gone_for_the_order_after_it():
-    desk = Desk((market(), "100"), cash="100", rules=NEXT)
-    desk.place(order(size="5", leverage=5))
-    desk.bar("BTC", "100", "100", "100", "100")
-    desk.close(size=2 * E8)
-    desk.place(order(side=-1, size="8", leverage=5, stop="3%"))
-    desk.bar("BTC", "100", "100", "100", "100")
-    assert (desk.position().side, desk.position().size) == (-1, 5 * E8)
+    venue = VenueDriver((market(), "100"), cash="100", rules=NEXT)
+    venue.place(order(size="5", leverage=5))
+    venue.bar("BTC", "100", "100", "100", "100")
+    venue.close(size=2 * E8)
+    venue.place(order(side=-1, size="8", leverage=5, stop="3%"))
+    venue.bar("BTC", "100", "100", "100", "100")
+    assert (venue.position().side, venue.position().size) == (-1, 5 * E8)
 
 
 def test_a_close_of_all_in_a_session_takes_what_an_entry_before_it_adds():
-    desk = Desk((market(), "100"), rules=NEXT)
-    desk.place(order(size="5"))
-    desk.bar("BTC", "100", "100", "100", "100")
-    desk.place(order(size="3"))
-    desk.close()
-    assert code_of(desk.close()) == "not_found", "nothing is left for it"
-    desk.bar("BTC", "100", "100", "100", "100")
-    assert (desk.account.positions, desk.account.reserved, desk.account.orders) == ({}, 0, {})
-    assert [(trade.status, trade.reason) for trade in desk.account.trades] == [("done", None)] * 3
+    venue = VenueDriver((market(), "100"), rules=NEXT)
+    venue.place(order(size="5"))
+    venue.bar("BTC", "100", "100", "100", "100")
+    venue.place(order(size="3"))
+    venue.close()
+    assert code_of(venue.close()) == "not_found", "nothing is left for it"
+    venue.bar("BTC", "100", "100", "100", "100")
+    assert (venue.account.positions, venue.account.reserved, venue.account.orders) == ({}, 0, {})
+    assert [(trade.status, trade.reason) for trade in venue.account.trades] == [("done", None)] * 3
 
 
 @pytest.mark.parametrize("fill_at", ["now", "next"])
 @pytest.mark.parametrize("mode", ["cross", "isolated"])
 def test_an_order_of_a_session_is_judged_by_what_those_before_it_make_of_the_position(mode: str, fill_at: str):
     """From a flat account, one after another at one price: the same answers and the same end, whether they fill at once or at the next open."""
-    desk = Desk((market(margin_mode=mode), "100"), cash="250", rules=Rules(fill_at=fill_at))
+    venue = VenueDriver((market(margin_mode=mode), "100"), cash="250", rules=Rules(fill_at=fill_at))
     asked = [
         order(size="5", leverage=5, stop="2%"),
         order(size="5", leverage=4, stop="2%"),
@@ -511,11 +511,17 @@ def test_an_order_of_a_session_is_judged_by_what_those_before_it_make_of_the_pos
         order(side=-1, size="1", stop="3%"),
         order(size="2"),
     ]
-    told = [code_of(desk.place(one)) for one in asked] + [code_of(desk.close(size=1 * E8))]
+    told = [code_of(venue.place(one)) for one in asked] + [code_of(venue.close(size=1 * E8))]
     assert told == ["", "invalid_input", "invalid_input", "", "insufficient_funds", "", "", ""]
-    desk.bar("BTC", "100", "100", "100", "100")
-    now = desk.position()
-    assert (now.side, now.size, now.leverage, desk.account.reserved, len(desk.account.orders)) == (-1, 1 * E8, 2, 0, 1)
+    venue.bar("BTC", "100", "100", "100", "100")
+    now = venue.position()
+    assert (now.side, now.size, now.leverage, venue.account.reserved, len(venue.account.orders)) == (
+        -1,
+        1 * E8,
+        2,
+        0,
+        1,
+    )
 
 
 @pytest.mark.parametrize("fill_at", ["now", "next"])
@@ -523,73 +529,73 @@ def test_an_order_of_a_session_is_judged_by_what_those_before_it_make_of_the_pos
 def test_an_entry_of_a_session_is_paid_though_one_after_it_turns_it(
     limit_px: str | None, side: int, size: str, fill_at: str
 ):
-    desk = Desk((market(), "100"), cash="900", rules=Rules(fill_at=fill_at))
-    desk.place(order(side=-1, size="7", stop="5%"))
+    venue = VenueDriver((market(), "100"), cash="900", rules=Rules(fill_at=fill_at))
+    venue.place(order(side=-1, size="7", stop="5%"))
     turn = order(size="15", stop="5%") if limit_px is None else order(size="15", stop="5%", limit_px=limit_px)
-    assert code_of(desk.place(turn)) == ""
-    desk.bar("BTC", "100", "100", "100", "100")
-    assert (desk.position().side, desk.position().size) == (side, e8(size))
-    assert "canceled" not in [trade.status for trade in desk.account.trades]
+    assert code_of(venue.place(turn)) == ""
+    venue.bar("BTC", "100", "100", "100", "100")
+    assert (venue.position().side, venue.position().size) == (side, e8(size))
+    assert "canceled" not in [trade.status for trade in venue.account.trades]
 
 
 @pytest.mark.parametrize(("opens", "size"), [("125", "40"), ("80", "62.5"), ("100", "50")])
 def test_an_entry_in_usd_that_waits_is_sized_by_the_price_that_it_meets(opens: str, size: str):
     """As a service would size it that is asked there: so all that is free is used, and no jump makes it too dear."""
-    desk = Desk((market(), "100"), cash="1000", rules=NEXT)
-    desk.place(order(usd="5000", leverage=5, stop="2%"))
-    desk.bar("BTC", opens, opens, opens, opens)
-    assert (desk.position().size, desk.position().entry_px()) == (e8(size), e8(opens))
-    (trade,) = desk.account.trades
-    assert (trade.status, trade.size, trade.filled, desk.account.reserved) == ("done", e8(size), e8(size), 0)
+    venue = VenueDriver((market(), "100"), cash="1000", rules=NEXT)
+    venue.place(order(usd="5000", leverage=5, stop="2%"))
+    venue.bar("BTC", opens, opens, opens, opens)
+    assert (venue.position().size, venue.position().entry_px()) == (e8(size), e8(opens))
+    (trade,) = venue.account.trades
+    assert (trade.status, trade.size, trade.filled, venue.account.reserved) == ("done", e8(size), e8(size), 0)
 
 
 def test_an_entry_in_usd_that_waits_is_never_less_than_the_least_order():
-    desk = Desk((market(), "100"), cash="1000", rules=NEXT)
-    desk.place(order(usd="10", stop="2%"))
-    desk.bar("BTC", "170", "170", "170", "170")
-    assert desk.position().size * 170 >= 10 * E8 > desk.position().size * 169
+    venue = VenueDriver((market(), "100"), cash="1000", rules=NEXT)
+    venue.place(order(usd="10", stop="2%"))
+    venue.bar("BTC", "170", "170", "170", "170")
+    assert venue.position().size * 170 >= 10 * E8 > venue.position().size * 169
 
 
 @pytest.mark.parametrize(("sold", "bought"), [("BTC", "ETH"), ("ETH", "BTC")])
 def test_a_session_that_goes_from_one_market_to_another_has_the_margin_of_the_first(sold: str, bought: str):
     """In either order of the markets' opens, and where the key may have one position and no more exposure than that."""
-    desk = Desk((market(), "100"), (market("ETH"), "100"), cash="100", rules=NEXT)
+    venue = VenueDriver((market(), "100"), (market("ETH"), "100"), cash="100", rules=NEXT)
     caps = {"max_open_positions": 1, "max_exposure": e8("500")}
-    desk.do(CreateKey(Key("key_1", "a", "k", "bbk_test_1", "1", ("trade",), 0, "key", **caps)))
-    desk.place(order(sold, size="5", leverage=5), key="key_1")
+    venue.do(CreateKey(Key("key_1", "a", "k", "bbk_test_1", "1", ("trade",), 0, "key", **caps)))
+    venue.place(order(sold, size="5", leverage=5), key="key_1")
     for coin in ("BTC", "ETH"):
-        desk.jump(coin, "100")
-    desk.close(sold)
-    desk.place(order(bought, size="5", leverage=5), key="key_1")
+        venue.jump(coin, "100")
+    venue.close(sold)
+    venue.place(order(bought, size="5", leverage=5), key="key_1")
     for coin in ("BTC", "ETH"):
-        desk.jump(coin, "100")
-    assert {coin: one.size for coin, one in desk.account.positions.items()} == {bought: e8("5")}
+        venue.jump(coin, "100")
+    assert {coin: one.size for coin, one in venue.account.positions.items()} == {bought: e8("5")}
 
 
 @pytest.mark.parametrize("reason", ["slippage_bound", "reduce_only", "position_closed"])
 def test_what_a_market_order_of_a_session_does_not_get_ends_with_an_event(reason: str):
     """Whoever was told that it waits would take its rest for one that waits on."""
-    desk = Desk((market(level_size=2 * E8, level_step=1_000_000), "100"), rules=NEXT)
-    desk.place(order(size="2"))
-    desk.bar("BTC", "100", "100", "100", "100")
+    venue = VenueDriver((market(level_size=2 * E8, level_step=1_000_000), "100"), rules=NEXT)
+    venue.place(order(size="2"))
+    venue.bar("BTC", "100", "100", "100", "100")
     if reason == "slippage_bound":
-        desk.place(order(size="5", slippage_bps=50, allow_partial=True))
+        venue.place(order(size="5", slippage_bps=50, allow_partial=True))
     else:  # A limit may come to nothing, so it is not counted on; it meets the open first.
-        desk.place(order(side=-1, size="1", limit_px="99"))
-        desk.close() if reason == "reduce_only" else desk.place(order(side=-1, size="8"))
-    events = desk.bar("BTC", "100", "100", "100", "100")
+        venue.place(order(side=-1, size="1", limit_px="99"))
+        venue.close() if reason == "reduce_only" else venue.place(order(side=-1, size="8"))
+    events = venue.bar("BTC", "100", "100", "100", "100")
     (gone,) = [one for one in events if isinstance(one, OrderChanged) and one.subtype == "canceled"]
     assert gone.reason == reason and 0 < gone.filled < gone.size
-    assert (desk.account.trades[-1].status, desk.account.trades[-1].reason) == ("done", reason)
-    assert (desk.account.reserved, desk.account.orders) == (0, {})
+    assert (venue.account.trades[-1].status, venue.account.trades[-1].reason) == ("done", reason)
+    assert (venue.account.reserved, venue.account.orders) == (0, {})
 
 
 def test_a_limit_of_a_session_that_could_not_be_paid_at_its_own_price_does_not_rest():
-    desk = Desk((market(), "100"), cash="1010", rules=NEXT)
-    desk.place(order(size="10", limit_px="110"))
-    events = desk.bar("BTC", "112", "112", "112", "112")
+    venue = VenueDriver((market(), "100"), cash="1010", rules=NEXT)
+    venue.place(order(size="10", limit_px="110"))
+    events = venue.bar("BTC", "112", "112", "112", "112")
     assert [one.reason for one in events if isinstance(one, OrderChanged)] == ["insufficient_funds"]
-    assert (desk.account.reserved, desk.account.orders, desk.account.trades[-1].status) == (0, {}, "canceled")
+    assert (venue.account.reserved, venue.account.orders, venue.account.trades[-1].status) == (0, {}, "canceled")
 
 
 def test_a_session_order_keeps_the_callers_own_slippage_bound():
@@ -610,7 +616,7 @@ def test_a_session_order_keeps_the_callers_own_slippage_bound():
 
 @pytest.mark.parametrize(("side", "limit_px"), [(1, "103"), (-1, "97"), (-1, "103")])
 def test_an_order_in_usd_never_comes_to_more_also_where_its_limit_crosses(side: int, limit_px: str):
-    desk = Desk((market(half_spread=100_000), "100"))
-    placed = desk.place(order(side=side, usd="1000", limit_px=limit_px)).answer.trade
+    venue = VenueDriver((market(half_spread=100_000), "100"))
+    placed = venue.place(order(side=side, usd="1000", limit_px=limit_px)).answer.trade
     worth = max(placed.avg_px() or 0, e8(limit_px) if placed.filled < placed.size else 0) * placed.size // E8
     assert e8("970") < worth <= e8("1000")

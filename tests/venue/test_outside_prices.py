@@ -11,12 +11,12 @@ from bot.venue import commands as c
 from bot.venue import funding
 from bot.venue.book import book
 from bot.venue.numbers import E8
-from tests.builders import T0, Desk, e8, market, order
+from tests.builders import T0, VenueDriver, e8, market, order
 
 OPENS = T0 + 7_200_000
 
 
-def desk_with(**over: Any) -> Desk:
+def desk_with(**over: Any) -> VenueDriver:
     plain: dict[str, Any] = {
         "margin_mode": "isolated",
         "book": "stocks",
@@ -24,99 +24,99 @@ def desk_with(**over: Any) -> Desk:
         "sz_decimals": 2,
         "half_spread": 10_000,
     }
-    return Desk((market("AAPL", **{**plain, "level_size": e8("30"), "level_step": 10_000, **over}), "200"))
+    return VenueDriver((market("AAPL", **{**plain, "level_size": e8("30"), "level_step": 10_000, **over}), "200"))
 
 
-def shut(desk: Desk) -> None:
-    desk.do(c.SetMarket("AAPL", external="closed", turns_ms=OPENS))
+def shut(venue: VenueDriver) -> None:
+    venue.do(c.SetMarket("AAPL", external="closed", turns_ms=OPENS))
 
 
 def test_a_closed_outside_price_freezes_the_oracle_and_its_reopening_lets_it_go() -> None:
-    desk = desk_with()
-    shut(desk)
-    desk.do(c.PricePoint("AAPL", e8("201")))
-    desk.do(c.SetMarks((("AAPL", e8("202")),)))
-    listed = desk.state.markets["AAPL"]
+    venue = desk_with()
+    shut(venue)
+    venue.do(c.PricePoint("AAPL", e8("201")))
+    venue.do(c.SetMarks((("AAPL", e8("202")),)))
+    listed = venue.state.markets["AAPL"]
     assert (listed.mark, listed.oracle) == (e8("202"), e8("200"))
-    desk.do(c.SetMarket("AAPL", external="open", turns_ms=OPENS))
+    venue.do(c.SetMarket("AAPL", external="open", turns_ms=OPENS))
     assert listed.oracle == e8("202"), "no price has come since the opening"
-    desk.do(c.PricePoint("AAPL", e8("205"), step=1))
+    venue.do(c.PricePoint("AAPL", e8("205"), step=1))
     assert (listed.oracle, listed.opens_ms, listed.closes_ms) == (e8("205"), None, OPENS)
 
 
 def test_a_closed_outside_price_makes_the_spread_three_times_as_wide_and_the_book_a_third_as_deep() -> None:
-    desk = desk_with()
-    listed = desk.state.markets["AAPL"]
+    venue = desk_with()
+    listed = venue.state.markets["AAPL"]
     bids, asks = book(listed)
-    shut(desk)
+    shut(venue)
     wide_bids, wide_asks = book(listed)
     assert wide_asks[0][0] - wide_bids[0][0] == 3 * (asks[0][0] - bids[0][0])
     assert (bids[0][1], wide_bids[0][1]) == (e8("30"), e8("10"))
 
 
 def test_strict_hours_refuse_to_open_and_let_everything_close() -> None:
-    desk = desk_with(strict_hours=True)
-    desk.place(order("AAPL", 1, usd="1000", stop="5%"))
-    desk.place(order("AAPL", 1, usd="1000", limit_px="198"))
-    shut(desk)
-    refused = desk.place(order("AAPL", 1, usd="1000")).answer
+    venue = desk_with(strict_hours=True)
+    venue.place(order("AAPL", 1, usd="1000", stop="5%"))
+    venue.place(order("AAPL", 1, usd="1000", limit_px="198"))
+    shut(venue)
+    refused = venue.place(order("AAPL", 1, usd="1000")).answer
     assert isinstance(refused, Refusal)
     assert (refused.code, refused.details) == ("market_closed", {"opensAt": OPENS})
-    desk.do(c.PricePoint("AAPL", e8("197")))
-    assert len(desk.account.resting) == 1  # What rests waits for the session.
-    desk.do(c.ClosePosition("a", "AAPL", fraction=E8 // 2))
-    desk.do(c.PricePoint("AAPL", e8("189")))
-    assert not desk.account.positions  # Stops stay possible.
-    desk.do(c.SetMarket("AAPL", external="open", turns_ms=OPENS))
-    desk.do(c.PricePoint("AAPL", e8("189")))
-    assert desk.account.positions
+    venue.do(c.PricePoint("AAPL", e8("197")))
+    assert len(venue.account.resting) == 1  # What rests waits for the session.
+    venue.do(c.ClosePosition("a", "AAPL", fraction=E8 // 2))
+    venue.do(c.PricePoint("AAPL", e8("189")))
+    assert not venue.account.positions  # Stops stay possible.
+    venue.do(c.SetMarket("AAPL", external="open", turns_ms=OPENS))
+    venue.do(c.PricePoint("AAPL", e8("189")))
+    assert venue.account.positions
 
 
 def test_others_trade_at_all_hours_with_a_warning() -> None:
-    desk = desk_with()
-    shut(desk)
-    placed = desk.place(order("AAPL", 1, usd="1000")).answer
+    venue = desk_with()
+    shut(venue)
+    placed = venue.place(order("AAPL", 1, usd="1000")).answer
     assert "external_closed" in [code for code, _ in placed.warnings]
 
 
 def test_funding_follows_the_premium_over_a_frozen_oracle_at_the_stocks_share() -> None:
-    desk = desk_with(funding_rate=6_250_000, funding_factor=E8 // 2, half_spread=0, level_step=0, level_size=0)
-    listed = desk.state.markets["AAPL"]
+    venue = desk_with(funding_rate=6_250_000, funding_factor=E8 // 2, half_spread=0, level_step=0, level_size=0)
+    listed = venue.state.markets["AAPL"]
     assert funding.rate_now(listed) == 6_250_000
-    shut(desk)
-    desk.do(c.PricePoint("AAPL", e8("202")))  # One per cent above the oracle: (0.01 - 0.0005) / 8, and half of it.
+    shut(venue)
+    venue.do(c.PricePoint("AAPL", e8("202")))  # One per cent above the oracle: (0.01 - 0.0005) / 8, and half of it.
     assert funding.rate_now(listed) == 593_750_000
 
 
 def test_no_premium_is_charged_from_the_opening_on_though_the_next_candle_is_hours_away() -> None:
     """A daily candle begins at midnight UTC, an hour before the exchange opens in winter."""
-    desk = desk_with(funding_rate=6_250_000, funding_factor=E8 // 2, half_spread=0, level_step=0, level_size=0)
-    shut(desk)
-    desk.do(c.PricePoint("AAPL", e8("202")))
-    desk.do(c.SetMarket("AAPL", external="open", turns_ms=OPENS))
-    assert funding.rate_now(desk.state.markets["AAPL"]) == 6_250_000
+    venue = desk_with(funding_rate=6_250_000, funding_factor=E8 // 2, half_spread=0, level_step=0, level_size=0)
+    shut(venue)
+    venue.do(c.PricePoint("AAPL", e8("202")))
+    venue.do(c.SetMarket("AAPL", external="open", turns_ms=OPENS))
+    assert funding.rate_now(venue.state.markets["AAPL"]) == 6_250_000
 
 
 @pytest.mark.parametrize("rate", [6_250_000, 6_250_001])
 def test_a_recorded_rate_is_paid_as_it_is_also_where_it_is_the_baseline(rate: int) -> None:
-    desk = desk_with(funding_rate=6_250_000, funding_factor=E8 // 2, half_spread=0, level_step=0, level_size=0)
-    desk.do(c.SetMarket("AAPL", funding_rate=rate))
-    shut(desk)
-    desk.do(c.PricePoint("AAPL", e8("202")))
-    assert funding.rate_now(desk.state.markets["AAPL"]) == rate
+    venue = desk_with(funding_rate=6_250_000, funding_factor=E8 // 2, half_spread=0, level_step=0, level_size=0)
+    venue.do(c.SetMarket("AAPL", funding_rate=rate))
+    shut(venue)
+    venue.do(c.PricePoint("AAPL", e8("202")))
+    assert funding.rate_now(venue.state.markets["AAPL"]) == rate
 
 
 def test_a_spread_is_wide_by_the_book_that_an_order_meets() -> None:
     """Three times as wide while the outside price is closed: 60 bps of 20, of which nothing would be said."""
-    desk = desk_with(half_spread=100_000)
+    venue = desk_with(half_spread=100_000)
 
     def warned() -> dict[str, str]:
-        return dict(desk.do(c.StorePlan("a", order("AAPL", size="1"), str(desk.state.commands), 1)).answer.warnings)
+        return dict(venue.do(c.StorePlan("a", order("AAPL", size="1"), str(venue.state.commands), 1)).answer.warnings)
 
     assert "wide_spread" not in warned()
-    shut(desk)
+    shut(venue)
     assert warned()["wide_spread"] == "the spread is 60 bps"
-    cheap = Desk(
+    cheap = VenueDriver(
         (
             market("event:X", margin_mode="full", sz_decimals=0, sig_figs=None, px_decimals=3, half_spread=200_000),
             "0.04",

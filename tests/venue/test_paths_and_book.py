@@ -14,7 +14,7 @@ from bot.venue.events import Fill
 from bot.venue.numbers import E8
 from bot.venue.quiet_band import band_of
 from bot.venue.state import GuardianSpec, Market, Rules
-from tests.builders import Desk, dead_man, e8, market, order, trail
+from tests.builders import VenueDriver, dead_man, e8, market, order, trail
 from tests.scenario import run
 
 
@@ -55,10 +55,10 @@ def test_a_seeded_path_meets_the_nearer_extreme_first_as_often_as_a_brownian_pat
     ],
 )
 def test_a_bars_points_lie_at_its_thirds_and_its_last_millisecond(path: str, protection: dict[str, Any], after_ms: int):
-    desk = Desk((market(), "100"), rules=Rules(paths=path))
-    start_ms = desk.now_ms
-    desk.place(order(size="1", **protection))
-    events = desk.bar("BTC", "100", "102", "98.3", "99.5")
+    venue = VenueDriver((market(), "100"), rules=Rules(paths=path))
+    start_ms = venue.now_ms
+    venue.place(order(size="1", **protection))
+    events = venue.bar("BTC", "100", "102", "98.3", "99.5")
     assert {e.ts - start_ms for e in events if isinstance(e, Fill)} == {after_ms}
 
 
@@ -70,18 +70,18 @@ def test_a_bar_whose_rest_meets_nothing_leaves_what_its_four_points_leave(seed: 
     made = market(
         bar_length_ms=60_000 * (seed % 2)
     )  # of every other seed the prices come in bars, and between them is none
-    desks = [Desk((made, "100"), rules=Rules(fill_at="next", paths=path)) for _ in range(2)]
+    desks = [VenueDriver((made, "100"), rules=Rules(fill_at="next", paths=path)) for _ in range(2)]
     px, third, acted = 10_000, 20_000, 0
     start_ms = (desks[0].now_ms // 3_600_000 + 23) * 3_600_000 - 5 * 60_000
     for number in range(60):
         if chance.random() < 0.3:
             hold = GuardianSpec("max_hold", seconds=chance.choice((90, 600)))  # ends in the middle of a bar
             spec = order(size="1", leverage=3, stop="2%", take="1.5%", guardians=(hold,))
-            for desk in desks:
-                if desk.account.positions:
-                    desk.close()
+            for venue in desks:
+                if venue.account.positions:
+                    venue.close()
                 else:
-                    desk.place(spec)
+                    venue.place(spec)
         prices = [px, *(px + chance.randint(-150, 150) for _ in range(3))]
         o, close = prices[0], prices[3]
         high, low = max(prices), min(prices)
@@ -95,19 +95,19 @@ def test_a_bar_whose_rest_meets_nothing_leaves_what_its_four_points_leave(seed: 
             for step, at in enumerate(times)
         )  # fmt: skip
         one, other = (
-            apply(desk.state, command, end_ms)
-            for desk, command in zip(desks, (whole, c.PassPoints(points, end_ms)), strict=True)
+            apply(venue.state, command, end_ms)
+            for venue, command in zip(desks, (whole, c.PassPoints(points, end_ms)), strict=True)
         )
         assert one.events == other.events
         ends = [
-            (m.mark, m.mid, m.oracle, m.bar_ms, m.next_funding_ms, desk.state.now_ms, desk.account.balance)
-            for desk in desks
-            for m in desk.state.markets.values()
+            (m.mark, m.mid, m.oracle, m.bar_ms, m.next_funding_ms, venue.state.now_ms, venue.account.balance)
+            for venue in desks
+            for m in venue.state.markets.values()
         ]
         assert ends[0] == ends[1]
         acted += bool(one.events)
-        for desk in desks:
-            desk.now_ms = end_ms
+        for venue in desks:
+            venue.now_ms = end_ms
         px = close
     assert acted > 5
 
@@ -137,29 +137,29 @@ def test_a_fill_is_rounded_to_the_grid_never_in_the_takers_favour():
 
 
 def test_the_mark_may_stand_apart_from_mid_and_oracle():
-    desk = Desk((market(), "100"))
-    desk.do(c.PricePoint("BTC", e8("100"), oracle=e8("101"), mid=e8("102")))
-    made = desk.place(order(size="1", stop="99"))
+    venue = VenueDriver((market(), "100"))
+    venue.do(c.PricePoint("BTC", e8("100"), oracle=e8("101"), mid=e8("102")))
+    made = venue.place(order(size="1", stop="99"))
     assert made.answer.trade.avg_px() == e8("102")
-    assert desk.position().pnl(desk.state.markets["BTC"].mark) == e8("-2")
+    assert venue.position().pnl(venue.state.markets["BTC"].mark) == e8("-2")
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_bar_inside_the_calm_band_makes_no_event(seed: int):
     chance = Random(seed)
-    desk = Desk((market(), "100"))
-    desk.place(order(size="5", leverage=10, stop="98", take="104"))
-    desk.place(order(size="1", limit_px="97"))
+    venue = VenueDriver((market(), "100"))
+    venue.place(order(size="5", leverage=10, stop="98", take="104"))
+    venue.place(order(size="1", limit_px="97"))
     for _ in range(200):
-        band = band_of(desk.state, "BTC")
+        band = band_of(venue.state, "BTC")
         low, high = sorted(chance.randint(9_700, 10_450) for _ in range(2))
         px = [f"{x / 100}" for x in (low, high, low, high)]
-        inside = band.lo < low / 100 and high / 100 < band.hi and desk.now_ms + 60_000 < band.until_ms
-        digest = desk.digest()
-        events = desk.bar("BTC", *px)
+        inside = band.lo < low / 100 and high / 100 < band.hi and venue.now_ms + 60_000 < band.until_ms
+        digest = venue.digest()
+        events = venue.bar("BTC", *px)
         if inside:
-            assert not events and desk.digest() == digest
-        if not desk.account.positions:
+            assert not events and venue.digest() == digest
+        if not venue.account.positions:
             break
 
 
@@ -182,27 +182,27 @@ def test_a_resting_limit_may_turn_a_position():
 
 
 def test_no_bar_is_calm_while_an_exit_is_at_work_or_an_order_waits_for_the_next_point():
-    thin = Desk((market(level_size=10**7, level_step=600_000), "100"))
+    thin = VenueDriver((market(level_size=10**7, level_step=600_000), "100"))
     for _ in range(2):
         thin.place(order(size="1.5", allow_partial=True))
     thin.arm(dead_man(60, "flatten"))
     thin.wait(60_000)
     assert thin.state.markets["BTC"].working
-    session = Desk((market(), "100"), rules=Rules(fill_at="next"))
+    session = VenueDriver((market(), "100"), rules=Rules(fill_at="next"))
     session.place(order(size="1"))
-    for desk in (thin, session):
-        assert band_of(desk.state, "BTC").lo > band_of(desk.state, "BTC").hi
-        desk.bar("BTC", "100", "100", "100", "100")
-        assert band_of(desk.state, "BTC").lo < band_of(desk.state, "BTC").hi
+    for venue in (thin, session):
+        assert band_of(venue.state, "BTC").lo > band_of(venue.state, "BTC").hi
+        venue.bar("BTC", "100", "100", "100", "100")
+        assert band_of(venue.state, "BTC").lo < band_of(venue.state, "BTC").hi
 
 
 @pytest.mark.parametrize(("running", "filled"), [(True, ["98"]), (False, [])], ids=["points of a bar", "whole bars"])
 def test_a_mark_said_within_a_bar_leaves_its_volume_to_what_rests(running: bool, filled: list[str]):
-    desk = Desk((market(), "100"))
-    desk.place(order(size="1", limit_px="98"))
-    desk.do(c.PricePoint("BTC", e8("99"), step=0, bar_ms=desk.now_ms, volume=e8("100")))
-    desk.do(c.SetMarks((("BTC", e8("99.5")),), running=running))
-    events = desk.do(c.PricePoint("BTC", e8("97"), step=2, bar_ms=desk.now_ms, volume=e8("100"))).events
+    venue = VenueDriver((market(), "100"))
+    venue.place(order(size="1", limit_px="98"))
+    venue.do(c.PricePoint("BTC", e8("99"), step=0, bar_ms=venue.now_ms, volume=e8("100")))
+    venue.do(c.SetMarks((("BTC", e8("99.5")),), running=running))
+    events = venue.do(c.PricePoint("BTC", e8("97"), step=2, bar_ms=venue.now_ms, volume=e8("100"))).events
     assert [e.px for e in events if isinstance(e, Fill)] == [e8(px) for px in filled]
 
 
@@ -213,7 +213,7 @@ def test_bars_of_several_markets_leave_what_their_points_leave_in_order_of_time(
     chance = Random(seed)
     coins = ("BTC", "ETH", "SOL")
     made = [(market(coin, bar_length_ms=60_000 * (seed % 2)), "100") for coin in coins]
-    desks = [Desk(*made, rules=Rules(fill_at="next", paths=path)) for _ in range(2)]
+    desks = [VenueDriver(*made, rules=Rules(fill_at="next", paths=path)) for _ in range(2)]
     px, acted = dict.fromkeys(coins, 10_000), 0
     start_ms = (desks[0].now_ms // 3_600_000 + 23) * 3_600_000 - 5 * 60_000
     for number in range(60):
@@ -221,11 +221,11 @@ def test_bars_of_several_markets_leave_what_their_points_leave_in_order_of_time(
             if chance.random() < 0.3:
                 hold = GuardianSpec("max_hold", seconds=chance.choice((90, 600)))  # ends in the middle of a bar
                 spec = order(coin=coin, size="1", leverage=3, stop="2%", take="1.5%", guardians=(hold,))
-                for desk in desks:
-                    if coin in desk.account.positions:
-                        desk.close(coin)
+                for venue in desks:
+                    if coin in venue.account.positions:
+                        venue.close(coin)
                     else:
-                        desk.place(spec)
+                        venue.place(spec)
         at_ms = start_ms + number * 60_000
         times = (at_ms, at_ms + 20_000, at_ms + 40_000, at_ms + 59_999)
         wild = chance.choice((20, 150))
@@ -244,21 +244,21 @@ def test_bars_of_several_markets_leave_what_their_points_leave_in_order_of_time(
         points.sort(key=lambda one: one[:2])
         walked = c.PassPoints(tuple(point for *_, point in points), times[3])
         one, other = (
-            apply(desk.state, command, times[3])
-            for desk, command in zip(desks, (c.PassBars(tuple(bars)), walked), strict=True)
+            apply(venue.state, command, times[3])
+            for venue, command in zip(desks, (c.PassBars(tuple(bars)), walked), strict=True)
         )
         assert one.events == other.events
         ends = [
             [
                 (m.mark, m.mid, m.oracle, m.bar_ms, m.point, m.next_funding_ms, m.volume_left, m.falling, m.rising)
-                for m in desk.state.markets.values()
+                for m in venue.state.markets.values()
             ]
-            for desk in desks
+            for venue in desks
         ]
         assert desks[0].account == desks[1].account
         assert desks[0].state.now_ms == desks[1].state.now_ms
         assert ends[0] == ends[1]
         acted += bool(one.events)
-        for desk in desks:
-            desk.now_ms = times[3]
+        for venue in desks:
+            venue.now_ms = times[3]
     assert acted > 10

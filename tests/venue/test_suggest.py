@@ -12,56 +12,56 @@ from bot.venue import commands as c
 from bot.venue.numbers import E8
 from bot.venue.state import OPEN_ORDERS_MAX, OrderSpec
 from bot.venue.suggestion import Suggestion, suggest
-from tests.builders import Desk, code_of, dead_man, e8, market, order
+from tests.builders import VenueDriver, code_of, dead_man, e8, market, order
 
 
-def suggested(desk: Desk, **asked: Any) -> Suggestion:
-    answer = suggest(desk.state, desk.account, None, coin="BTC", **asked)
+def suggested(venue: VenueDriver, **asked: Any) -> Suggestion:
+    answer = suggest(venue.state, venue.account, None, coin="BTC", **asked)
     assert isinstance(answer, Suggestion)
     return answer
 
 
 def test_without_an_amount_the_least_legal_size_is_suggested():
-    got = suggested(Desk((market(), "103457")))
+    got = suggested(VenueDriver((market(), "103457")))
     assert (got.size, got.min_size, got.feasible) == (e8("0.0001"), e8("0.0001"), True)
 
 
 def test_a_size_above_what_margin_allows_is_cut_and_says_so():
-    got = suggested(Desk((market(), "100"), cash="1000"), size=e8("50"))
+    got = suggested(VenueDriver((market(), "100"), cash="1000"), size=e8("50"))
     assert got.feasible and got.size == got.max_size <= e8("10") and got.warnings
 
 
 def test_nothing_is_feasible_while_a_guardian_blocks_openings():
-    desk = Desk((market(), "100"))
-    desk.arm(dead_man(60, "block_opens"))
-    desk.wait(60_000)
-    assert not suggested(desk).feasible
+    venue = VenueDriver((market(), "100"))
+    venue.arm(dead_man(60, "block_opens"))
+    venue.wait(60_000)
+    assert not suggested(venue).feasible
 
 
 def test_nothing_is_feasible_that_a_market_of_strict_hours_would_refuse():
-    desk = Desk((market(strict_hours=True, hours="equity", margin_mode="isolated"), "100"))
-    desk.place(order(size="5"))
-    desk.do(c.SetMarket("BTC", external="closed", turns_ms=desk.now_ms + 1))
-    shut = suggested(desk)
+    venue = VenueDriver((market(strict_hours=True, hours="equity", margin_mode="isolated"), "100"))
+    venue.place(order(size="5"))
+    venue.do(c.SetMarket("BTC", external="closed", turns_ms=venue.now_ms + 1))
+    shut = suggested(venue)
     assert not shut.feasible and "external_closed" in [code for code, _ in shut.warnings]
-    less = suggested(desk, side=-1, size=e8("9"))
+    less = suggested(venue, side=-1, size=e8("9"))
     assert less.feasible and less.size == e8("5")
-    assert code_of(desk.place(OrderSpec("BTC", -1, size=less.size))) == ""
+    assert code_of(venue.place(OrderSpec("BTC", -1, size=less.size))) == ""
 
 
 def test_nothing_is_feasible_with_as_many_orders_open_as_there_may_be():
-    desk = Desk((market(), "100"), cash="100000")
+    venue = VenueDriver((market(), "100"), cash="100000")
     for _ in range(OPEN_ORDERS_MAX):
-        assert code_of(desk.place(order(size="1", limit_px="90"))) == ""
-    assert not suggested(desk).feasible
+        assert code_of(venue.place(order(size="1", limit_px="90"))) == ""
+    assert not suggested(venue).feasible
 
 
 def test_a_close_is_suggested_whole_and_needs_a_position():
-    desk = Desk((market(), "100"))
-    refused = suggest(desk.state, desk.account, None, coin="BTC", intent="close")
+    venue = VenueDriver((market(), "100"))
+    refused = suggest(venue.state, venue.account, None, coin="BTC", intent="close")
     assert isinstance(refused, Refusal) and refused.code == "not_found"
-    desk.place(order(size="5"))
-    assert suggested(desk, intent="close").size == e8("5")
+    venue.place(order(size="5"))
+    assert suggested(venue, intent="close").size == e8("5")
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -71,17 +71,19 @@ def test_what_is_called_feasible_is_accepted(seed: int):
         sz_decimals=chance.randint(0, 5), taker_rate=45_000, half_spread=chance.choice((0, 20_000)), level_size=chance.choice((0, 3 * E8)),
         level_step=10_000, margin_mode=chance.choice(("cross", "isolated")), slippage_bps=100,
     )  # fmt: skip
-    desk = Desk((spec, chance.choice(("103457", "97.31", "2.3456"))), cash=chance.choice(("50", "1000", "100000")))
+    venue = VenueDriver(
+        (spec, chance.choice(("103457", "97.31", "2.3456"))), cash=chance.choice(("50", "1000", "100000"))
+    )
     if chance.random() < 0.5:
-        desk.do(c.ChangeSettings("a", e8("700"), e8("900")))
+        venue.do(c.ChangeSettings("a", e8("700"), e8("900")))
     for _ in range(4):
         side = chance.choice((1, -1))
-        got = suggested(desk, side=side, leverage=chance.randint(1, 40), notional=chance.randint(5, 50_000) * E8)
+        got = suggested(venue, side=side, leverage=chance.randint(1, 40), notional=chance.randint(5, 50_000) * E8)
         if not got.feasible:
             continue
-        assert got.size is not None and got.size % desk.state.markets["BTC"].lot == 0
-        made = desk.place(
+        assert got.size is not None and got.size % venue.state.markets["BTC"].lot == 0
+        made = venue.place(
             OrderSpec("BTC", side, size=got.size, leverage=got.leverage, acknowledge_leverage_change=True)
         )
         assert code_of(made) == "", (got, made.answer)
-        desk.close()
+        venue.close()

@@ -148,17 +148,17 @@ class Session:
         kernel = Kernel(
             port=self.port,
             journal=self.journal,
-            placed=self._place(settings),
+            specs=self._place(settings),
             pacer=stepper.pacer,
             settings=loop_settings(settings),
             run=self._run_warm_up,
         )
-        kernel.gate.grids = self.grids
-        for instance in kernel.desk.seats:
+        kernel.risk.grids = self.grids
+        for instance in kernel.strategy_host.instances:
             instance.source.says = self.says
         stepper.start(kernel)
         self._wait(kernel.recover())
-        kernel.desk.run = run_inline
+        kernel.strategy_host.run = run_inline
         stepper.events_taken()
         if self._is_stopped:
             return
@@ -195,7 +195,9 @@ class Session:
         self._wait(kernel.stop())
 
     def _keep_quarantined(self, kernel: Kernel) -> None:
-        self.stats.quarantined |= {one.name: one.quarantined for one in kernel.desk.seats if one.quarantined}
+        self.stats.quarantined |= {
+            one.name: one.quarantined for one in kernel.strategy_host.instances if one.quarantined
+        }
 
     def _send_heartbeats(self) -> None:
         """All heartbeats until the next outage at once. How long the dead-man switch then lasts follows from the last of them."""
@@ -204,7 +206,7 @@ class Session:
             return
         now_ms = self.stepper.now_ms()
         next_down = next((one.at_ms for one in self._outages if one.at_ms > now_ms), self.timeline.end_ms)
-        period_ms = heartbeat_rule.rhythm(dead_man.heartbeat_seconds).period_ns // 1_000_000
+        period_ms = heartbeat_rule.beat_timing(dead_man.heartbeat_seconds).period_ns // 1_000_000
         self.exchange.beat((next_down - now_ms) // period_ms * period_ms)
 
 

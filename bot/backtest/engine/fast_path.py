@@ -153,7 +153,7 @@ class AlignedMarketsPath:
         series = [Series(cursor.coin, cursor.interval) for cursor in cursors]
         firsts = [cursor.at for cursor in cursors]
         batches = [_batch(stepper, cursor, one, cursor.at + rows) for cursor, one in zip(cursors, series, strict=True)]
-        lines = stepper.running().desk.lines_of(series)
+        lines = stepper.running().strategy_host.lines_of(series)
         goes_on = True
         while goes_on and (left := batches[0].left):
             names = monitor.polling.grant(cursors[0].coin, min(left, monitor.polling.bars))

@@ -274,15 +274,15 @@ class MemoryJournal(Journal):
 
     def take(
         self, events: Sequence[Event], last_id: str, *, epoch: int, states: Mapping[str, str] | None = None, intents: Sequence[Intent] = (),
-        notices: Iterable[Notice] = (), books: AttributionChanges | None = None, now_ms: int = 0,
+        notices: Iterable[Notice] = (), attribution: AttributionChanges | None = None, now_ms: int = 0,
     ) -> list[Intent]:  # fmt: skip
         self.events.write(events, last_id, epoch=epoch)
         if states:
             self._memory.update(states)
         if notices and (said := list(notices)):
             self.notify(said, now_ms=now_ms)
-        if books is not None:
-            self._write_books(books)
+        if attribution is not None:
+            self._write_books(attribution)
         return [intent for intent in intents if self.intents.insert(intent)] if intents else []
 
     def restart_cursor(self, last_id: str, *, epoch: int, now_ms: int) -> list[Intent]:
@@ -317,21 +317,23 @@ class MemoryJournal(Journal):
 
     # -- books
 
-    def write_books(self, books: AttributionChanges | None, notices: Iterable[Notice] = (), *, now_ms: int = 0) -> None:
-        self._write_books(books)
+    def write_books(
+        self, attribution: AttributionChanges | None, notices: Iterable[Notice] = (), *, now_ms: int = 0
+    ) -> None:
+        self._write_books(attribution)
         said = list(notices)
         if said:
             self.notify(said, now_ms=now_ms)
 
-    def _write_books(self, books: AttributionChanges | None) -> None:
-        if books is None:
+    def _write_books(self, attribution: AttributionChanges | None) -> None:
+        if attribution is None:
             return
-        if books.wiped:
+        if attribution.wiped:
             self._rows, self._shares = {}, {}
-        for row in books.rows:
+        for row in attribution.rows:
             self._rows[row.strategy] = row
-        for market in books.markets:
-            self._shares[market] = tuple(share for share in books.shares if share.market == market)
+        for market in attribution.markets:
+            self._shares[market] = tuple(share for share in attribution.shares if share.market == market)
 
     def book_rows(self, epoch: int) -> list[tuple[Any, ...]]:
         return [tuple(self._rows[name]) for name in sorted(self._rows)]

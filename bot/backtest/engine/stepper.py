@@ -98,7 +98,7 @@ class Stepper:
         """Decide on bars that all close at one instant, then fire the timers that are due by then, as live."""
         kernel = self.running()
         is_bound = self._decide_all(due)
-        if at_ms <= kernel.books.day_ms:  # The day began before the bars of all markets came.
+        if at_ms <= kernel.attribution.day_ms:  # The day began before the bars of all markets came.
             kernel.position_owners.mend_day()
         timer_ms = kernel.timers.next_ms
         if is_bound or (timer_ms is not None and timer_ms <= at_ms):
@@ -128,14 +128,14 @@ class Stepper:
         kernel = self.running()
         self.cause_ms = bar.at_ms - 1
         if not kernel.has_bounds(series):
-            return kernel.desk.decide_one(series, bar), False
+            return kernel.strategy_host.decide_one(series, bar), False
         left, decision = kernel.decide_run(series, iter((bar,)), ANY_BAR)
         if decision is not None or left is None:
             return decision, False
         self.begin_pass()
         self.wait(kernel.fire_timers(bar.at_ms - 1))
         closed = Closed(bar.at_ms, series.market, series.interval, bar)
-        return self.wait(kernel.desk.decide(closed, now_ms=bar.at_ms)), True
+        return self.wait(kernel.strategy_host.decide(closed, now_ms=bar.at_ms)), True
 
     def fire_timers(self, at_ms: int) -> None:
         """One pass for the timers that are due by `at_ms`."""
@@ -147,7 +147,7 @@ class Stepper:
 
     def precompute(self, series: Series, columns: Columns) -> None:
         """Compute the declared indicators of a chunk of bars at once. Strategies get their values bar by bar."""
-        for instance in self.running().desk.seats:
+        for instance in self.running().strategy_host.instances:
             if series in instance.series:
                 instance.indicators.foresee(series.market, columns)
 

@@ -51,11 +51,11 @@ class PositionOwners:
     """The strategy of each position, and the shares of the strategies in it."""
 
     def __init__(
-        self, journal: Journal, mirror: Mirror, books: Attribution, orders: OrderOwners, now_ms: Callable[[], int]
+        self, journal: Journal, mirror: Mirror, attribution: Attribution, orders: OrderOwners, now_ms: Callable[[], int]
     ) -> None:
         self._journal = journal
         self._mirror = mirror
-        self._books = books
+        self._books = attribution
         self._orders = orders
         self._now_ms = now_ms
 

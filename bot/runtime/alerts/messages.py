@@ -75,7 +75,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "strategy.daily_loss": Template(
         "warning", "{strategy} reached its daily loss limit", "{message}; it may still close positions", _WHY
     ),
-    "strategy.untold": Template("error", "{strategy} has not received all events", "{message}", _WHY),
+    "strategy.backlog_lost": Template("error", "{strategy} has not received all events", "{message}", _WHY),
     "intent.quarantined": Template(
         "error",
         "{market}: an order needs your decision",

@@ -20,7 +20,7 @@ from bot.config.diff import Change, diff
 from bot.errors import AccessLost, ApiError, BotError, ConfigError, Declined, Exit, Refused, StrategyError
 from bot.runtime.alerts.messages import notice
 from bot.runtime.assembly import beats_of, loop_settings, place, place_strategies, source_digests, wanted_guardians
-from bot.runtime.control_plane.hot_reload import Warm, reseat, warm_up
+from bot.runtime.control_plane.hot_reload import Warm, hot_reload, warm_up
 from bot.runtime.control_plane.status import State, state_of
 from bot.runtime.journal.halt_flags import FOREIGN
 from bot.runtime.risk.pauses import keep_quarantine
@@ -76,7 +76,7 @@ class _Plan:
     """A config that was read and judged, and what it means for each strategy."""
 
     settings: Settings
-    placed: list[StrategySpec]
+    specs: list[StrategySpec]
     diff: tuple[Change, ...]
     fresh: list[str] = field(default_factory=list)  # to be built: added, or other code or params
     gone: list[str] = field(default_factory=list)  # to be stopped: removed, or the old of a fresh one
@@ -95,24 +95,24 @@ class Commands:
     @property
     def state(self) -> State:
         run = self._run
-        return state_of(run.loop, is_stopping=run.stop.is_set(), away=run.away)
+        return state_of(run.kernel, is_stopping=run.stop.is_set(), away=run.away)
 
     @property
     def paused(self) -> dict[str, str]:
         """Which strategies open nothing by a person's word or for their daily loss, and why."""
-        loop = self._run.loop
-        found = {one.name: loop.strategy_stopped(one.name, loop.now_ms()) for one in self._run.settings.strategies}
+        kernel = self._run.kernel
+        found = {one.name: kernel.strategy_stopped(one.name, kernel.now_ms()) for one in self._run.settings.strategies}
         return {name: no.message for name, no in found.items() if no is not None}
 
     # -- acting
 
     def pause(self, strategy: str | None = None) -> tuple[str, ...]:
         """No new entries, of one strategy or of all; exits and protection go on. Answers the resting entries, which may still fill."""
-        loop = self._run.loop
+        kernel = self._run.kernel
         self._known(strategy)
-        if loop.pauses.pause(strategy):
+        if kernel.pauses.pause(strategy):
             log.warning("strategies.paused", strategy=strategy)
-            now_ms = loop.now_ms()
+            now_ms = kernel.now_ms()
             message = "no new entries; exits and protection go on"
             said = notice(
                 "strategy.paused",
@@ -121,33 +121,33 @@ class Commands:
                 strategy=strategy or "every strategy",
                 message=message,
             )
-            loop.journal.notify([said], now_ms=now_ms)
-        return loop.mirror.resting_of(strategy)
+            kernel.journal.notify([said], now_ms=now_ms)
+        return kernel.mirror.resting_of(strategy)
 
     async def resume(self, strategy: str | None = None) -> tuple[str, ...]:
         """Entries again. One that is named also leaves its quarantine: it is built anew from its file. BotError when it cannot be.
 
         For all it answers what a person is taken to have looked at by it.
         """
-        loop = self._run.loop
+        kernel = self._run.kernel
         self._known(strategy)
-        if strategy is not None and loop.pauses.all_paused:
+        if strategy is not None and kernel.pauses.all_paused:
             raise BotError(f"every strategy is paused, so {strategy} would stay so: bot resume lets them all go on")
-        if loop.pauses.resume(strategy):
+        if kernel.pauses.resume(strategy):
             log.warning("strategies.resumed", strategy=strategy)
         looked: list[str] = []
         if strategy is None:  # A person has looked at who else trades here, and at what waited for that.
-            looked += [loop.degraded[FOREIGN]] if FOREIGN in loop.degraded else []
+            looked += [kernel.degraded[FOREIGN]] if FOREIGN in kernel.degraded else []
             looked += [
                 f"{one.action} {one.market} of {one.strategy} ({one.id[:12]}), which waits no more"
-                for one in loop.live.values()
+                for one in kernel.live.values()
                 if one.state == "quarantined"
             ]
-            loop.health.restore(FOREIGN)
-            loop.execution.release()
-        seat = next((seat for seat in loop.desk.seats if seat.name == strategy), None)
-        if seat is not None and seat.quarantined is not None:
-            await self._build_anew(seat.name)
+            kernel.health.restore(FOREIGN)
+            kernel.execution.release()
+        instance = next((instance for instance in kernel.strategy_host.instances if instance.name == strategy), None)
+        if instance is not None and instance.quarantined is not None:
+            await self._build_anew(instance.name)
         return tuple(looked)
 
     async def diff(self) -> tuple[Change, ...]:
@@ -179,13 +179,13 @@ class Commands:
             names = ", ".join(change.path for change in fixed)
             why = f"{names} cannot change while it runs: stop the daemon and start it again"
             return self._refused(plan.diff, why, Exit.CONFIG)
-        await self._run.breathe()
-        loop = self._run.loop
+        await self._run.yield_to_pass()
+        kernel = self._run.kernel
         try:
-            warm = await self._warmed([one for one in plan.placed if one.strategy.name in plan.fresh])
+            warm = await self._warmed([one for one in plan.specs if one.strategy.name in plan.fresh])
             beats_of(plan.settings, self._run.client.clock.speed)  # ConfigError when nobody could keep it from firing.
-            await loop.arming.change(wanted_guardians(plan.settings), epoch=loop.mirror.epoch)
-            loop.health.keep("guardian:", loop.arming.refused)
+            await kernel.guardians.change(wanted_guardians(plan.settings), epoch=kernel.mirror.epoch)
+            kernel.health.keep("guardian:", kernel.guardians.refused)
         except (ConfigError, CommandTimeout) as error:
             return self._refused(plan.diff, str(error), error.exit_code)
         except AccessLost:
@@ -197,14 +197,14 @@ class Commands:
             return self._refused(plan.diff, f"the service {did} ({error.code}): {error.message}", code)
         applied = await self._apply(plan, warm)
         log.warning("config.reloaded", changes=[str(change) for change in plan.diff])
-        failed = any(seat.quarantined for seat in loop.desk.seats if seat.name in plan.fresh)
+        failed = any(instance.quarantined for instance in kernel.strategy_host.instances if instance.name in plan.fresh)
         return ReloadResult(plan.diff, applied, code=Exit.CONFIG if failed else Exit.DONE)
 
     async def _planned(self) -> _Plan:
         reread = self._reread
         if reread is None:
             raise ConfigError("this run was not started from a config file: there is nothing to read again")
-        if not self._run.loop.ready:
+        if not self._run.kernel.ready:
             raise ConfigError("the run has not recovered yet; reload when it has")
 
         def read() -> tuple[Settings, list[StrategySpec]]:
@@ -213,7 +213,7 @@ class Commands:
 
         worker = Worker("@reload")  # A file whose import never ends holds up no pass for longer than its limit.
         try:
-            settings, placed = await _read(worker, read, "the config or a strategy of it cannot be read")
+            settings, specs = await _read(worker, read, "the config or a strategy of it cannot be read")
         except StrategyError as error:
             if not worker.given_up:
                 raise
@@ -225,9 +225,9 @@ class Commands:
         finally:
             worker.close()
         old = {one.name: one for one in self._run.settings.strategies}
-        versions = {seat.name: seat.version for seat in self._run.loop.desk.seats}
-        plan = _Plan(settings, placed, diff(self._run.settings, settings))
-        for one in placed:
+        versions = {instance.name: instance.version for instance in self._run.kernel.strategy_host.instances}
+        plan = _Plan(settings, specs, diff(self._run.settings, settings))
+        for one in specs:
             name = one.strategy.name
             if versions.get(name) != one.version:
                 plan.fresh.append(name)
@@ -237,20 +237,20 @@ class Commands:
                             f"strategies.{name}.use", f"{old[name].use} (as it was)", f"{old[name].use} (changed code)"
                         ),
                     )
-        plan.gone = [name for name in versions if name in plan.fresh or name not in {p.strategy.name for p in placed}]
+        plan.gone = [name for name in versions if name in plan.fresh or name not in {p.strategy.name for p in specs}]
         return plan
 
-    async def _warmed(self, placed: list[StrategySpec]) -> dict[str, Warm]:
+    async def _warmed(self, specs: list[StrategySpec]) -> dict[str, Warm]:
         """The bars of the past. Asking for them changes nothing, so that it can be cut."""
         warm = {}
         try:
             async with asyncio.timeout(WARM_S):
-                for one in placed:
-                    found = warm[one.strategy.name] = await warm_up(self._run.loop, one)
+                for one in specs:
+                    found = warm[one.strategy.name] = await warm_up(self._run.kernel, one)
                     for message in found.feed.gone.values():
                         raise ConfigError(f"strategy {one.strategy.name}: {message}")
         except TimeoutError:
-            names = ", ".join(one.strategy.name for one in placed)
+            names = ", ".join(one.strategy.name for one in specs)
             raise CommandTimeout(
                 f"the bars of {names} were not there within {WARM_S:g} s, and a loop that waits makes no pass; try again, or stop the"
                 " daemon and start it again"
@@ -259,41 +259,41 @@ class Commands:
 
     async def _apply(self, plan: _Plan, warm: dict[str, Warm]) -> tuple[str, ...]:
         """From here on everything is done: what fails now fails as it would in any pass."""
-        run, loop, new = self._run, self._run.loop, plan.settings
+        run, kernel, new = self._run, self._run.kernel, plan.settings
         applied = []
         rearmed = run.settings.guardians != new.guardians or run.settings.dead_man != new.dead_man
         beats = run.settings.dead_man != new.dead_man
         run.take_settings(new)
         if rearmed:  # First of all: the old switch is beaten in its own rhythm until it is gone.
-            applied.append("guardians: " + (", ".join(one.name for one in loop.arming.wanted) or "none"))
+            applied.append("guardians: " + (", ".join(one.name for one in kernel.guardians.wanted) or "none"))
             try:
-                await loop.arming.retire()
+                await kernel.guardians.retire()
             except ApiError as error:
                 applied.append(f"guardians of before still stand ({error.code}); the next pass takes them away")
         if beats:
             run.change_heartbeat()
-        loop.settings = loop_settings(new)
-        loop.gate.foreign_positions = new.safety.foreign_positions
-        mark = fingerprints.mark_of(new, source_digests(plan.placed))
-        fingerprints.note_run(loop.journal, mark, at_ms=loop.now_ms(), epoch=loop.mirror.epoch)
-        await self._reseat(plan.placed, warm, plan.gone)
-        seats = {seat.name: seat for seat in loop.desk.seats}
+        kernel.settings = loop_settings(new)
+        kernel.risk.foreign_positions = new.safety.foreign_positions
+        mark = fingerprints.mark_of(new, source_digests(plan.specs))
+        fingerprints.note_run(kernel.journal, mark, at_ms=kernel.now_ms(), epoch=kernel.mirror.epoch)
+        await self._hot_reload(plan.specs, warm, plan.gone)
+        instances = {instance.name: instance for instance in kernel.strategy_host.instances}
         for name in plan.fresh:
-            why = seats[name].quarantined
+            why = instances[name].quarantined
             done = "built anew" if name in plan.gone else "started"
             applied.append(f"{name}: {done}" if why is None else f"{name}: in quarantine, {why}")
         for name in plan.gone:
-            left = _left_by(loop, name, seats[name].markets if name in seats else frozenset())
-            if name not in seats:
+            left = _left_by(kernel, name, instances[name].markets if name in instances else frozenset())
+            if name not in instances:
                 applied.append(f"{name}: stopped{left}")
             elif left:
                 applied.append(f"{name}: asked about fewer markets{left}")
         return tuple(applied or ("settings: in force",))
 
-    async def _reseat(self, placed: list[StrategySpec], warm: dict[str, Warm], gone: list[str]) -> None:
+    async def _hot_reload(self, specs: list[StrategySpec], warm: dict[str, Warm], gone: list[str]) -> None:
         run = self._run
-        await reseat(run.loop, placed, fresh=warm, gone=gone, renew=run.renew, breathe=run.breathe)
-        names = {one.strategy.name for one in placed}
+        await hot_reload(run.kernel, specs, fresh=warm, gone=gone, renew=run.renew, yield_to_pass=run.yield_to_pass)
+        names = {one.strategy.name for one in specs}
         for name in [name for name in run.workers if name not in names]:
             run.workers.pop(name).close()
 
@@ -318,15 +318,15 @@ class Commands:
             raise kind(
                 f"{name} stays in quarantine: the service could not be asked for its bars ({error.code})"
             ) from error
-        keep_quarantine(run.loop.journal, name, None)
+        keep_quarantine(run.kernel.journal, name, None)
         fingerprints.note_source(
-            run.loop.journal, settings, mine.sha256, at_ms=run.loop.now_ms(), epoch=run.loop.mirror.epoch
+            run.kernel.journal, settings, mine.sha256, at_ms=run.kernel.now_ms(), epoch=run.kernel.mirror.epoch
         )
         kept = [mine if one.name == name else _as_it_runs(run, one) for one in run.settings.strategies]
-        await self._reseat(kept, warm, [name])
-        seat = next(seat for seat in run.loop.desk.seats if seat.name == name)
-        if seat.quarantined is not None:
-            raise ConfigError(f"{name} failed again and is back in quarantine: {seat.quarantined}")
+        await self._hot_reload(kept, warm, [name])
+        instance = next(instance for instance in run.kernel.strategy_host.instances if instance.name == name)
+        if instance.quarantined is not None:
+            raise ConfigError(f"{name} failed again and is back in quarantine: {instance.quarantined}")
 
     def _known(self, strategy: str | None) -> None:
         names = [one.name for one in self._run.settings.strategies]
@@ -349,19 +349,21 @@ async def _read(worker: Worker, read: Callable[[], T], refusal: str) -> T:
         raise ConfigError(f"{refusal}: {said}") from error
 
 
-def _left_by(loop: Kernel, strategy: str, markets: frozenset[str]) -> str:
+def _left_by(kernel: Kernel, strategy: str, markets: frozenset[str]) -> str:
     """What the strategy has where it is asked nothing any more: outside of these markets."""
-    held = [p.market for p in loop.mirror.positions.values() if p.owner == strategy and p.market not in markets]
-    bare = [market for market in held if not loop.mirror.is_protected(market)]
+    held = [p.market for p in kernel.mirror.positions.values() if p.owner == strategy and p.market not in markets]
+    bare = [market for market in held if not kernel.mirror.is_protected(market)]
     stop = f"WITHOUT A STOP: {', '.join(bare)}" if bare else "with its stop"
     left = f"; its {', '.join(held)} stays {stop}" if held else ""
-    resting = [oid for oid in loop.mirror.resting_of(strategy) if loop.mirror.orders[oid].market not in markets]
+    resting = [oid for oid in kernel.mirror.resting_of(strategy) if kernel.mirror.orders[oid].market not in markets]
     return left + (f"; entries that rest may still fill: {', '.join(resting)} (bot orders)" if resting else "")
 
 
 def _as_it_runs(run: DaemonHandle, one: StrategySettings) -> StrategySpec:
-    seat = next(seat for seat in run.loop.desk.seats if seat.name == one.name)
-    return StrategySpec(seat.strategy, seat.interval, run.loop.gate.allowances[one.name], seat.version)
+    instance = next(instance for instance in run.kernel.strategy_host.instances if instance.name == one.name)
+    return StrategySpec(
+        instance.strategy, instance.interval, run.kernel.risk.strategy_limits[one.name], instance.version
+    )
 
 
 def _section(path: str) -> str:

@@ -18,7 +18,7 @@ from bot.runtime.strategy_host.worker import Worker
 class DaemonHandle(Protocol):
     """A daemon that has a kernel. Its methods are called between two passes of the kernel."""
 
-    loop: Kernel
+    kernel: Kernel
     client: Client
     journal: Journal
     settings: Settings
@@ -48,5 +48,5 @@ class DaemonHandle(Protocol):
     def change_heartbeat(self) -> None:
         """Replace the heartbeat process after the dead-man switch of the config has changed."""
 
-    async def breathe(self) -> None:
+    async def yield_to_pass(self) -> None:
         """Run one pass if the last one is too long ago."""

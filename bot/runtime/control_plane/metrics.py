@@ -60,7 +60,7 @@ class Sources:
     """Where the figures are. `state` is the word for the run, `is_recovered` whether it knows the account."""
 
     meter: Meter
-    loop: Kernel
+    kernel: Kernel
     heartbeat: Callable[[], HeartbeatProcess | None]
     notifier: Notifier | None
     state: Callable[[], str]
@@ -147,7 +147,7 @@ class Figures:
         )
         yield gauge(
             "degraded", "Reasons for which nothing is opened.",
-            [((reason,), 1.0) for reason in sorted(self._of.loop.degraded)], ["reason"],
+            [((reason,), 1.0) for reason in sorted(self._of.kernel.degraded)], ["reason"],
         )  # fmt: skip
         yield counter("passes", "Completed passes of the loop.", [((), meter.passes)])
         yield counter("passes_failed", "Passes that the service's absence ended.", [((), meter.failed)])
@@ -169,15 +169,15 @@ class Figures:
         yield from self._strategies(gauge, counter)
 
     def _trading(self, gauge: Callable[..., Metric]) -> Iterator[Metric]:
-        loop = self._of.loop
-        mirror, live = loop.mirror, list(loop.live.values())
+        kernel = self._of.kernel
+        mirror, live = kernel.mirror, list(kernel.live.values())
         yield gauge("account_value_usd", "Cash and unrealised profit.", [((), mirror.equity_usd)])
         yield gauge("account_epoch", "Resets of the account so far.", [((), mirror.epoch)])
         yield gauge("positions", "Open positions.", [((), len(mirror.positions))])
         yield gauge("orders", "Resting orders, with stops and targets.", [((), len(mirror.orders))])
         yield gauge(
             "unprotected_positions", "Own positions without a stop that need one.",
-            [((), sum(loop.requires_protection(one) for one in mirror.unprotected()))],
+            [((), sum(kernel.requires_protection(one) for one in mirror.unprotected()))],
         )  # fmt: skip
         yield gauge("intents_open", "Intents that are not final.", [((), sum(one.state not in FINAL for one in live))])
         yield gauge(
@@ -188,31 +188,31 @@ class Figures:
             "intents_quarantined", "Intents that wait for a person.",
             [((), sum(one.state == "quarantined" for one in live))],
         )  # fmt: skip
-        yield gauge("behind", "1 while the events cannot be read to their end.", [((), float(loop.behind))])
+        yield gauge("behind", "1 while the events cannot be read to their end.", [((), float(kernel.behind))])
         yield gauge(
-            "cursor_lag_seconds", "How long the events could not be read to their end.", [((), loop.cursor_lag_s())]
+            "cursor_lag_seconds", "How long the events could not be read to their end.", [((), kernel.cursor_lag_s())]
         )
 
     def _guards(self, gauge: Callable[..., Metric], counter: Callable[..., Metric], now_ns: int) -> Iterator[Metric]:
-        loop = self._of.loop
-        fallen = {one.name for one in loop.arming.fallen()}
+        kernel = self._of.kernel
+        fallen = {one.name for one in kernel.guardians.fallen()}
         yield gauge(
             "guardian_stands", "1 for a guardian of the config that stands at the service.",
-            [((one.name,), float(one.name not in fallen)) for one in loop.arming.wanted], ["guardian"],
+            [((one.name,), float(one.name not in fallen)) for one in kernel.guardians.wanted], ["guardian"],
         )  # fmt: skip
         heartbeat = self._of.heartbeat()
         if heartbeat is not None:
-            belief = heartbeat.belief(now_ns)
-            yield gauge("heartbeat_armed", "1 while a dead-man switch is armed.", [((), float(belief.armed))])
-            yield gauge("heartbeat_failures", "Failed beats in a row.", [((), belief.failures)])
-            yield counter("heartbeats", "Beats that were tried.", [((), belief.beats)])
+            lease = heartbeat.lease(now_ns)
+            yield gauge("heartbeat_armed", "1 while a dead-man switch is armed.", [((), float(lease.armed))])
+            yield gauge("heartbeat_failures", "Failed beats in a row.", [((), lease.failures)])
+            yield counter("heartbeats", "Beats that were tried.", [((), lease.beats)])
             yield counter(
                 "heartbeat_restarts",
                 "Starts of the heartbeat process after the first.",
                 [((), self._of.meter.restarts)],
             )
-            if belief.deadline_boot_ns is not None:
-                left_s = (belief.deadline_boot_ns - now_ns) / 1e9
+            if lease.deadline_boot_ns is not None:
+                left_s = (lease.deadline_boot_ns - now_ns) / 1e9
                 yield gauge("heartbeat_deadline_seconds", "Until the dead-man acts if no beat comes.", [((), left_s)])
                 age_s = heartbeat.lengths.deadline_ns / 1e9 - left_s
                 yield gauge("heartbeat_age_seconds", "Since the newest beat that counted.", [((), age_s)])
@@ -226,27 +226,31 @@ class Figures:
                 "notifications_failed", "Messages that a target did not take; they are tried again.",
                 [((one.target.name,), one.failed_total) for one in lanes], ["target"],
             )  # fmt: skip
-        journal = loop.journal
+        journal = kernel.journal
         yield gauge("journal_bytes", "Of the journal's file and its log.", [((), _bytes(journal.path))])
         yield gauge(
             "journal_fault", "1 while the journal's file cannot be written.", [((), float(journal.fault is not None))]
         )
 
     def _strategies(self, gauge: Callable[..., Metric], counter: Callable[..., Metric]) -> Iterator[Metric]:
-        loop = self._of.loop
-        names = [seat.name for seat in loop.desk.seats]
-        books = {name: loop.books.of(name) for name in dict.fromkeys([*names, *loop.books.names()])}
+        kernel = self._of.kernel
+        names = [instance.name for instance in kernel.strategy_host.instances]
+        attribution = {
+            name: kernel.attribution.of(name) for name in dict.fromkeys([*names, *kernel.attribution.names()])
+        }
         for name, (what, figure) in PROFIT.items():
-            samples = [((one,), float(getattr(book, figure))) for one, book in books.items()]
+            samples = [((one,), float(getattr(book, figure))) for one, book in attribution.items()]
             yield gauge(f"strategy_{name}", what, samples, ["strategy"])
-        yield counter("strategy_fills", "Fills.", [((one,), book.fills) for one, book in books.items()], ["strategy"])
+        yield counter(
+            "strategy_fills", "Fills.", [((one,), book.fills) for one, book in attribution.items()], ["strategy"]
+        )
         yield gauge(
             "strategy_paused", "1 for a strategy that opens nothing by a person's word or for its daily loss.",
-            [((seat.name,), float(loop.strategy_stopped(seat.name, loop.now_ms()) is not None)) for seat in loop.desk.seats], ["strategy"],
+            [((instance.name,), float(kernel.strategy_stopped(instance.name, kernel.now_ms()) is not None)) for instance in kernel.strategy_host.instances], ["strategy"],
         )  # fmt: skip
         yield gauge(
             "strategy_quarantined", "1 for a strategy that is asked nothing any more.",
-            [((seat.name,), float(seat.quarantined is not None)) for seat in loop.desk.seats], ["strategy"],
+            [((instance.name,), float(instance.quarantined is not None)) for instance in kernel.strategy_host.instances], ["strategy"],
         )  # fmt: skip
 
 

@@ -66,11 +66,11 @@ def _mono_ms() -> int:
     return monotonic_ns() // 1_000_000
 
 
-def tell(loop: Kernel, kind: str, message: str) -> None:
+def tell(kernel: Kernel, kind: str, message: str) -> None:
     """A notice of the run's own beginning or end; a journal that cannot take it is told of elsewhere."""
-    now_ms = loop.now_ms()
+    now_ms = kernel.now_ms()
     with contextlib.suppress(JournalError):
-        loop.journal.notify([notice(kind, f"{kind}:{now_ms}", at_ms=now_ms, message=message)], now_ms=now_ms)
+        kernel.journal.notify([notice(kind, f"{kind}:{now_ms}", at_ms=now_ms, message=message)], now_ms=now_ms)
 
 
 def failure(error: Exception) -> tuple[str, Exit]:

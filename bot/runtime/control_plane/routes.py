@@ -62,7 +62,7 @@ class ControlRoutes:
         self.tail = tail
         self.config = config
         self.run: RoutedDaemon | None = None
-        self.errands = Mailbox()
+        self.mailbox = Mailbox()
         self.starting: asyncio.Task[None] | None = None  # asks the service manager for time
         self._clock = SystemClock()
         self._started_ms = self._clock.now_ms()
@@ -74,7 +74,7 @@ class ControlRoutes:
         return {
             "at_ms": self._clock.now_ms(),
             "pid": os.getpid(),
-            "epoch": None if run is None else run.loop.mirror.epoch,
+            "epoch": None if run is None else run.kernel.mirror.epoch,
             "old_s": None if run is None else _age_s(run),
         }
 
@@ -115,7 +115,7 @@ class ControlRoutes:
         state, why = self.state()
         if self.run is None or state == "STARTING":
             return f"STARTING: {why or 'asking the service for the account'}"
-        mirror = self.run.loop.mirror
+        mirror = self.run.kernel.mirror
         bare = [p.market for p in mirror.unprotected()]
         parts = [
             many(len(self.settings.strategies), "strategy", "strategies"),
@@ -147,13 +147,13 @@ class ControlRoutes:
         return told if run is None else told | self._of_run(run)
 
     def _of_run(self, run: RoutedDaemon) -> Data:
-        loop, mirror, clock = run.loop, run.loop.mirror, run.client.clock
+        kernel, mirror, clock = run.kernel, run.kernel.mirror, run.client.clock
         bare = [p.market for p in mirror.unprotected()]
         unsafe = self._unsafe(run)
         passed_ns = run.passed_ns
-        cursor = loop.journal.events.cursor
+        cursor = kernel.journal.events.cursor
         return {
-            "address": loop.journal.address,
+            "address": kernel.journal.address,
             "service": {"now_ms": clock.now_ms(), "speed": clock.speed, "skew_ms": clock.skew_ms, "environment": mirror.environment},
             "account": {"value_usd": round(mirror.equity_usd, 2), "free_usd": round(mirror.free_margin_usd, 2),
                         "balance_usd": format_decimal(mirror.balance_usd)},
@@ -163,12 +163,12 @@ class ControlRoutes:
             "foreign_unprotected": [p.market for p in mirror.positions.values() if p.owner is None and not mirror.is_protected(p.market)],
             "is_safe": not unsafe,
             "unsafe": unsafe,
-            "intents": intents_of(loop),
-            "cursor": None if cursor is None else {"last_event_id": cursor.last_id, "behind": loop.behind},
-            "last_bar_ms": loop.last_bar_ms,
+            "intents": intents_of(kernel),
+            "cursor": None if cursor is None else {"last_event_id": cursor.last_id, "behind": kernel.behind},
+            "last_bar_ms": kernel.last_bar_ms,
             "passes": run.progress.cycles,
             "last_pass_ms": None if passed_ns is None else (monotonic_ns() - passed_ns) // 1_000_000,
-            "degraded": dict(loop.degraded),
+            "degraded": dict(kernel.degraded),
             "heartbeat": _heartbeat(run),
             "guardians": _guardians(run),
             "blocked_by": [{"type": one.type, "id": one.id} for one in mirror.guardians.values() if one.blocks_opens],
@@ -179,33 +179,33 @@ class ControlRoutes:
 
     def _unsafe(self, run: RoutedDaemon) -> list[str]:
         """What keeps our open positions from being safe, or the run from ordering, a phrase each."""
-        mirror = run.loop.mirror
+        mirror = run.kernel.mirror
         bare = [p.market for p in mirror.unprotected()] if self.settings.safety.require_protection else []
         found = [f"without a stop: {', '.join(bare)}"] if bare else []
         is_open = any(p.owner is not None for p in mirror.positions.values())
-        if is_open and run.loop.arming.lacks_dead_man():
+        if is_open and run.kernel.guardians.lacks_dead_man():
             found.append("the dead-man of the config does not stand")
-        if silent := run.loop.health.markets_of(ORDERS):
+        if silent := run.kernel.health.markets_of(ORDERS):
             found.append(f"no outcome of orders in {', '.join(silent)}")
         return found
 
     async def positions(self, question: Question) -> Data:
         question.nothing_else()
-        loop = self._loop()
-        return {"positions": [_position(loop, one) for one in loop.mirror.positions.values()]}
+        kernel = self._loop()
+        return {"positions": [_position(kernel, one) for one in kernel.mirror.positions.values()]}
 
     async def orders(self, question: Question) -> Data:
         """Resting entries and armed stops and targets, as the mirror has them."""
         question.nothing_else()
-        loop = self._loop()
+        kernel = self._loop()
         found = [
             {
                 "oid": o.oid, "market": o.market, "kind": o.kind, "side": o.side, "action": o.action, "size": format_decimal(o.size),
                 "filled": format_decimal(o.filled), "limit_px": _amount(o.limit_px), "trigger_px": _amount(o.trigger_px),
                 "trade_id": o.trade_id, "intent": o.key, "created_ms": o.created_ms,
-                "strategy": _owner(loop, o),
+                "strategy": _owner(kernel, o),
             }
-            for o in loop.mirror.orders.values()
+            for o in kernel.mirror.orders.values()
         ]  # fmt: skip
         return {"orders": found}
 
@@ -214,18 +214,18 @@ class ControlRoutes:
         return {"strategies": self._strategies(self._run())}
 
     def _strategies(self, run: RoutedDaemon) -> list[Data]:
-        seats = {seat.name: seat for seat in run.loop.desk.seats}
+        instances = {instance.name: instance for instance in run.kernel.strategy_host.instances}
         paused = run.controls.paused
         resting: dict[str, list[str]] = {}
-        for owner, oid in run.loop.mirror.resting():
+        for owner, oid in run.kernel.mirror.resting():
             resting.setdefault(owner, []).append(oid)
         found = []
         for one in self.settings.strategies:
-            seat = seats.get(one.name)
-            quarantined = None if seat is None else seat.quarantined
+            instance = instances.get(one.name)
+            quarantined = None if instance is None else instance.quarantined
             why = quarantined or paused.get(one.name)
             # Without a seat, or with one while what happens is kept for it: it still lives through its past.
-            is_starting = seat is None or one.name in run.loop.desk.away or not run.is_recovered
+            is_starting = instance is None or one.name in run.kernel.strategy_host.away or not run.is_recovered
             state = "STARTING" if is_starting else "RUNNING"
             found.append({
                 "name": one.name, "use": one.use, "markets": list(one.markets), "interval": one.interval,
@@ -238,8 +238,8 @@ class ControlRoutes:
     def _other_books(self, run: RoutedDaemon) -> list[Data]:
         """What is no strategy's of the config, so that all books together are the account's: of those that have left it, FOREIGN, NETTING."""
         names = {one.name for one in self.settings.strategies}
-        books = {name: _book(run, name) for name in run.loop.books.names() if name not in names}
-        return [{"name": name, "book": book} for name, book in books.items() if any(map(Decimal, book.values()))]
+        attribution = {name: _book(run, name) for name in run.kernel.attribution.names() if name not in names}
+        return [{"name": name, "book": book} for name, book in attribution.items() if any(map(Decimal, book.values()))]
 
     async def events(self, question: Question) -> Data:
         since, kinds = question.text("since"), question.text("type")
@@ -300,14 +300,14 @@ class ControlRoutes:
         async def work() -> tuple[str, ...]:
             return run.controls.pause(strategy)
 
-        resting = await self.errands.ask(work, is_urgent=True)  # Orders leave while a reload or a start warms, too.
+        resting = await self.mailbox.ask(work, is_urgent=True)  # Orders leave while a reload or a start warms, too.
         return self._how_it_is(run) | {"resting": list(resting)}
 
     async def resume(self, question: Question) -> Data:
         """Entries again; a strategy that is named also leaves its quarantine."""
         strategy = self._strategy_of(question)
         run = self._run()
-        looked = await self.errands.ask(lambda: run.controls.resume(strategy))
+        looked = await self.mailbox.ask(lambda: run.controls.resume(strategy))
         return self._how_it_is(run) | {"looked_at": list(looked)}
 
     def _how_it_is(self, run: RoutedDaemon) -> Data:
@@ -319,14 +319,14 @@ class ControlRoutes:
         question.nothing_else()
         self._loop()
         run = self._run()
-        return {"changes": [str(one) for one in await self.errands.ask(run.controls.diff)]}
+        return {"changes": [str(one) for one in await self.mailbox.ask(run.controls.diff)]}
 
     async def reload(self, question: Question) -> Data:
         """Read the config again and run by it, all or nothing."""
         question.nothing_else()
         self._loop()
         run = self._run()
-        done = await self.errands.ask(run.controls.reload)
+        done = await self.mailbox.ask(run.controls.reload)
         return self._how_it_is(run) | {
             "changes": [str(one) for one in done.diff], "applied": list(done.applied), "refused": list(done.refused),
             "exit_code": int(done.code),
@@ -338,8 +338,8 @@ class ControlRoutes:
         run = self._run()
 
         async def look() -> list[Drift]:
-            run.loop.budget.begin()
-            return await run.loop.compare()
+            run.kernel.budget.begin()
+            return await run.kernel.compare()
 
         return {"drifts": [asdict(one) for one in await self._compared(look)], "applied": False}
 
@@ -349,9 +349,9 @@ class ControlRoutes:
         run = self._run()
 
         async def work() -> list[Drift]:
-            run.loop.budget.begin()
-            found = await run.loop.reconcile()
-            run.loop.journal.flush()
+            run.kernel.budget.begin()
+            found = await run.kernel.reconcile()
+            run.kernel.journal.flush()
             if found is None:
                 raise TryLater("busy", "the events could not be read to their end")
             return found
@@ -360,7 +360,7 @@ class ControlRoutes:
 
     async def _compared(self, work: Callable[[], Awaitable[list[Drift]]]) -> list[Drift]:
         try:
-            return await self.errands.ask(work)
+            return await self.mailbox.ask(work)
         except (TryLater, OutcomeUnknown) as error:
             raise Problem(
                 503,
@@ -380,7 +380,7 @@ class ControlRoutes:
             result = await run.client.kill(flatten=flatten, key=key)
         except (TryLater, OutcomeUnknown) as error:
             raise Problem(503, "busy", f"the service has not answered ({error.code}: {error.message})") from None
-        self.errands.ring()
+        self.mailbox.ring()
         return {"result": result.model_dump(mode="json", by_alias=True)}
 
     async def lift(self, question: Question) -> Data:
@@ -393,7 +393,7 @@ class ControlRoutes:
         except ApiError as error:
             kind = CommandTimeout if isinstance(error, TryLater | OutcomeUnknown) else Declined
             raise kind(f"the service has not lifted it ({error.code}): {error.message}") from None
-        self.errands.ring()
+        self.mailbox.ring()
         return {"lifted": lifted}
 
     async def stop_run(self, question: Question) -> Data:
@@ -416,9 +416,9 @@ class ControlRoutes:
     def _loop(self) -> Any:
         """Only what has been recovered is told as being so."""
         run = self._run()
-        if not run.loop.ready:
+        if not run.kernel.ready:
             raise Problem(503, "starting", "the daemon is still recovering; ask again")
-        return run.loop
+        return run.kernel
 
     def _strategy_of(self, question: Question) -> str | None:
         name = question.text("strategy")
@@ -445,9 +445,9 @@ class ControlRoutes:
             raise Problem(404, "not_found", str(error)) from None
 
 
-def intents_of(loop: Kernel) -> Data:
+def intents_of(kernel: Kernel) -> Data:
     """How many are not final, and which of them wait for a person."""
-    live = [intent for intent in loop.live.values() if intent.state not in FINAL]
+    live = [intent for intent in kernel.live.values() if intent.state not in FINAL]
     waiting = [one for one in live if one.state == "quarantined"]
     return {
         "open": len(live), "in_doubt": sum(one.state in IN_DOUBT for one in live), "quarantined": len(waiting),
@@ -464,7 +464,7 @@ def _forgotten(run: RoutedDaemon) -> str | None:
 
 
 def _book(run: RoutedDaemon, strategy: str) -> Data:
-    book = run.loop.books.of(strategy)
+    book = run.kernel.attribution.of(strategy)
     names = ("fees_usd", "funding_usd", "realized_usd", "unrealized_usd", "margin_lost_usd", "net_usd", "day_usd")
     return {
         "fills": book.fills,
@@ -476,18 +476,18 @@ def _book(run: RoutedDaemon, strategy: str) -> Data:
 def _age_s(run: RoutedDaemon) -> float:
     """How old is what is told of the account: since the events could be read to their end, and a pass has ended."""
     passed_s = 0.0 if run.passed_ns is None else (monotonic_ns() - run.passed_ns) / 1e9
-    return round(max(run.loop.cursor_lag_s(), passed_s), 1)
+    return round(max(run.kernel.cursor_lag_s(), passed_s), 1)
 
 
 def _heartbeat(run: RoutedDaemon) -> Data | None:
     if run.heartbeat is None:
         return None
-    belief = run.heartbeat.belief()
-    left_ns = None if belief.deadline_boot_ns is None else belief.deadline_boot_ns - boot_ns()
+    lease = run.heartbeat.lease()
+    left_ns = None if lease.deadline_boot_ns is None else lease.deadline_boot_ns - boot_ns()
     return {
-        "alive": belief.alive, "armed": belief.armed, "may_open": belief.may_open, "lapsed": belief.lapsed, "beats": belief.beats,
-        "failures": belief.failures, "error": belief.error or None, "deadline_s": None if left_ns is None else round(left_ns / 1e9, 1),
-        "next_deadline_ms": belief.next_deadline_ms,
+        "alive": lease.alive, "armed": lease.armed, "may_open": lease.may_open, "lapsed": lease.lapsed, "beats": lease.beats,
+        "failures": lease.failures, "error": lease.error or None, "deadline_s": None if left_ns is None else round(left_ns / 1e9, 1),
+        "next_deadline_ms": lease.next_deadline_ms,
     }  # fmt: skip
 
 
@@ -507,38 +507,38 @@ def _reload(run: RoutedDaemon) -> Data | None:
 
 def _guardians(run: RoutedDaemon) -> list[Data]:
     """What the config asks for, and whether it stands."""
-    loop = run.loop
-    fallen = {one.name for one in loop.arming.fallen()}
+    kernel = run.kernel
+    fallen = {one.name for one in kernel.guardians.fallen()}
     return [
         {
             "name": one.name,
             "type": one.request.type,
-            "id": loop.arming.ids.get(one.name),
+            "id": kernel.guardians.ids.get(one.name),
             "stands": one.name not in fallen,
         }
-        for one in loop.arming.wanted
+        for one in kernel.guardians.wanted
     ]
 
 
-def _owner(loop: Any, one: MirrorOrder) -> str | None:
+def _owner(kernel: Any, one: MirrorOrder) -> str | None:
     """Whose order it is: who sent it; of a stop or target, which the service made, who has the position."""
     if one.key is not None:
-        owner: str | None = loop.order_owners.owner_of(one.key)
+        owner: str | None = kernel.order_owners.owner_of(one.key)
         return owner
-    position = loop.mirror.positions.get(one.market)
+    position = kernel.mirror.positions.get(one.market)
     return None if position is None else position.owner
 
 
-def _position(loop: Any, one: MirrorPosition) -> Data:
-    stop, target = loop.mirror.stop_of(one.market), loop.mirror.target_of(one.market)
+def _position(kernel: Any, one: MirrorPosition) -> Data:
+    stop, target = kernel.mirror.stop_of(one.market), kernel.mirror.target_of(one.market)
     return {
         "market": one.market, "side": one.side, "size": format_decimal(one.size), "entry_px": _amount(one.entry_px),
-        "mark_px": loop.mirror.marks.get(one.market), "unrealized_usd": round(loop.mirror.unrealized_usd(one), 2),
+        "mark_px": kernel.mirror.marks.get(one.market), "unrealized_usd": round(kernel.mirror.unrealized_usd(one), 2),
         "notional_usd": format_decimal(one.notional_usd), "leverage": one.leverage, "strategy": one.owner,
-        "shares": {name: format_decimal(share.size) for name, share in loop.books.shares.get(one.market, {}).items()},
+        "shares": {name: format_decimal(share.size) for name, share in kernel.attribution.shares.get(one.market, {}).items()},
         "stop_px": None if stop is None else _amount(stop.trigger_px), "target_px": None if target is None else _amount(target.trigger_px),
-        "trailing_stops": [{"id": g.id, "active": g.active} for g in loop.mirror.guardians.values() if (g.type, g.market) == ("trailing_stop", one.market)],
-        "protected": loop.mirror.is_protected(one.market), "needs_stop": loop.requires_protection(one), "opened_ms": one.opened_ms,
+        "trailing_stops": [{"id": g.id, "active": g.active} for g in kernel.mirror.guardians.values() if (g.type, g.market) == ("trailing_stop", one.market)],
+        "protected": kernel.mirror.is_protected(one.market), "needs_stop": kernel.requires_protection(one), "opened_ms": one.opened_ms,
     }  # fmt: skip
 
 

@@ -20,29 +20,33 @@ class State(NamedTuple):
     why: str
 
 
-def state_of(loop: Kernel, *, is_stopping: bool = False, away: str = "") -> State:
+def state_of(kernel: Kernel, *, is_stopping: bool = False, away: str = "") -> State:
     """The first that holds: STOPPING, STARTING (not recovered, the strategies still live through their past, or the rest of the start waits
     for the service), DEGRADED (something keeps entries out, here or at the service, or a strategy is in quarantine), PAUSED (a person has
     paused every strategy), RUNNING. `is_stopping`: the run has been told to stop. `away`: why a start waits for its service, if it does."""
-    if is_stopping or loop.paused == ENDING:
+    if is_stopping or kernel.paused == ENDING:
         return State("STOPPING", "asked to stop")
-    if not loop.ready:
-        return State("STARTING", "; ".join(loop.degraded.values()) or away or "recovering")
-    if loop.warming is not None:
+    if not kernel.ready:
+        return State("STARTING", "; ".join(kernel.degraded.values()) or away or "recovering")
+    if kernel.warming is not None:
         return State(
-            "STARTING", f"the account is looked after, and the strategies live through their past: {loop.warming}"
+            "STARTING", f"the account is looked after, and the strategies live through their past: {kernel.warming}"
         )
     if away:
         return State("STARTING", away)
-    reasons = list(loop.degraded.values())
-    no = loop.entries_stopped(loop.now_ms())
+    reasons = list(kernel.degraded.values())
+    no = kernel.entries_stopped(kernel.now_ms())
     if no is not None and not reasons:
         reasons.append(no.message)
-    blocking = [one for one in loop.mirror.guardians.values() if one.blocks_opens]
+    blocking = [one for one in kernel.mirror.guardians.values() if one.blocks_opens]
     reasons += [f"the service refuses entries: {one.type} {one.id} stands" for one in blocking]
-    reasons += [f"{seat.name} is in quarantine: {seat.quarantined}" for seat in loop.desk.seats if seat.quarantined]
+    reasons += [
+        f"{instance.name} is in quarantine: {instance.quarantined}"
+        for instance in kernel.strategy_host.instances
+        if instance.quarantined
+    ]
     if reasons:
         return State("DEGRADED", "; ".join(reasons))
-    if loop.pauses.all_paused:
+    if kernel.pauses.all_paused:
         return State("PAUSED", "no strategy opens anything; bot resume lets them go on")
     return State("RUNNING", "")

@@ -62,13 +62,13 @@ class BarQueue:
         ]
 
 
-def wanted_series(placed: Sequence[StrategySpec]) -> dict[Series, int]:
+def wanted_series(specs: Sequence[StrategySpec]) -> dict[Series, int]:
     """How many bars of each series a start asks for.
 
     So many that a restart sees what an unbroken run sees: the whole history of a view, and averages that have settled.
     """
     wanted: dict[Series, int] = {}
-    for one in placed:
+    for one in specs:
         for market in one.strategy.markets:
             series = Series(market, one.interval)
             wanted[series] = max(wanted.get(series, HISTORY_BARS), one.strategy.warmup_bars * SETTLED_PERIODS)

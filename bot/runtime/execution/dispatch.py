@@ -28,7 +28,7 @@ def entries_max(at_most: int) -> int:
     return at_most - at_most // 5
 
 
-def next_wave(
+def next_batch(
     waiting: Sequence[Intent], at_most: int = ABREAST, in_flight: Collection[Intent] = (), slow: Collection[str] = ()
 ) -> list[Intent]:
     """What leaves next, in its order: exits while there are any that may go, else the first entry of each market.
@@ -63,7 +63,7 @@ def one_by_one(intents: Sequence[Intent]) -> Sequence[Intent]:
         return intents
     waiting, found = intents, list[Intent]()
     while waiting:
-        found += next_wave(waiting, at_most=2 * len(waiting))  # no bound: one at a time is in flight
+        found += next_batch(waiting, at_most=2 * len(waiting))  # no bound: one at a time is in flight
         gone = {one.id for one in found}
         waiting = [one for one in intents if one.id not in gone]
     return found

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from bot import logs
 from bot.runtime.account.account_state import Mirror
 from bot.runtime.account.ownership import OrderOwners
-from bot.runtime.execution.dispatch import next_wave, one_by_one
+from bot.runtime.execution.dispatch import next_batch, one_by_one
 from bot.runtime.execution.in_flight import InFlight
 from bot.runtime.execution.order_sender import UNSETTLED_MS, OrderSender
 from bot.runtime.execution.replan import next_leg
@@ -175,17 +175,17 @@ class ExecutionEngine:
         while waiting and self._budget.may_go_on():
             # A request that nobody waits for any more keeps its place: it has its connection.
             room = self._in_flight.abreast - (len(self._in_flight) - len(requests))
-            wave = next_wave(waiting, room, requests, self._slow())
-            if not wave:
+            batch = next_batch(waiting, room, requests, self._slow())
+            if not batch:
                 return
-            if wave[0].action == "open" and not self._budget.takes_entries:
+            if batch[0].action == "open" and not self._budget.takes_entries:
                 self._budget.is_cut_short = True
                 return
             with self._journal.together():  # One wait for the disk.
-                marked = self.sender.mark(wave)
-            for one in wave:
+                marked = self.sender.mark(batch)
+            for one in batch:
                 await self._in_flight.start(one, self._send(marked.get(one.id, one), is_marked=one.id in marked))
-            gone = {one.id for one in wave}
+            gone = {one.id for one in batch}
             waiting = [one for one in waiting if one.id not in gone]
             requests = self.requests()
 

@@ -85,7 +85,7 @@ class OrderSender:
     """`may_confirm` asks the strategy whether it stands by an entry, given the plan."""
 
     def __init__(
-        self, *, port: VenuePort, journal: Journal, mirror: Mirror, gate: RiskEngine, pacer: Pacer, may_confirm: Veto,
+        self, *, port: VenuePort, journal: Journal, mirror: Mirror, risk: RiskEngine, pacer: Pacer, may_confirm: Veto,
         time_left_ms: Callable[[], int] = lambda: WINDOW_MS, stopped: Callable[[Intent], Refusal | None] = lambda _intent: None,
         entry_wait_ms: Callable[[], int] = lambda: 0, name: Callable[[Intent], None] = lambda _intent: None,
         of_its_own: Callable[[Intent], Refusal | None] = lambda _intent: None, may_go_on: Callable[[], bool] = lambda: True,
@@ -95,7 +95,7 @@ class OrderSender:
         self._now_ms = port.clock.now_ms
         self.journal = journal
         self.mirror = mirror
-        self.gate = gate
+        self.risk = risk
         self.pacer = pacer
         self.may_confirm = may_confirm
         self.ask = ask
@@ -253,7 +253,7 @@ class OrderSender:
         """An entry waits while nothing may be opened; its own end comes from its fence."""
         if intent.action != "open":
             return False
-        no = self.gate.may_still_open(intent, self._now_ms()) or self.stopped(intent)
+        no = self.risk.may_still_open(intent, self._now_ms()) or self.stopped(intent)
         if no is None and (wait_ms := self.entry_wait_ms()) > 0:  # What is left of the rate limit is for exits.
             self._next_ms[intent.id] = self.pacer.mono_ms() + wait_ms
             no = Refusal("rate_limited", f"no room for an entry for {wait_ms} ms")
@@ -354,8 +354,8 @@ class OrderSender:
 
     def _old_fence_ms(self, intent: Intent) -> int:
         """After this instant the service refuses what a lost journal had sent: an older request has an earlier end, an older plan an earlier token."""
-        allowance = self.gate.allowances.get(intent.strategy)
-        if intent.action == "open" and allowance is not None and allowance.path == "plan":
+        limits = self.risk.strategy_limits.get(intent.strategy)
+        if intent.action == "open" and limits is not None and limits.path == "plan":
             return min(intent.not_after_ms, self.begun_ms + PLAN_TTL_MS)
         return intent.not_after_ms
 
@@ -535,10 +535,10 @@ class OrderSender:
 
     def _is_small_share(self, intent: Intent) -> bool:
         """Whether it was to close all that its strategy has of a shared position."""
-        allowance = self.gate.allowances.get(intent.strategy)
-        if intent.action != "close" or allowance is None or not allowance.nets:
+        limits = self.risk.strategy_limits.get(intent.strategy)
+        if intent.action != "close" or limits is None or not limits.nets:
             return False
-        size, share = intent.close().size, self.gate.share_of(intent.market, intent.strategy)
+        size, share = intent.close().size, self.risk.share_of(intent.market, intent.strategy)
         return size is not None and share is not None and Decimal(size) >= share.size
 
     def _leave(self, intent: Intent, error: ApiError, *, doubt: bool) -> None:

@@ -146,7 +146,7 @@ class Journal:
         states: Mapping[str, str] | None = None,
         intents: Sequence[Intent] = (),
         notices: Iterable[Notice] = (),
-        books: AttributionChanges | None = None,
+        attribution: AttributionChanges | None = None,
         now_ms: int = 0,
     ) -> list[Intent]:
         """Write a page of events in ONE transaction: the events, the cursor, and all that they changed. Returns the new intents.
@@ -157,7 +157,7 @@ class Journal:
             self.events.write(events, last_id, epoch=epoch)
             self._pending.write_states(self._execute, states or {})
             self._write_notices(notices, now_ms)
-            self._write_books(books)
+            self._write_books(attribution)
             return [intent for intent in intents if self.intents.insert(intent)]
 
     def restart_cursor(self, last_id: str, *, epoch: int, now_ms: int) -> list[Intent]:
@@ -208,10 +208,12 @@ class Journal:
 
     # -- attribution: profit, loss and shares by strategy
 
-    def write_books(self, books: AttributionChanges | None, notices: Iterable[Notice] = (), *, now_ms: int = 0) -> None:
+    def write_books(
+        self, attribution: AttributionChanges | None, notices: Iterable[Notice] = (), *, now_ms: int = 0
+    ) -> None:
         """Write changes of the attribution that no event caused, with their notices."""
         with self.database.transaction():
-            self._write_books(books)
+            self._write_books(attribution)
             self._write_notices(notices, now_ms)
 
     def book_rows(self, epoch: int) -> list[tuple[Any, ...]]:
@@ -389,27 +391,27 @@ class Journal:
                 (*notice, now_ms),
             )
 
-    def _write_books(self, books: AttributionChanges | None) -> None:
-        if books is None:
+    def _write_books(self, attribution: AttributionChanges | None) -> None:
+        if attribution is None:
             return
-        if books.wiped:
+        if attribution.wiped:
             self._execute("DELETE FROM books")
             self._execute("DELETE FROM shares")
-        for row in books.rows:
+        for row in attribution.rows:
             fees, funding, realized, lost, base = map(
                 format_decimal, (row.fees_usd, row.funding_usd, row.realized_usd, row.margin_lost_usd, row.base_usd)
             )
             self._execute(
                 "INSERT OR REPLACE INTO books (strategy, epoch, fills, fees_usd, funding_usd, realized_usd, margin_lost_usd, day_ms,"
                 " base_usd, halted_day_ms) VALUES (?,?,?,?,?,?,?,?,?,?)",
-                (row.strategy, books.epoch, row.fills, fees, funding, realized, lost, row.day_ms, base, row.halted_day_ms),
+                (row.strategy, attribution.epoch, row.fills, fees, funding, realized, lost, row.day_ms, base, row.halted_day_ms),
             )  # fmt: skip
-        for market in books.markets:
+        for market in attribution.markets:
             self._execute("DELETE FROM shares WHERE market=?", (market,))
-        for one in books.shares:
+        for one in attribution.shares:
             self._execute(
                 "INSERT INTO shares (epoch, market, strategy, side, size, cost_usd) VALUES (?,?,?,?,?,?)",
-                (books.epoch, one.market, one.strategy, one.side, format_decimal(one.size), format_decimal(one.cost_usd)),
+                (attribution.epoch, one.market, one.strategy, one.side, format_decimal(one.size), format_decimal(one.cost_usd)),
             )  # fmt: skip
 
 

@@ -121,10 +121,10 @@ def _cause(db: sqlite3.Connection, intent: Row, traces: Mapping[str, Row]) -> li
 
 
 def _decision(intent: Row, traces: Mapping[str, Row]) -> Step:
-    wish = traces.get("wish", {}).get("wish")
-    data = {"strategy": intent["strategy"], "ordinal": intent["ordinal"], "wish": wish}
+    signal = traces.get("wish", {}).get("wish")
+    data = {"strategy": intent["strategy"], "ordinal": intent["ordinal"], "wish": signal}
     who = "the runtime" if intent["strategy"].startswith("@") else intent["strategy"]
-    return Step("decision", intent["opened_ms"], f"{who}: {wish or intent['action']}", data)
+    return Step("decision", intent["opened_ms"], f"{who}: {signal or intent['action']}", data)
 
 
 def _refusal(one: Row) -> Step:

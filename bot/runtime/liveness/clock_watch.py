@@ -70,7 +70,7 @@ class ClockWatch:
         """Mark lapses as handled. `lapses` is what `look` returned before the account was read, so that a later lapse counts."""
         self._acknowledged = max(self._acknowledged, lapses)
 
-    def belief(self) -> Refusal | None:
+    def lease(self) -> Refusal | None:
         """Why nothing may be sent after a lapse. Compares the clocks first, because the host may have woken up just now."""
         self.look()
         if not self.lapsed:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bot.clock import boot_ns, monotonic_ns
 from bot.runtime.liveness import heartbeat_rule
 from bot.runtime.liveness.heartbeat_process import LeaseFile, Orders, main
-from bot.runtime.liveness.heartbeat_rule import Heart, Rhythm
+from bot.runtime.liveness.heartbeat_rule import BeatTiming, Heart
 
 if TYPE_CHECKING:
     import subprocess
@@ -50,16 +50,16 @@ class HeartbeatProcess:
     """Start it on the main thread: the kernel ends the child together with the thread that started it."""
 
     def __init__(
-        self, *, base_url: str, api_key: str, stamp_path: str, belief_path: str, lengths: Rhythm, fence: int
+        self, *, base_url: str, api_key: str, stamp_path: str, lease_path: str, lengths: BeatTiming, fence: int
     ) -> None:
-        """`lengths` is heartbeat_rule.rhythm(heartbeat_seconds / speed); `fence` is the ProgressWriter's."""
+        """`lengths` is heartbeat_rule.beat_timing(heartbeat_seconds / speed); `fence` is the ProgressWriter's."""
         self.lengths = lengths
         self._base_url = base_url
         self._orders = _orders(base_url, api_key)._replace(
-            stamp_path=stamp_path, belief_path=belief_path, lengths=list(lengths), parent_pid=os.getpid(), fence=fence
+            stamp_path=stamp_path, lease_path=lease_path, lengths=list(lengths), parent_pid=os.getpid(), fence=fence
         )
         self._process: subprocess.Popen[bytes] | None = None
-        self._file = LeaseFile(belief_path)
+        self._file = LeaseFile(lease_path)
         self.may_beat = False  # False: the running process only watches the daemon and sends nothing
         self.acknowledged = 0  # lapses after which the daemon has read everything again
         self._noted = 0, 0  # the process's last note, and since when, in monotonic time
@@ -108,7 +108,7 @@ class HeartbeatProcess:
         with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
             stdin.write(json.dumps(self._orders._replace(may_beat=may_beat)._asdict()).encode() + b"\n")
 
-    def belief(self, now_boot_ns: int | None = None) -> Lease:
+    def lease(self, now_boot_ns: int | None = None) -> Lease:
         """The lease as of now. Reads a mapped file: no wait, no system call."""
         now = boot_ns() if now_boot_ns is None else now_boot_ns
         record = self._file.read()

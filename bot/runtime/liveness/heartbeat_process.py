@@ -30,7 +30,7 @@ from bot.runtime.liveness.progress_stamp import ProgressReader, Stamp
 if TYPE_CHECKING:
     import ssl
 
-BELIEF: Final = "belief"  # the lease file's name in the state directory
+LEASE: Final = "belief"  # the lease file's name in the state directory
 LAYOUT: Final = "QQqqqqIIIIQBQ32s"
 MAGIC: Final = b"BBHB"
 VERSION: Final = 1
@@ -46,7 +46,7 @@ PR_SET_DUMPABLE: Final = 4
 
 
 class Orders(NamedTuple):
-    """The one line on stdin. `lengths` are a Rhythm's; `fence` names the run of the daemon to send heartbeats for."""
+    """The one line on stdin. `lengths` are a BeatTiming's; `fence` names the run of the daemon to send heartbeats for."""
 
     host: str
     port: int
@@ -55,7 +55,7 @@ class Orders(NamedTuple):
     path: str
     api_key: str
     stamp_path: str
-    belief_path: str
+    lease_path: str
     lengths: list[int]
     parent_pid: int
     fence: int
@@ -143,10 +143,10 @@ class HeartbeatLoop:
 
     def __init__(self, orders: Orders) -> None:
         self.orders = orders
-        self.lengths = heartbeat_rule.Rhythm(*orders.lengths)
+        self.lengths = heartbeat_rule.BeatTiming(*orders.lengths)
         self.progress = ProgressReader(orders.stamp_path)
-        self.belief = LeaseFile(orders.belief_path, write=True)
-        self.heart = first_heart(self.belief.read(), orders)
+        self.lease = LeaseFile(orders.lease_path, write=True)
+        self.heart = first_heart(self.lease.read(), orders)
         self.stamp: Stamp | None = None
         self.running: list[threading.Thread] = []
 
@@ -158,7 +158,7 @@ class HeartbeatLoop:
             self.heart = heartbeat_rule.suspended(self.heart, boot_ns=boot_now - boot, monotonic_ns=mono_now - mono)
             boot, mono = boot_now, mono_now
             self.progress.renew()
-            self.belief.renew()
+            self.lease.renew()
             self.write()
             stamp = self.stamp = self.progress.read() or self.stamp  # If it cannot be read, the old stamp grows old.
             now = boot_ns()
@@ -182,7 +182,7 @@ class HeartbeatLoop:
         return 0
 
     def write(self) -> None:
-        self.belief.write(self.orders.fence, boot_ns(), self.heart)
+        self.lease.write(self.orders.fence, boot_ns(), self.heart)
 
     def attempt(self) -> tuple[int, Answer]:
         """One attempt of at most two seconds; a second connection joins after one, to another address where there is one.

@@ -36,7 +36,7 @@ JITTER: Final = 0.1  # A period is longer or shorter by up to this part of it.
 Verdict: TypeAlias = Literal["beat", "wait", "stale", "boot_spent", "stopped"]
 
 
-class Rhythm(NamedTuple):
+class BeatTiming(NamedTuple):
     """The lengths that follow from D, in nanoseconds."""
 
     deadline_ns: int  # D: from sending to the switch
@@ -73,17 +73,17 @@ class Answer(NamedTuple):
     after_ns: int = 0  # Retry-After
 
 
-def rhythm(d_seconds: float) -> Rhythm:
+def beat_timing(d_seconds: float) -> BeatTiming:
     """`d_seconds` is heartbeat_seconds / speed. ValueError under 20 s: no heartbeat could keep such a switch from firing."""
     if not d_seconds >= D_SECONDS_MIN:
         raise ValueError(
             f"the dead-man has {d_seconds:g} s of real time and needs {D_SECONDS_MIN:g}: raise heartbeat_seconds or slow the clock"
         )
     deadline = int(d_seconds * SECOND)
-    return Rhythm(deadline, min(max(deadline // 6, 5 * SECOND), 60 * SECOND), min(deadline // 3, 20 * SECOND))
+    return BeatTiming(deadline, min(max(deadline // 6, 5 * SECOND), 60 * SECOND), min(deadline // 3, 20 * SECOND))
 
 
-def judge(lengths: Rhythm, heart: Heart, *, now_ns: int, stamp: Stamp | None, fence: int) -> Verdict:
+def judge(lengths: BeatTiming, heart: Heart, *, now_ns: int, stamp: Stamp | None, fence: int) -> Verdict:
     """May a heartbeat be sent now? Only with a progress stamp of this run that is younger than L."""
     if heart.stopped:
         return "stopped"
@@ -107,7 +107,7 @@ def sending(heart: Heart, *, stamp: Stamp | None, fence: int) -> Heart:
     return heart._replace(beats=heart.beats + 1, boot_beats=boot_beats)
 
 
-def answered(lengths: Rhythm, heart: Heart, answer: Answer, *, sent_ns: int, now_ns: int, chance: float) -> Heart:
+def answered(lengths: BeatTiming, heart: Heart, answer: Answer, *, sent_ns: int, now_ns: int, chance: float) -> Heart:
     """The state after one attempt. `chance` is uniform in [0, 1) and makes the jitter."""
     period = int(lengths.period_ns * (1 - JITTER + 2 * JITTER * chance))
     if answer.kind == "lost":
@@ -150,28 +150,28 @@ def suspended(heart: Heart, *, boot_ns: int, monotonic_ns: int) -> Heart:
     return heart._replace(lapses=heart.lapses + 1) if boot_ns - monotonic_ns > SUSPEND_NS else heart
 
 
-def believed_deadline_ns(lengths: Rhythm, heart: Heart) -> int | None:
+def believed_deadline_ns(lengths: BeatTiming, heart: Heart) -> int | None:
     """Until when the switch certainly does not fire: D after the newest good heartbeat was SENT. None: not armed."""
     return heart.sent_ns + lengths.deadline_ns if heart.sent_ns and heart.guardians else None
 
 
-def is_past(lengths: Rhythm, heart: Heart, *, now_ns: int) -> bool:
+def is_past(lengths: BeatTiming, heart: Heart, *, now_ns: int) -> bool:
     """True if the switch may have fired, or may fire while a request is in flight."""
     deadline_ns = believed_deadline_ns(lengths, heart)
     return deadline_ns is not None and now_ns >= deadline_ns - MARGIN_NS
 
 
-def is_overdue(lengths: Rhythm, heart: Heart, *, now_ns: int) -> bool:
+def is_overdue(lengths: BeatTiming, heart: Heart, *, now_ns: int) -> bool:
     """True if two periods and an attempt have passed since the newest good heartbeat. This is before the margin for every D."""
     return bool(heart.sent_ns) and now_ns - heart.sent_ns >= 2 * lengths.period_ns + ATTEMPT_NS
 
 
-def does_not_try(lengths: Rhythm, heart: Heart, *, now_ns: int) -> bool:
+def does_not_try(lengths: BeatTiming, heart: Heart, *, now_ns: int) -> bool:
     """True if a heartbeat is overdue and the process has started no attempt for STUCK_NS, though one was due."""
     return is_overdue(lengths, heart, now_ns=now_ns) and now_ns - heart.next_ns >= STUCK_NS
 
 
-def may_open(lengths: Rhythm, heart: Heart, *, now_ns: int, acknowledged: int) -> bool:
+def may_open(lengths: BeatTiming, heart: Heart, *, now_ns: int, acknowledged: int) -> bool:
     """May an entry be sent now? `acknowledged`: lapses after which the daemon has read account, guardians and events again."""
     return (
         bool(heart.sent_ns and heart.guardians)
@@ -181,7 +181,7 @@ def may_open(lengths: Rhythm, heart: Heart, *, now_ns: int, acknowledged: int) -
     )
 
 
-def _failed(lengths: Rhythm, heart: Heart, answer: Answer, *, now_ns: int) -> Heart:
+def _failed(lengths: BeatTiming, heart: Heart, answer: Answer, *, now_ns: int) -> Heart:
     failures = heart.failures + 1
     wait_ns = RETRY_NS[min(failures, len(RETRY_NS)) - 1]
     if answer.after_ns > wait_ns:

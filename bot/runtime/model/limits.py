@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Final, NamedTuple
 
 from bot.runtime.model.intents import Action, Path, Request
-from bot.strategy import Intent as Wish
+from bot.strategy import Intent as Signal
 
 FRESH_INTERVALS: Final = 2  # a bar older than that is history, not a reason to trade
 
@@ -30,7 +30,7 @@ class StrategyLimits:
 class RiskRequest(NamedTuple):
     """One wish of a strategy and the moment that it is judged at. `at_ms` is when its cause became visible."""
 
-    wish: Wish
+    signal: Signal
     at_ms: int
     now_ms: int
     price: Decimal | None = None

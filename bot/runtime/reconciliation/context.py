@@ -26,8 +26,8 @@ class RepairContext(Protocol):
     pacer: Pacer
     budget: PassBudget
     execution: ExecutionEngine
-    arming: Guardians
-    desk: StrategyHost
+    guardians: Guardians
+    strategy_host: StrategyHost
     order_owners: OrderOwners
     position_owners: PositionOwners
     foreign_known: set[str]  # markets of positions that are nobody's of ours, and that were reported

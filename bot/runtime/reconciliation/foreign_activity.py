@@ -64,21 +64,21 @@ class ForeignActivity:
             self.waiting[data.trade_id] = (event.coin or "", key, event.ts)
 
 
-async def look_closer(strangers: ForeignActivity, context: RepairContext) -> None:
+async def look_closer(foreign_activity: ForeignActivity, context: RepairContext) -> None:
     """Ask the service who made the orders and switches that are not ours. Reads one page of trades for each market."""
-    if strangers.switches:
-        await _look_at_switches(strangers, context)
-    if not strangers.waiting:
+    if foreign_activity.switches:
+        await _look_at_switches(foreign_activity, context)
+    if not foreign_activity.waiting:
         return
-    for market in sorted({market for market, _, _ in strangers.waiting.values()}):
+    for market in sorted({market for market, _, _ in foreign_activity.waiting.values()}):
         if not context.budget.has_time():
             return  # The rest of them wait for the next pass.
         page = await context.port.trades(limit=TRADES_PAGE_MAX, coin=market)
         trades = {trade.id: trade for trade in page.trades}
-        for trade_id, (of_market, key, at_ms) in list(strangers.waiting.items()):
+        for trade_id, (of_market, key, at_ms) in list(foreign_activity.waiting.items()):
             if of_market != market:
                 continue
-            del strangers.waiting[trade_id]
+            del foreign_activity.waiting[trade_id]
             trade = trades.get(trade_id)
             if trade is None or trade.source not in SOURCES:
                 continue
@@ -100,24 +100,24 @@ def _is_ours(context: RepairContext, key: str, market: str, made_ms: int, *, was
     return claimed(context, key, market, made_ms) is not None
 
 
-async def _look_at_switches(strangers: ForeignActivity, context: RepairContext) -> None:
+async def _look_at_switches(foreign_activity: ForeignActivity, context: RepairContext) -> None:
     """Find out whose switches these are. While a request of ours has no answer, nobody can tell."""
-    arming = context.arming
-    for guardian_id, at_ms in list(strangers.switches.items()):
-        if at_ms < context.began_ms or arming.is_ours(guardian_id):  # What stood when the run began: see Arming.
-            del strangers.switches[guardian_id]
-    if not strangers.switches or arming.awaits_dead_man():
+    guardians = context.guardians
+    for guardian_id, at_ms in list(foreign_activity.switches.items()):
+        if at_ms < context.began_ms or guardians.is_ours(guardian_id):  # What stood when the run began: see Arming.
+            del foreign_activity.switches[guardian_id]
+    if not foreign_activity.switches or guardians.awaits_dead_man():
         return
-    there = {one.id: one for one in await arming.listed()}
-    for guardian_id, at_ms in list(strangers.switches.items()):
-        del strangers.switches[guardian_id]
+    there = {one.id: one for one in await guardians.listed()}
+    for guardian_id, at_ms in list(foreign_activity.switches.items()):
+        del foreign_activity.switches[guardian_id]
         guardian = there.get(guardian_id)
-        if at_ms < context.alone_since_ms and not strangers.has_late_switch:
+        if at_ms < context.alone_since_ms and not foreign_activity.has_late_switch:
             if guardian is None:
                 continue
-            if any(stands_for(one.request, guardian) for one in arming.wanted):
-                strangers.has_late_switch = True
-                arming.take_over(guardian_id)
+            if any(stands_for(one.request, guardian) for one in guardians.wanted):
+                foreign_activity.has_late_switch = True
+                guardians.take_over(guardian_id)
                 continue
         _flag(
             context,

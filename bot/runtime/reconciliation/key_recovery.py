@@ -81,32 +81,32 @@ def claimed(context: RepairContext, key: str, market: str, at_ms: int) -> str | 
     """
     if FORM.fullmatch(key) is None or at_ms >= context.alone_since_ms:
         return None
-    for seat in context.desk.seats:
-        if market not in seat.markets:  # The gate lets nobody trade in another's market.
+    for instance in context.strategy_host.instances:
+        if market not in instance.markets:  # The gate lets nobody trade in another's market.
             continue
-        for trigger in _triggers(context, seat, at_ms):
+        for trigger in _triggers(context, instance, at_ms):
             for ordinal, leg in product(range(ORDINALS), SENT):
                 made = intent_key(
-                    address=context.journal.address, epoch=context.mirror.epoch, strategy=seat.name, market=market, trigger=trigger,
+                    address=context.journal.address, epoch=context.mirror.epoch, strategy=instance.name, market=market, trigger=trigger,
                     ordinal=ordinal, leg=leg,
                 )  # fmt: skip
                 if made == key:
-                    context.order_owners.by_key[key] = seat.name
-                    return seat.name
+                    context.order_owners.by_key[key] = instance.name
+                    return instance.name
     return None
 
 
-def _triggers(context: RepairContext, seat: StrategyInstance, at_ms: int) -> Iterator[str]:
+def _triggers(context: RepairContext, instance: StrategyInstance, at_ms: int) -> Iterator[str]:
     """Bars and instants of timers at which an order of that instant can have been decided, the newest first."""
     most = BARS if context.budget.has_time() else LATE
-    step = INTERVAL_MS[seat.interval]
+    step = INTERVAL_MS[instance.interval]
     last = at_ms // step * step
     first = at_ms - FRESH_INTERVALS * step - context.budget.hold_ms(FRESH_INTERVALS * step)
-    bars = ((market, close_ms) for close_ms in range(last, first, -step) for market, _ in seat.series)
+    bars = ((market, close_ms) for close_ms in range(last, first, -step) for market, _ in instance.series)
     for market, close_ms in islice(bars, most):
         yield f"bar:{market}:{close_ms}"
-    for name, spec in seat.timers.items():
-        backs = backs_of(context.journal, seat.name, name)
+    for name, spec in instance.timers.items():
+        backs = backs_of(context.journal, instance.name, name)
         every_ms = spec * 1_000 if isinstance(spec, int) else MINUTE_MS  # at the least
         newest = list(instants(spec, max(first, at_ms - INSTANTS * every_ms), at_ms))
         for due_ms in newest[: -most - 1 : -1]:

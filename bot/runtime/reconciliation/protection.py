@@ -30,7 +30,7 @@ REARM_MS: Final = 30_000  # of real time before a guardian that the service refu
 
 def nothing_to_do(context: RepairContext) -> bool:
     """True if `protect` and `stand` have nothing to repair. Every pass asks this, so it must be cheap."""
-    if context.health.bare or context.arming.owes or context.arming.fallen():
+    if context.health.bare or context.guardians.owes or context.guardians.fallen():
         return False
     return not naked(context)
 
@@ -42,7 +42,7 @@ async def protect(context: RepairContext) -> list[Drift]:
     # Last, so that no other position waits for the list of guardians.
     if unsure and context.budget.has_time():
         try:
-            await context.arming.listed()
+            await context.guardians.listed()
         except ApiError as error:  # A list that cannot be read is no reason to close.
             postpone(error, unsure)
         else:
@@ -97,11 +97,11 @@ async def stand(context: RepairContext) -> list[Drift]:
 
     A dead-man switch of an earlier config is disarmed as soon as possible, because nothing sends its heartbeats any more.
     """
-    if context.arming.owes:
-        await context.arming.retire()
+    if context.guardians.owes:
+        await context.guardians.retire()
     drifts = [
         Drift("guardian_gone", None, one.name, f"guardian {one.name} of the config does not stand")
-        for one in context.arming.fallen()
+        for one in context.guardians.fallen()
     ]
     if not drifts or _is_refused_for_now(context):
         return drifts
@@ -116,18 +116,18 @@ async def arm_all(context: RepairContext) -> None:
     """Arm all guardians of the config. One that the service refuses is reported, stops entries, and is asked for again later."""
     if _is_refused_for_now(context):
         return
-    context.arming.rearm_at_ms = context.pacer.mono_ms() + REARM_MS
-    await context.arming.arm_all(epoch=context.mirror.epoch)
-    context.health.keep("guardian:", context.arming.refused)
+    context.guardians.rearm_at_ms = context.pacer.mono_ms() + REARM_MS
+    await context.guardians.arm_all(epoch=context.mirror.epoch)
+    context.health.keep("guardian:", context.guardians.refused)
 
 
 def _is_refused_for_now(context: RepairContext) -> bool:
     """True if the service has just refused every guardian that does not stand."""
-    fallen = {one.name for one in context.arming.fallen()}
+    fallen = {one.name for one in context.guardians.fallen()}
     return (
         bool(fallen)
-        and fallen <= context.arming.refused.keys()
-        and context.pacer.mono_ms() < context.arming.rearm_at_ms
+        and fallen <= context.guardians.refused.keys()
+        and context.pacer.mono_ms() < context.guardians.rearm_at_ms
     )
 
 
@@ -140,9 +140,9 @@ async def cover(context: RepairContext, drift: Drift) -> None:
     if trail_pct is not None:
         request = GuardianRequest(type="trailing_stop", scope="position", market=position.market, trail_pct=trail_pct)
         wanted = WantedGuardian(cover_name(position.market, position.opened_ms), request)
-        listed = await context.arming.listed()  # A list that cannot be read is no reason to close.
+        listed = await context.guardians.listed()  # A list that cannot be read is no reason to close.
         try:
-            await context.arming.arm(wanted, listed, epoch=context.mirror.epoch)
+            await context.guardians.arm(wanted, listed, epoch=context.mirror.epoch)
         except Refused as error:
             log.warning("repair.refused", market=position.market, code=error.code, message=error.message)
         else:

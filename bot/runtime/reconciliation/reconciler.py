@@ -107,8 +107,10 @@ async def restart(context: RepairContext, snapshot: AccountSnapshot) -> bool:
     before = context.journal.events.cursor
     is_reset = before is not None and before.epoch != snapshot.epoch
     if before is not None and is_reset:
-        context.arming.outlive(before.epoch)  # Before the cursor moves: after it nothing tells of which epoch they are.
-        context.desk.forget_heard()
+        context.guardians.outlive(
+            before.epoch
+        )  # Before the cursor moves: after it nothing tells of which epoch they are.
+        context.strategy_host.forget_heard()
     with context.journal.together():
         void = context.journal.restart_cursor(snapshot.last_event_id, epoch=snapshot.epoch, now_ms=context.now_ms())
         if is_reset:  # Its event is never taken: the cursor is past it.
@@ -139,7 +141,7 @@ def _unowned(context: RepairContext) -> list[Drift]:
 
 
 def _unguarded(context: RepairContext, snapshot: AccountSnapshot) -> list[Drift]:
-    missing = context.arming.missing(snapshot.guardians)
+    missing = context.guardians.missing(snapshot.guardians)
     return [
         Drift("guardian_gone", None, one.name, f"guardian {one.name} of the config does not stand") for one in missing
     ]
@@ -168,12 +170,12 @@ async def _judge_position(context: RepairContext, drift: Drift) -> None:
     """adopt: the first strategy of that market answers for it; flatten: it is closed; ignore: said once, then left alone."""
     assert drift.market is not None
     policy = context.foreign_positions
-    seat = context.desk.seat_of(drift.market)
+    instance = context.strategy_host.seat_of(drift.market)
     position = context.mirror.positions.get(drift.market)
     if position is None or position.owner is not None:
         return  # An earlier repair has learned more.
-    if policy == "adopt" and seat is not None:
-        context.mirror.adopt(drift.market, seat.name)
+    if policy == "adopt" and instance is not None:
+        context.mirror.adopt(drift.market, instance.name)
         await protection.protect(context)
     elif policy == "flatten":
         if context.mirror.events_named or not context.execution.in_doubt(

@@ -33,11 +33,11 @@ class LossLimits:
     """
 
     def __init__(
-        self, books: Attribution, allowances: Callable[[], Mapping[str, StrategyLimits]], halted: Callable[[Notice], object], journal: Journal,
+        self, attribution: Attribution, strategy_limits: Callable[[], Mapping[str, StrategyLimits]], halted: Callable[[Notice], object], journal: Journal,
         *, is_behind: Callable[[], bool],
     ) -> None:  # fmt: skip
-        self.books = books
-        self.allowances = allowances
+        self.attribution = attribution
+        self.strategy_limits = strategy_limits
         self.halted = halted
         self._journal = journal
         self._is_behind = is_behind
@@ -47,11 +47,15 @@ class LossLimits:
         """Halt whoever has reached its limit; with a market, whoever holds something there, because its price has moved."""
         if market is not None and not self.has_limits(market):
             return
-        for name in list(self.allowances() if market is None else self.books.shares.get(market, ())):
+        for name in list(self.strategy_limits() if market is None else self.attribution.shares.get(market, ())):
             limit = self._limit(name)
             if limit is None or not self._is_of_today(now_ms):
                 continue
-            if not self.books.is_halted(name) and not self._was_halted(name) and self.books.day_usd(name) <= -limit:
+            if (
+                not self.attribution.is_halted(name)
+                and not self._was_halted(name)
+                and self.attribution.day_usd(name) <= -limit
+            ):
                 self._halt(name, limit, now_ms)
 
     def refusal(self, strategy: str, now_ms: int) -> Refusal | None:
@@ -61,12 +65,12 @@ class LossLimits:
             return None
         # Just reached, it counts at once; `watch` will write that it holds, which may not be done in the middle of a page.
         if (
-            not self.books.is_halted(strategy)
+            not self.attribution.is_halted(strategy)
             and not self._was_halted(strategy)
-            and self.books.day_usd(strategy) > -limit
+            and self.attribution.day_usd(strategy) > -limit
         ):
             return None
-        until = next_utc_day_ms(self.books.day_ms)
+        until = next_utc_day_ms(self.attribution.day_ms)
         return Refusal(
             "daily_loss",
             f"{strategy} has reached its daily_loss_usd {format_decimal(limit)}; nothing is opened until {iso(until)}",
@@ -82,17 +86,18 @@ class LossLimits:
         if not self.has_limits(series.market):
             return calm
         lo, hi, until_ms = calm
-        for share in self.books.shares[series.market].values():
+        for share in self.attribution.shares[series.market].values():
             limit = self._limit(share.strategy)
-            if limit is None or self.books.is_halted(share.strategy) or not share.size:
+            if limit is None or self.attribution.is_halted(share.strategy) or not share.size:
                 continue
-            until_ms = min(until_ms, next_utc_day_ms(self.books.day_ms))
-            mark = self.books.mark_at(series.market, None)
+            until_ms = min(until_ms, next_utc_day_ms(self.attribution.day_ms))
+            mark = self.attribution.mark_at(series.market, None)
             if mark is None:
                 continue
             px = float(
                 mark
-                - (self.books.day_usd(share.strategy) + limit) / (share.size if share.side == "long" else -share.size)
+                - (self.attribution.day_usd(share.strategy) + limit)
+                / (share.size if share.side == "long" else -share.size)
             )
             if share.side == "long":
                 lo = max(lo, px)
@@ -103,49 +108,49 @@ class LossLimits:
     @property
     def are_limited(self) -> bool:
         """Whether any strategy has a limit at all."""
-        return any(allowance.daily_loss_usd is not None for allowance in self.allowances().values())
+        return any(limits.daily_loss_usd is not None for limits in self.strategy_limits().values())
 
     def has_limits(self, market: str) -> bool:
         """Whether anybody with a limit has a share there."""
-        held = self.books.shares.get(market)
+        held = self.attribution.shares.get(market)
         if not held:
             return False
-        allowances = self.allowances()
+        strategy_limits = self.strategy_limits()
         for name in held:
-            allowance = allowances.get(name)
-            if allowance is not None and allowance.daily_loss_usd is not None:
+            limits = strategy_limits.get(name)
+            if limits is not None and limits.daily_loss_usd is not None:
                 return True
         return False
 
     def _is_of_today(self, now_ms: int) -> bool:
         """Whether what the books have lost is today's; a day that has begun begins for them, too."""
         if self._is_behind():  # Nothing is opened then, whatever the limits say.
-            return now_ms - self.books.day_ms < DAY_MS
-        self.books.roll(now_ms)
+            return now_ms - self.attribution.day_ms < DAY_MS
+        self.attribution.roll(now_ms)
         return True
 
     def _limit(self, strategy: str) -> Decimal | None:
-        allowance = self.allowances().get(strategy)
-        return None if allowance is None else allowance.daily_loss_usd
+        limits = self.strategy_limits().get(strategy)
+        return None if limits is None else limits.daily_loss_usd
 
     def _was_halted(self, name: str) -> bool:
         """Today, by the notes; the books say it again then. Books that were begun anew have forgotten what it had lost."""
-        if self._noted.get(name) != [self.books.epoch, self.books.day_ms]:
+        if self._noted.get(name) != [self.attribution.epoch, self.attribution.day_ms]:
             return False
-        self.books.halt(name)
+        self.attribution.halt(name)
         return True
 
     def _halt(self, name: str, limit: Decimal, now_ms: int) -> None:
-        lost = -self.books.day_usd(name)
-        self.books.halt(name)
-        today = [self.books.epoch, self.books.day_ms]
+        lost = -self.attribution.day_usd(name)
+        self.attribution.halt(name)
+        today = [self.attribution.epoch, self.attribution.day_ms]
         self._noted = {one: on for one, on in self._noted.items() if on == today} | {name: today}
-        until = iso(next_utc_day_ms(self.books.day_ms))
+        until = iso(next_utc_day_ms(self.attribution.day_ms))
         message = (
             f"{lost:.2f} USD lost since 00:00 UTC, daily_loss_usd is {format_decimal(limit)}; no entries until {until}"
         )
         log.error("strategy.halted", strategy=name, message=message)
-        ref = f"daily_loss:{name}:{self.books.day_ms}"
+        ref = f"daily_loss:{name}:{self.attribution.day_ms}"
         # Noted and not told, it would never be told: the note says that it was halted before.
         with self._journal.together():
             self._journal.write_note(HALTED, json.dumps(self._noted))

@@ -70,25 +70,25 @@ def _maybe(value: Number | None) -> Decimal | None:
 
 
 @lru_cache(maxsize=REQUESTS_KEPT)
-def _order_request(wish: Open, size: str | None, require_protection: bool, grid: Grid) -> OrderRequest:
+def _order_request(signal: Open, size: str | None, require_protection: bool, grid: Grid) -> OrderRequest:
     """The request of an entry. It follows from these alone, and a strategy of fixed sizes wants the same again and again.
 
     Prices go to the market's grid: a long's limit and target down and its stop up, a short's the other way. So no entry is worse than was
     wanted, and stop and target are nearer to it.
     """
-    down, up = (grid.down, grid.up) if wish.side == "long" else (grid.up, grid.down)
+    down, up = (grid.down, grid.up) if signal.side == "long" else (grid.up, grid.down)
     return OrderRequest(
-        market=wish.market,
-        side=wish.side,
-        usd_amount=None if wish.usd is None else _exact(wish.usd).quantize(_CENT, ROUND_DOWN),
+        market=signal.market,
+        side=signal.side,
+        usd_amount=None if signal.usd is None else _exact(signal.usd).quantize(_CENT, ROUND_DOWN),
         size=size,
-        leverage=wish.leverage,
-        type="market" if wish.limit_px is None else "limit",
-        limit_px=_price(wish.limit_px, down),
-        max_slippage_bps=wish.max_slippage_bps,
+        leverage=signal.leverage,
+        type="market" if signal.limit_px is None else "limit",
+        limit_px=_price(signal.limit_px, down),
+        max_slippage_bps=signal.max_slippage_bps,
         require_protection=require_protection,
-        bracket=None if wish.bracket is None else _bracket(wish.bracket, stop=up, target=down),
-        guardians=tuple(map(_inline, wish.guardians)),
+        bracket=None if signal.bracket is None else _bracket(signal.bracket, stop=up, target=down),
+        guardians=tuple(map(_inline, signal.guardians)),
         source="agent",
     )
 
@@ -104,12 +104,12 @@ def _inline(guardian: TrailingStop | MaxHold) -> InlineGuardian:
     )
 
 
-def _notional(wish: Open, price: Decimal | None) -> Decimal | None:
-    if wish.usd is not None:
-        return _exact(wish.usd)
-    assert wish.size is not None
-    px = _maybe(wish.limit_px) or price
-    return None if px is None else _exact(wish.size) * unit_px(wish.market, wish.side, px)
+def _notional(signal: Open, price: Decimal | None) -> Decimal | None:
+    if signal.usd is not None:
+        return _exact(signal.usd)
+    assert signal.size is not None
+    px = _maybe(signal.limit_px) or price
+    return None if px is None else _exact(signal.size) * unit_px(signal.market, signal.side, px)
 
 
 def _bracket(bracket: Bracket, *, stop: Rounding, target: Rounding) -> BracketRequest:

@@ -64,7 +64,7 @@ class RiskEngine:
     """`live` are the intents that may yet become positions; `entries_stopped` says why nothing may be opened just now."""
 
     mirror: Mirror
-    allowances: Mapping[str, StrategyLimits]
+    strategy_limits: Mapping[str, StrategyLimits]
     live: Callable[[], Iterable[Intent]]
     entries_stopped: Callable[[int], Refusal | None]
     in_doubt: Callable[[str, str | None], bool]  # in this market, besides this intent
@@ -80,19 +80,19 @@ class RiskEngine:
     def judge(self, strategy: str, ask: RiskRequest) -> ApprovedOrder | Refusal:
         """The first rule that says no, or the request."""
         try:
-            return self._judge(self.allowances[strategy], ask)
+            return self._judge(self.strategy_limits[strategy], ask)
         except (ValueError, ArithmeticError) as error:  # A number that is one, and that no order can carry.
-            return Refusal("invalid_input", f"no order can be made of {ask.wish!r:.200}: {_why(error)}")
+            return Refusal("invalid_input", f"no order can be made of {ask.signal!r:.200}: {_why(error)}")
 
-    def _judge(self, allowance: StrategyLimits, ask: RiskRequest) -> ApprovedOrder | Refusal:
-        wish = ask.wish
-        for rule in RULES[type(wish)]:
-            no = rule(self, allowance, ask)
+    def _judge(self, limits: StrategyLimits, ask: RiskRequest) -> ApprovedOrder | Refusal:
+        signal = ask.signal
+        for rule in RULES[type(signal)]:
+            no = rule(self, limits, ask)
             if no is not None:
                 return no
-        if isinstance(wish, Open):
-            return self._open(allowance, wish, ask)
-        return self._close(allowance, wish, ask) if isinstance(wish, Close) else self._cancel(allowance, wish)
+        if isinstance(signal, Open):
+            return self._open(limits, signal, ask)
+        return self._close(limits, signal, ask) if isinstance(signal, Close) else self._cancel(limits, signal)
 
     def may_still_open(self, intent: Intent, now_ms: int) -> Refusal | None:
         """Asked again right before an entry leaves: the world may have moved since it was written."""
@@ -105,8 +105,8 @@ class RiskEngine:
 
     def of_its_own(self, intent: Intent, now_ms: int) -> Refusal | None:
         """The part of it that keeps out its strategy alone."""
-        allowance = self.allowances.get(intent.strategy)
-        if allowance is not None and (no := self.over_leverage(allowance, intent.market, intent.order().leverage)):
+        limits = self.strategy_limits.get(intent.strategy)
+        if limits is not None and (no := self.over_leverage(limits, intent.market, intent.order().leverage)):
             return no
         return self.strategy_stopped(intent.strategy, now_ms)
 
@@ -114,7 +114,7 @@ class RiskEngine:
         """Entry notional of what stays of the strategy's positions, of its resting entries and live intents."""
         mirror = self.mirror
         used = Decimal(0)
-        if (allowance := self.allowances.get(strategy)) is not None and allowance.nets:
+        if (limits := self.strategy_limits.get(strategy)) is not None and limits.nets:
             shares = (
                 one for one in self.shares_of(strategy) if one.market not in closing and one.market in mirror.positions
             )
@@ -129,9 +129,9 @@ class RiskEngine:
                 used += order.resting_usd(mirror.marks.get(order.market))
         return used + sum((one.notional_usd for one in self.live() if one.strategy == strategy), Decimal(0))
 
-    def over_leverage(self, allowance: StrategyLimits, market: str, leverage: int | None) -> Refusal | None:
+    def over_leverage(self, limits: StrategyLimits, market: str, leverage: int | None) -> Refusal | None:
         """An order without a leverage of its own takes that of the position, which another strategy or an earlier config may have chosen."""
-        most, position = allowance.max_leverage, self.mirror.positions.get(market)
+        most, position = limits.max_leverage, self.mirror.positions.get(market)
         if leverage is not None:
             if leverage <= most:
                 return None
@@ -155,47 +155,47 @@ class RiskEngine:
 
     # -- requests
 
-    def _open(self, allowance: StrategyLimits, wish: Open, ask: RiskRequest) -> ApprovedOrder | Refusal:
-        notional = _notional(wish, ask.price)
+    def _open(self, limits: StrategyLimits, signal: Open, ask: RiskRequest) -> ApprovedOrder | Refusal:
+        notional = _notional(signal, ask.price)
         if notional is None:
-            return Refusal("no_price", f"the size of an order in {wish.market} cannot be judged without a price")
-        size = None if wish.size is None else self._size(wish.market, _exact(wish.size))
+            return Refusal("no_price", f"the size of an order in {signal.market} cannot be judged without a price")
+        size = None if signal.size is None else self._size(signal.market, _exact(signal.size))
         if size is not None and not size:
-            return Refusal("below_min_notional", f"a size of {wish.size} {wish.market} rounds down to nothing")
+            return Refusal("below_min_notional", f"a size of {signal.size} {signal.market} rounds down to nothing")
         sized = None if size is None else format_decimal(size)
-        request = _order_request(wish, sized, allowance.require_protection, self._grid(wish.market))
+        request = _order_request(signal, sized, limits.require_protection, self._grid(signal.market))
         # One request settles only where the service is known to give our key back; before that it is planned, then confirmed.
         # So is the entry of a strategy that wants to see the plan first.
-        is_direct = allowance.path == "direct" and self.mirror.keys_proven
-        path: Path = "direct" if is_direct and not self.looks_at_plans(allowance.strategy) else "plan"
-        return ApprovedOrder(request, "open", wish.market, path, notional)
+        is_direct = limits.path == "direct" and self.mirror.keys_proven
+        path: Path = "direct" if is_direct and not self.looks_at_plans(limits.strategy) else "plan"
+        return ApprovedOrder(request, "open", signal.market, path, notional)
 
-    def _close(self, allowance: StrategyLimits, wish: Close, ask: RiskRequest) -> ApprovedOrder | Refusal:
+    def _close(self, limits: StrategyLimits, signal: Close, ask: RiskRequest) -> ApprovedOrder | Refusal:
         """All of it, or an absolute size: both can be sent again without closing more. Of a shared position never more than the share."""
-        position = self.mirror.positions[wish.market]
-        if not allowance.nets:
-            whole = position.size - self.mirror.leaving(wish.market)
+        position = self.mirror.positions[signal.market]
+        if not limits.nets:
+            whole = position.size - self.mirror.leaving(signal.market)
         else:
-            share = self.share_of(wish.market, allowance.strategy)
+            share = self.share_of(signal.market, limits.strategy)
             assert share is not None, "has_position has judged this"
-            whole = min(position.size, share.size) - self._closing_size(wish.market, allowance.strategy)
+            whole = min(position.size, share.size) - self._closing_size(signal.market, limits.strategy)
             if whole <= 0:
                 return Refusal(
-                    "closing", f"its share of the {wish.market} position is being closed", {"action": "wait"}
+                    "closing", f"its share of the {signal.market} position is being closed", {"action": "wait"}
                 )
-            whole = self._size(wish.market, whole)  # An older version has cut shares finer.
+            whole = self._size(signal.market, whole)  # An older version has cut shares finer.
             if not whole:
-                return Refusal("below_min_notional", f"its share of the {wish.market} position is less than a step")
-        price = None if ask.price is None else unit_px(wish.market, position.side, ask.price)
-        size = self._part(wish, whole, price)
+                return Refusal("below_min_notional", f"its share of the {signal.market} position is less than a step")
+        price = None if ask.price is None else unit_px(signal.market, position.side, ask.price)
+        size = self._part(signal, whole, price)
         if isinstance(size, Refusal):
             return size
-        if allowance.nets:
+        if limits.nets:
             if size is None or size >= whole or (price and (whole - size) * price < LEAST_USD):
                 size = whole  # A share that is worth less could not be closed by itself any more.
         elif size is None or size >= whole:
-            return ApprovedOrder(WHOLE, "close", wish.market, "direct")
-        return ApprovedOrder(CloseRequest(size=format_decimal(size), source="agent"), "close", wish.market, "direct")
+            return ApprovedOrder(WHOLE, "close", signal.market, "direct")
+        return ApprovedOrder(CloseRequest(size=format_decimal(size), source="agent"), "close", signal.market, "direct")
 
     def _closing_size(self, market: str, strategy: str) -> Decimal:
         """What closes of the strategy may still take, of which not all fills have come, so that two of them never take another's share."""
@@ -212,41 +212,43 @@ class RiskEngine:
             Decimal(0),
         )
 
-    def _part(self, wish: Close, whole: Decimal, price: Decimal | None) -> Decimal | Refusal | None:
-        if wish.fraction is not None:
-            size = whole * _exact(wish.fraction)
-        elif wish.size is not None:
-            size = _exact(wish.size)
-        elif wish.usd is not None:
+    def _part(self, signal: Close, whole: Decimal, price: Decimal | None) -> Decimal | Refusal | None:
+        if signal.fraction is not None:
+            size = whole * _exact(signal.fraction)
+        elif signal.size is not None:
+            size = _exact(signal.size)
+        elif signal.usd is not None:
             if not price:
                 return Refusal(
-                    "no_price", f"usd of a close in {wish.market} cannot be turned into a size without a price"
+                    "no_price", f"usd of a close in {signal.market} cannot be turned into a size without a price"
                 )
-            size = _exact(wish.usd) / price
+            size = _exact(signal.usd) / price
         else:
             return None
-        size = self._size(wish.market, size)
-        return size or Refusal("below_min_notional", f"that part of the {wish.market} position rounds down to nothing")
+        size = self._size(signal.market, size)
+        return size or Refusal(
+            "below_min_notional", f"that part of the {signal.market} position rounds down to nothing"
+        )
 
-    def _cancel(self, allowance: StrategyLimits, wish: Cancel) -> ApprovedOrder | Refusal:
+    def _cancel(self, limits: StrategyLimits, signal: Cancel) -> ApprovedOrder | Refusal:
         """Resting entries only: a position keeps its stop, whatever a strategy cancels, and what goes at market goes, in a session as live."""
-        if wish.market is not None:
+        if signal.market is not None:
             oids = tuple(
                 o.oid
-                for o in self.mirror.entries(wish.market)
-                if o.kind != "market" and not self._is_left_alone(o) and not self._is_anothers(o, allowance)
+                for o in self.mirror.entries(signal.market)
+                if o.kind != "market" and not self._is_left_alone(o) and not self._is_anothers(o, limits)
             )
             if not oids:
-                return Refusal("nothing_to_cancel", f"no entry rests in {wish.market}")
-            return ApprovedOrder(CancelOrders(oids), "cancel", wish.market, "direct")
-        order = self.mirror.orders.get(wish.oid or "")
-        if order is None or order.market not in allowance.markets:
-            return Refusal("not_found", f"no order {wish.oid} in this strategy's markets")
-        if self._is_anothers(order, allowance):
+                return Refusal("nothing_to_cancel", f"no entry rests in {signal.market}")
+            return ApprovedOrder(CancelOrders(oids), "cancel", signal.market, "direct")
+        order = self.mirror.orders.get(signal.oid or "")
+        if order is None or order.market not in limits.markets:
+            return Refusal("not_found", f"no order {signal.oid} in this strategy's markets")
+        if self._is_anothers(order, limits):
             return Refusal("anothers_order", f"order {order.oid} is another strategy's of this shared market")
         if self._is_left_alone(order):
             return Refusal("foreign_order", f"order {order.oid} was not placed by us (foreign_positions: ignore)")
-        if order.kind == "stop_loss" and allowance.require_protection and order.market in self.mirror.positions:
+        if order.kind == "stop_loss" and limits.require_protection and order.market in self.mirror.positions:
             return Refusal(
                 "no_protection",
                 f"order {order.oid} is the stop of the {order.market} position; close the position instead",
@@ -257,11 +259,11 @@ class RiskEngine:
         """Another hand's entry, where the config says that such are ignored."""
         return self.foreign_positions == "ignore" and order.kind not in PROTECTIVE and self.mirror.is_foreign(order.key)
 
-    def _is_anothers(self, order: MirrorOrder, allowance: StrategyLimits) -> bool:
+    def _is_anothers(self, order: MirrorOrder, limits: StrategyLimits) -> bool:
         """A resting entry of a strategy that shares this market."""
-        if not allowance.nets or order.kind in PROTECTIVE or order.key is None:
+        if not limits.nets or order.kind in PROTECTIVE or order.key is None:
             return False
-        return self.mirror.owner_of(order.key) not in (None, allowance.strategy)
+        return self.mirror.owner_of(order.key) not in (None, limits.strategy)
 
     def step(self, market: str) -> Decimal:
         """What the sizes of a market are whole numbers of."""
@@ -290,50 +292,50 @@ def _why(error: ValueError | ArithmeticError) -> str:
 # -- rules: each answers a no, or nothing
 
 
-def own_market(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) -> Refusal | None:
-    market = ask.wish.market
-    if market is None or market in allowance.markets:
+def own_market(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+    market = ask.signal.market
+    if market is None or market in limits.markets:
         return None
     return Refusal(
-        "market_not_yours", f"{market} is not one of this strategy's markets ({', '.join(sorted(allowance.markets))})"
+        "market_not_yours", f"{market} is not one of this strategy's markets ({', '.join(sorted(limits.markets))})"
     )
 
 
-def fresh(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) -> Refusal | None:
-    if not gate.judges_freshness or ask.now_ms - ask.at_ms <= FRESH_INTERVALS * allowance.interval_ms:
+def fresh(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+    if not risk.judges_freshness or ask.now_ms - ask.at_ms <= FRESH_INTERVALS * limits.interval_ms:
         return None
     return Refusal(
         "stale_bar", f"its cause is {(ask.now_ms - ask.at_ms) / 1000:.1f} s old, older than {FRESH_INTERVALS} intervals"
     )
 
 
-def not_stopped(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) -> Refusal | None:
-    return gate.entries_stopped(ask.now_ms)
+def not_stopped(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+    return risk.entries_stopped(ask.now_ms)
 
 
-def not_in_doubt(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) -> Refusal | None:
-    market = ask.wish.market
-    return _doubt(market) if market is not None and gate.in_doubt(market, None) else None
+def not_in_doubt(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+    market = ask.signal.market
+    return _doubt(market) if market is not None and risk.in_doubt(market, None) else None
 
 
-def not_foreign(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) -> Refusal | None:
-    position = gate.mirror.positions.get(ask.wish.market or "")
+def not_foreign(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+    position = risk.mirror.positions.get(ask.signal.market or "")
     if position is None or position.owner is not None:
         return None
     return Refusal(
         "foreign_position",
-        f"the {position.market} position was not opened by us (foreign_positions: {gate.foreign_positions})",
+        f"the {position.market} position was not opened by us (foreign_positions: {risk.foreign_positions})",
     )
 
 
-def strategy_not_stopped(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) -> Refusal | None:
-    return gate.strategy_stopped(allowance.strategy, ask.now_ms)
+def strategy_not_stopped(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+    return risk.strategy_stopped(limits.strategy, ask.now_ms)
 
 
-def not_anothers(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+def not_anothers(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
     """A position of another strategy, which no longer runs or trades here: neither grown nor closed by this one."""
-    position = gate.mirror.positions.get(ask.wish.market or "")
-    if allowance.nets or position is None or position.owner in (None, allowance.strategy):
+    position = risk.mirror.positions.get(ask.signal.market or "")
+    if limits.nets or position is None or position.owner in (None, limits.strategy):
         return None
     return Refusal(
         "anothers_position",
@@ -342,74 +344,74 @@ def not_anothers(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) 
     )
 
 
-def not_against_others(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+def not_against_others(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
     """Who shares a market goes the same way as the others: an entry against them would close what is theirs."""
-    wish = ask.wish
-    assert isinstance(wish, Open)
-    if not allowance.nets:
+    signal = ask.signal
+    assert isinstance(signal, Open)
+    if not limits.nets:
         return None
-    mirror, name = gate.mirror, allowance.strategy
-    position = mirror.positions.get(wish.market)
-    if position is not None and position.side != wish.side:
-        share = gate.share_of(wish.market, name)
-        own = Decimal(0) if share is None else share.size - mirror.leaving(wish.market, name)
-        if own < position.size - mirror.leaving(wish.market):
+    mirror, name = risk.mirror, limits.strategy
+    position = mirror.positions.get(signal.market)
+    if position is not None and position.side != signal.side:
+        share = risk.share_of(signal.market, name)
+        own = Decimal(0) if share is None else share.size - mirror.leaving(signal.market, name)
+        if own < position.size - mirror.leaving(signal.market):
             return Refusal(
                 "against_others",
-                f"the {wish.market} position is {position.side}, and others have a share of it; an entry {wish.side} would close theirs",
+                f"the {signal.market} position is {position.side}, and others have a share of it; an entry {signal.side} would close theirs",
             )
-    waiting = {o.side for o in mirror.entries(wish.market) if o.key is not None and mirror.owner_of(o.key) != name}
+    waiting = {o.side for o in mirror.entries(signal.market) if o.key is not None and mirror.owner_of(o.key) != name}
     waiting |= {
         str(one.order().side)
-        for one in gate.live()
-        if one.market == wish.market and one.action == "open" and one.strategy != name and one.state not in FINAL
+        for one in risk.live()
+        if one.market == signal.market and one.action == "open" and one.strategy != name and one.state not in FINAL
     }
-    if waiting - {wish.side}:
+    if waiting - {signal.side}:
         return Refusal(
-            "against_others", f"another strategy's entry waits on the other side in {wish.market}", {"action": "wait"}
+            "against_others", f"another strategy's entry waits on the other side in {signal.market}", {"action": "wait"}
         )
     return None
 
 
-def protected(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) -> Refusal | None:
-    wish = ask.wish
-    assert isinstance(wish, Open)
-    if not allowance.require_protection or (wish.bracket is not None and wish.bracket.has_stop):
+def protected(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+    signal = ask.signal
+    assert isinstance(signal, Open)
+    if not limits.require_protection or (signal.bracket is not None and signal.bracket.has_stop):
         return None
-    if any(isinstance(one, TrailingStop) for one in wish.guardians):
+    if any(isinstance(one, TrailingStop) for one in signal.guardians):
         return None
-    if wish.market in gate.mirror.positions and gate.mirror.is_protected(wish.market):
+    if signal.market in risk.mirror.positions and risk.mirror.is_protected(signal.market):
         return None
     return Refusal(
         "no_protection", "an entry needs a stop: bracket=Bracket(stop_pct=...) or guardians=(TrailingStop(...),)"
     )
 
 
-def leverage_bound(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) -> Refusal | None:
-    wish = ask.wish
-    assert isinstance(wish, Open)
-    return gate.over_leverage(allowance, wish.market, wish.leverage)
+def leverage_bound(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+    signal = ask.signal
+    assert isinstance(signal, Open)
+    return risk.over_leverage(limits, signal.market, signal.leverage)
 
 
-def within_budget(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) -> Refusal | None:
-    wish = ask.wish
-    assert isinstance(wish, Open)
-    notional = _notional(wish, ask.price)
+def within_budget(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+    signal = ask.signal
+    assert isinstance(signal, Open)
+    notional = _notional(signal, ask.price)
     if notional is None:
         return None
-    left = allowance.budget_usd - gate.used_usd(allowance.strategy, ask.closing)
+    left = limits.budget_usd - risk.used_usd(limits.strategy, ask.closing)
     if notional <= left:
         return None
-    return Refusal("over_budget", f"{notional:.2f} USD is more than the {max(left, Decimal(0)):.2f} USD left of budget_usd {allowance.budget_usd}",
+    return Refusal("over_budget", f"{notional:.2f} USD is more than the {max(left, Decimal(0)):.2f} USD left of budget_usd {limits.budget_usd}",
                    {"field": "usd", "value": format_decimal(max(left, Decimal(0)))})  # fmt: skip
 
 
-def has_position(gate: RiskEngine, allowance: StrategyLimits, ask: RiskRequest) -> Refusal | None:
-    market = ask.wish.market or ""
-    position = gate.mirror.positions.get(market)
-    if position is None or gate.mirror.leaving(market) >= position.size:
+def has_position(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+    market = ask.signal.market or ""
+    position = risk.mirror.positions.get(market)
+    if position is None or risk.mirror.leaving(market) >= position.size:
         return Refusal("no_position", f"there is no position in {market} to close")
-    if allowance.nets and gate.share_of(market, allowance.strategy) is None:
+    if limits.nets and risk.share_of(market, limits.strategy) is None:
         return Refusal("no_position", f"this strategy has no share of the {market} position")
     return None
 

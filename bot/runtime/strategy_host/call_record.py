@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bot.clock import boot_ns
-from bot.runtime.liveness.heartbeat_process import BELIEF, LeaseFile
+from bot.runtime.liveness.heartbeat_process import LEASE, LeaseFile
 
 FILE: Final = "calls"
 # A call that began this long before the last sign of life blocked the daemon: the limit of a call is 5 s, and the heartbeat process
@@ -127,11 +127,11 @@ def asked(folder: Path) -> tuple[int, list[Asked]]:
 def _seen_ns(folder: Path, fence: int) -> int:
     """When the heartbeat process last saw that run alive; 0: never."""
     try:
-        belief = LeaseFile(str(folder / BELIEF))
+        lease = LeaseFile(str(folder / LEASE))
     except (OSError, ValueError):
         return 0
     try:
-        record = belief.read()
+        record = lease.read()
     finally:
-        belief.close()
+        lease.close()
     return 0 if record is None or record.fence != fence else record.written_ns

@@ -16,7 +16,7 @@ ASKED: Final = "asked_at_end"  # note: the strategies that were being called whe
 ENDS_MAX: Final = 3  # crashes in a row during calls of one strategy; fewer count as chance
 
 
-def quarantine_asked(folder: Path, journal: Journal, placed: Iterable[StrategySpec], *, now_ms: int) -> None:
+def quarantine_asked(folder: Path, journal: Journal, specs: Iterable[StrategySpec], *, now_ms: int) -> None:
     """Quarantine a strategy whose call froze the last run, or that ENDS_MAX runs in a row were calling when they ended.
 
     A strategy with changed code or params is not quarantined.
@@ -25,7 +25,7 @@ def quarantine_asked(folder: Path, journal: Journal, placed: Iterable[StrategySp
     counted, before = _asked_before(journal)
     if fence in (0, counted):  # There is no record, or a failed start has counted it already.
         return
-    versions = {one.strategy.name: one.version for one in placed}
+    versions = {one.strategy.name: one.version for one in specs}
     now: dict[str, tuple[str, int]] = {}
     for one in asked:
         if versions.get(one.strategy) != one.version:

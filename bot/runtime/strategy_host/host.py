@@ -27,7 +27,7 @@ from bot.runtime.risk.pauses import quarantine, quarantine_of
 from bot.runtime.strategy_host.event_backlog import EventBacklog, Heard
 from bot.runtime.strategy_host.instance import HOOKS, StrategyInstance, hook_of
 from bot.strategy import Bar, Strategy, View
-from bot.strategy import Intent as Wish
+from bot.strategy import Intent as Signal
 from bot.wire import Event
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 T = TypeVar("T")
 
-Hook = Callable[[], Iterable[Wish] | None]
+Hook = Callable[[], Iterable[Signal] | None]
 Run = Callable[[StrategyInstance, Callable[[], Any]], Awaitable[Any]]
 
 
@@ -46,14 +46,14 @@ class StrategySpec(NamedTuple):
 
     strategy: Strategy
     interval: str
-    allowance: StrategyLimits
+    limits: StrategyLimits
     version: str = ""  # of its code and params: a quarantined version stays quarantined
     sha256: str | None = None  # of the source text that runs
 
 
-class Signal(NamedTuple):
-    seat: StrategyInstance
-    wish: Wish
+class OwnedSignal(NamedTuple):
+    instance: StrategyInstance
+    signal: Signal
 
 
 class LogLine(NamedTuple):
@@ -61,21 +61,21 @@ class LogLine(NamedTuple):
 
     market: str
     take: Callable[[Bar], None]
-    crew: Sequence[StrategyInstance]
+    instances: Sequence[StrategyInstance]
 
 
 @dataclass(slots=True)
 class Decision:
     """The strategies' signals for one trigger, and their states afterwards."""
 
-    wishes: list[Signal] = field(default_factory=list)
+    signals: list[OwnedSignal] = field(default_factory=list)
     states: dict[str, str] = field(default_factory=dict)
 
 
-async def run_inline(seat: StrategyInstance, call: Callable[[], T]) -> T:
+async def run_inline(instance: StrategyInstance, call: Callable[[], T]) -> T:
     """Call a strategy in this thread, for backtests and tests. The daemon uses a thread with a time limit instead (`Worker`)."""
     ours = getcontext()
-    setcontext(seat.context)
+    setcontext(instance.context)
     try:
         return call()
     finally:
@@ -85,62 +85,62 @@ async def run_inline(seat: StrategyInstance, call: Callable[[], T]) -> T:
 NO_WISHES: Final = ()  # one object for the most frequent answer
 
 
-def _nothing(_view: View, _bar: Bar) -> Iterable[Wish]:
+def _nothing(_view: View, _bar: Bar) -> Iterable[Signal]:
     """on_bar of a quarantined strategy."""
     return ()
 
 
 class StrategyHost:
     def __init__(
-        self, placed: Sequence[StrategySpec], *, journal: Journal, mirror: Mirror, feed: BarFeed, run: Run = run_inline,
-        books: Attribution | None = None,
+        self, specs: Sequence[StrategySpec], *, journal: Journal, mirror: Mirror, feed: BarFeed, run: Run = run_inline,
+        attribution: Attribution | None = None,
     ) -> None:  # fmt: skip
         self.journal = journal
         self.mirror = mirror
         self.feed = feed
         self.run = run
-        self.books = books
-        self.seats: list[StrategyInstance] = []
+        self.attribution = attribution
+        self.instances: list[StrategyInstance] = []
         self.away: dict[str, EventBacklog] = {}  # backlogs of strategies that are being rebuilt or warmed up
         self.late: StrategyInstance | None = None  # rebuilt, and still catching up on its backlog
         self._listeners: dict[Series, list[StrategyInstance]] = {}
         self._hearers: dict[str, list[StrategyInstance]] = {}  # by market, for events
         self.heard: frozenset[str] = frozenset()  # event types that some strategy gets
         self._started = False
-        self.seat([self.made(one) for one in placed])
+        self.set_instances([self.made(one) for one in specs])
 
     def made(self, one: StrategySpec, feed: BarFeed | None = None) -> StrategyInstance:
         """Make the instance of a strategy with its durable state; quarantined if this version was."""
         name = one.strategy.name
-        seat = StrategyInstance(
+        instance = StrategyInstance(
             one.strategy, interval=one.interval, mirror=self.mirror, feed=feed or self.feed, state=self.journal.state_of(name),
-            version=one.version, books=self.books if one.allowance.nets else None,
+            version=one.version, attribution=self.attribution if one.limits.nets else None,
         )  # fmt: skip
         kept = quarantine_of(self.journal, name)
         if kept is not None and kept.version == one.version:
-            seat.quarantine(kept.why)
+            instance.quarantine(kept.why)
             log.warning(
                 "strategy.still_quarantined", strategy=name, message=kept.why, way_out=f"mend it, or bot resume {name}"
             )
-        return seat
+        return instance
 
-    def seat(self, seats: Sequence[StrategyInstance], *, away: Collection[str] = ()) -> None:
+    def set_instances(self, instances: Sequence[StrategyInstance], *, away: Collection[str] = ()) -> None:
         """Host these strategies from now on, in this order. Events for those in `away` go to their backlogs."""
-        self.seats = list(seats)
+        self.instances = list(instances)
         self.away = {name: self.away[name] if name in self.away else EventBacklog(self.journal, name) for name in away}
         self.late = None
-        self._listeners = {s: [x for x in self.seats if s in x.series] for s in self.feed.wanted}
-        self._hearers = {s.market: [x for x in self.seats if s.market in x.markets] for s in self.feed.wanted}
-        self.heard = frozenset(HOOKS if away else ()).union(*(seat.hears for seat in self.seats))
+        self._listeners = {s: [x for x in self.instances if s in x.series] for s in self.feed.wanted}
+        self._hearers = {s.market: [x for x in self.instances if s.market in x.markets] for s in self.feed.wanted}
+        self.heard = frozenset(HOOKS if away else ()).union(*(instance.hears for instance in self.instances))
 
     def tell_no_more(self) -> None:
         """Deliver no more events, because the run was interrupted, maybe inside a hook. All later events go to the backlogs for the next run.
 
         Backlogs are read from the journal, because the interrupted page comes again.
         """
-        names = {seat.name for seat in self.seats} | self.away.keys()
+        names = {instance.name for instance in self.instances} | self.away.keys()
         self.away = {name: EventBacklog.of_journal(self.journal, name, self.mirror.epoch) for name in names}
-        self.seat(self.seats, away=names)
+        self.set_instances(self.instances, away=names)
 
     def forget_heard(self) -> None:
         """Clear the backlogs after an account reset."""
@@ -149,14 +149,16 @@ class StrategyHost:
 
     def listeners(self) -> dict[str, frozenset[str]]:
         """Names of the strategies of each market."""
-        return {market: frozenset(seat.name for seat in seats) for market, seats in self._hearers.items()}
+        return {
+            market: frozenset(instance.name for instance in instances) for market, instances in self._hearers.items()
+        }
 
     def seat_of(self, market: str) -> StrategyInstance | None:
         """The first strategy of a market."""
-        return next((seat for seat in self.seats if market in seat.markets), None)
+        return next((instance for instance in self.instances if market in instance.markets), None)
 
     def working(self) -> list[StrategyInstance]:
-        return [seat for seat in self.seats if seat.quarantined is None]
+        return [instance for instance in self.instances if instance.quarantined is None]
 
     # -- asking
 
@@ -164,50 +166,54 @@ class StrategyHost:
         """Take a bar and collect the signals of each strategy of its series, one after the other."""
         decision = Decision()
         self.see(closed)
-        for seat in self._listeners[closed.series]:
-            await self._ask(seat, partial(seat.strategy.on_bar, seat.view, closed.bar), decision, now_ms=now_ms)
+        for instance in self._listeners[closed.series]:
+            await self._ask(
+                instance, partial(instance.strategy.on_bar, instance.view, closed.bar), decision, now_ms=now_ms
+            )
         return decision
 
-    async def decide_alone(self, seat: StrategyInstance, closed: Closed, *, now_ms: int) -> Decision:
+    async def decide_alone(self, instance: StrategyInstance, closed: Closed, *, now_ms: int) -> Decision:
         """Collect one strategy's signals on a bar that the history has already."""
         decision = Decision()
-        await self._ask(seat, partial(seat.strategy.on_bar, seat.view, closed.bar), decision, now_ms=now_ms)
+        await self._ask(instance, partial(instance.strategy.on_bar, instance.view, closed.bar), decision, now_ms=now_ms)
         return decision
 
     async def ring(self, due: Due, *, now_ms: int) -> Decision:
         """Collect the signals of the strategy whose timer is due."""
         decision = Decision()
-        seat = next((seat for seat in self.seats if seat.name == due.strategy), None)
-        if seat is not None:
-            await self._ask(seat, partial(seat.strategy.on_timer, seat.view, due.timer), decision, now_ms=now_ms)
+        instance = next((instance for instance in self.instances if instance.name == due.strategy), None)
+        if instance is not None:
+            await self._ask(
+                instance, partial(instance.strategy.on_timer, instance.view, due.timer), decision, now_ms=now_ms
+            )
         return decision
 
     async def hear(
         self, event: Event, decision: Decision, *, now_ms: int, parts: Mapping[str, Part] = MappingProxyType({})
-    ) -> list[Signal]:
+    ) -> list[OwnedSignal]:
         """Deliver an event to the strategies that it concerns. Returns their signals, which are in the decision too.
 
         `parts` maps owners to their parts of a fill: a strategy in a shared market gets its own part only.
         """
-        before = len(decision.wishes)
-        here = self.seats if event.coin is None else self._hearers.get(event.coin, ())
+        before = len(decision.signals)
+        here = self.instances if event.coin is None else self._hearers.get(event.coin, ())
         if self.away:
-            seated, concerned = {seat.name for seat in self.seats}, {seat.name for seat in here}
+            seated, concerned = {instance.name for instance in self.instances}, {instance.name for instance in here}
             for name, waiting in self.away.items():
                 if name in concerned or name not in seated:  # Without an instance its markets are not known yet.
                     waiting.append(Heard(event, parts))
-        for seat in here:
-            if seat.name not in self.away:
-                await self.tell(seat, event, decision, now_ms=now_ms, parts=parts)
-        return decision.wishes[before:]
+        for instance in here:
+            if instance.name not in self.away:
+                await self.tell(instance, event, decision, now_ms=now_ms, parts=parts)
+        return decision.signals[before:]
 
     async def tell(
-        self, seat: StrategyInstance, event: Event, decision: Decision, *, now_ms: int, parts: Mapping[str, Part] = MappingProxyType({})
+        self, instance: StrategyInstance, event: Event, decision: Decision, *, now_ms: int, parts: Mapping[str, Part] = MappingProxyType({})
     ) -> None:  # fmt: skip
         """Deliver an event to one strategy if it concerns it."""
-        hook = hook_of(seat, event, parts)
+        hook = hook_of(instance, event, parts)
         if hook is not None:
-            await self._ask(seat, hook, decision, now_ms=now_ms)
+            await self._ask(instance, hook, decision, now_ms=now_ms)
 
     def decide_run(
         self, series: Series, bars: Iterator[Bar], calm: Calm, seen: Bar | None = None
@@ -217,28 +223,28 @@ class StrategyHost:
         (bar, None): the venue must see this bar before it is decided. (bar, decision): act on it. (None, None): no bar left.
         Nothing is built for a bar on which nobody wants anything. `seen` comes first, and whatever the band: the venue has had it.
         """
-        crew = self._listeners[series]
-        if len(crew) != 1:
+        instances = self._listeners[series]
+        if len(instances) != 1:
             return self._decide_run_by_all(series, bars, calm, seen)
         ours = getcontext()
-        setcontext(crew[0].context)
+        setcontext(instances[0].context)
         try:
-            return self._decide_run_by_one(crew[0], series, bars, calm, seen)
+            return self._decide_run_by_one(instances[0], series, bars, calm, seen)
         finally:
             setcontext(ours)
 
     def _decide_run_by_one(
-        self, seat: StrategyInstance, series: Series, bars: Iterator[Bar], calm: Calm, seen: Bar | None
+        self, instance: StrategyInstance, series: Series, bars: Iterator[Bar], calm: Calm, seen: Bar | None
     ) -> tuple[Bar | None, Decision | None]:
         """`decide_run` for a series with one strategy."""
         lo, hi, until_ms = calm
         market = series.market
         history, marks = self.feed.histories[series], self.mirror.marks
         take = history.take
-        update = seat.indicators.updater(market)
-        on_bar = seat.strategy.on_bar if seat.quarantined is None else _nothing
-        view, source = seat.view, seat.source
-        is_durable, nothing = seat.has_state, NO_WISHES
+        update = instance.indicators.updater(market)
+        on_bar = instance.strategy.on_bar if instance.quarantined is None else _nothing
+        view, source = instance.view, instance.source
+        is_durable, nothing = instance.has_state, NO_WISHES
         last_ms: int | None = None
         for bar in bars if seen is None else chain((seen,), bars):
             _, at_ms, _, high, low, close, _ = bar
@@ -252,22 +258,22 @@ class StrategyHost:
             source.now_ms = last_ms = at_ms
             decision: Decision | None = None
             try:
-                wishes: Any = on_bar(view, bar)
-                if wishes is nothing or wishes is None:
+                signals: Any = on_bar(view, bar)
+                if signals is nothing or signals is None:
                     if not (source.state or is_durable):
                         continue  # True of most bars.
                 else:
-                    for wish in (wishes := iter(wishes)):
+                    for signal in (signals := iter(signals)):
                         decision = decision or Decision()
-                        found = seat.call(partial(chain, (wish,), wishes), now_ms=at_ms)
-                        decision.wishes += [Signal(seat, one) for one in found]
+                        found = instance.call(partial(chain, (signal,), signals), now_ms=at_ms)
+                        decision.signals += [OwnedSignal(instance, one) for one in found]
             except BaseException as error:  # noqa: BLE001 - as in StrategyInstance.call
-                self._quarantine(seat, seat.blame(error))
+                self._quarantine(instance, instance.blame(error))
                 on_bar = _nothing
             if source.state or is_durable:
-                self._keep_state(seat, decision)
-                is_durable = seat.has_state
-            if decision is not None and (decision.wishes or decision.states):
+                self._keep_state(instance, decision)
+                is_durable = instance.has_state
+            if decision is not None and (decision.signals or decision.states):
                 return bar, decision
         self._done(series, last_ms)
         history.trim()
@@ -280,7 +286,7 @@ class StrategyHost:
         lo, hi, until_ms = calm
         market = series.market
         history, marks = self.feed.histories[series], self.mirror.marks
-        crew = self._listeners[series]
+        instances = self._listeners[series]
         last_ms: int | None = None
         for bar in bars if seen is None else chain((seen,), bars):
             _, at_ms, _, high, low, close, _ = bar
@@ -289,7 +295,7 @@ class StrategyHost:
                 return bar, None
             history.take(bar)
             marks[market] = close
-            decision = self._ask_crew(crew, bar)
+            decision = self._ask_crew(instances, bar)
             if decision is not None:
                 return bar, decision
             last_ms = at_ms
@@ -321,10 +327,10 @@ class StrategyHost:
                     if low <= lo or high >= hi:
                         return slot, None, 0
                 todo = enumerate(zip(slot, lines, strict=True))
-            for number, (bar, (market, take, crew)) in todo:
+            for number, (bar, (market, take, instances)) in todo:
                 take(bar)
                 marks[market] = bar.close
-                decision = ask(crew, bar)
+                decision = ask(instances, bar)
                 if decision is not None:
                     return slot, decision, number
         return None, None, 0
@@ -338,52 +344,52 @@ class StrategyHost:
             self.journal.bar_done(series.market, series.interval, bar.at_ms)
         return decision
 
-    def _ask_crew(self, crew: Sequence[StrategyInstance], bar: Bar) -> Decision | None:
+    def _ask_crew(self, instances: Sequence[StrategyInstance], bar: Bar) -> Decision | None:
         """Call on_bar of each strategy; None if there is no signal and no state has changed."""
         at_ms = bar.at_ms
         decision: Decision | None = None
         ours = getcontext()
-        for seat in crew:
-            if seat.indicators.names:
-                seat.indicators.update(bar)
-            if seat.quarantined is not None:
+        for instance in instances:
+            if instance.indicators.names:
+                instance.indicators.update(bar)
+            if instance.quarantined is not None:
                 continue
-            source = seat.source
+            source = instance.source
             source.now_ms = at_ms
-            setcontext(seat.context)
+            setcontext(instance.context)
             try:
-                wishes: Any = seat.strategy.on_bar(seat.view, bar)
-                if wishes is not NO_WISHES and wishes is not None:
-                    for wish in (wishes := iter(wishes)):
+                signals: Any = instance.strategy.on_bar(instance.view, bar)
+                if signals is not NO_WISHES and signals is not None:
+                    for signal in (signals := iter(signals)):
                         decision = decision or Decision()
-                        found = seat.call(partial(chain, (wish,), wishes), now_ms=at_ms)
-                        decision.wishes += [Signal(seat, one) for one in found]
+                        found = instance.call(partial(chain, (signal,), signals), now_ms=at_ms)
+                        decision.signals += [OwnedSignal(instance, one) for one in found]
             except BaseException as error:  # noqa: BLE001 - as in StrategyInstance.call
-                self._quarantine(seat, seat.blame(error))
+                self._quarantine(instance, instance.blame(error))
             finally:
                 setcontext(ours)
-            if source.state or seat.has_state:
-                self._keep_state(seat, decision)
-        return decision if decision is not None and (decision.wishes or decision.states) else None
+            if source.state or instance.has_state:
+                self._keep_state(instance, decision)
+        return decision if decision is not None and (decision.signals or decision.states) else None
 
     def no_entry(self, strategy: str) -> Refusal | None:
         """Why an entry of this strategy must not be sent: it is quarantined or no longer runs."""
-        seat = self._seated(strategy)
-        if seat is None:
+        instance = self._seated(strategy)
+        if instance is None:
             return Refusal("no_strategy", f"strategy {strategy} no longer runs")
-        return None if seat.quarantined is None else Refusal("quarantined", f"{strategy} is in quarantine")
+        return None if instance.quarantined is None else Refusal("quarantined", f"{strategy} is in quarantine")
 
     async def may_confirm(self, strategy: str, plan: Plan) -> bool:
         """True if the strategy confirms its entry, given the plan. A quarantined strategy does not."""
-        seat = self._seated(strategy)
-        if seat is None or seat.quarantined is not None:
+        instance = self._seated(strategy)
+        if instance is None or instance.quarantined is not None:
             return False
-        return not seat.looks_at_plans or bool(await self._run(seat, partial(seat.confirms, plan)))
+        return not instance.looks_at_plans or bool(await self._run(instance, partial(instance.confirms, plan)))
 
     def looks_at_plans(self, strategy: str) -> bool:
         """True if the strategy checks the plan of an entry before it becomes an order."""
-        seat = self._seated(strategy)
-        return seat is not None and seat.looks_at_plans
+        instance = self._seated(strategy)
+        return instance is not None and instance.looks_at_plans
 
     # -- the run
 
@@ -392,91 +398,95 @@ class StrategyHost:
         if self._started:
             return
         self._started = True
-        for seat in self.working():
-            await self.start_one(seat, now_ms=now_ms)
+        for instance in self.working():
+            await self.start_one(instance, now_ms=now_ms)
 
-    async def start_one(self, seat: StrategyInstance, *, now_ms: int) -> None:
-        await self._run(seat, partial(seat.tell, partial(seat.strategy.on_start, seat.view), now_ms=now_ms))
-        self._keep_state(seat, None)
+    async def start_one(self, instance: StrategyInstance, *, now_ms: int) -> None:
+        await self._run(
+            instance, partial(instance.tell, partial(instance.strategy.on_start, instance.view), now_ms=now_ms)
+        )
+        self._keep_state(instance, None)
 
     async def rehearse(self, closed: Closed) -> None:
         """Call on_bar with a past bar and drop the signals. Markets with a position keep their mark, which is newer."""
         self.see(closed, is_marked=closed.market in self.mirror.positions and closed.market in self.mirror.marks)
-        for seat in self._listeners[closed.series]:
-            await self.rehearse_one(seat, closed)
+        for instance in self._listeners[closed.series]:
+            await self.rehearse_one(instance, closed)
 
-    async def rehearse_one(self, seat: StrategyInstance, closed: Closed) -> None:
-        if seat.quarantined is None:
-            hook = partial(seat.strategy.on_bar, seat.view, closed.bar)
-            await self._run(seat, partial(seat.rehearse, hook, now_ms=closed.at_ms))
+    async def rehearse_one(self, instance: StrategyInstance, closed: Closed) -> None:
+        if instance.quarantined is None:
+            hook = partial(instance.strategy.on_bar, instance.view, closed.bar)
+            await self._run(instance, partial(instance.rehearse, hook, now_ms=closed.at_ms))
 
     async def stop(self, *, now_ms: int) -> None:
         """Call on_stop of each strategy and keep its state."""
-        for seat in self.working():
-            await self.stop_one(seat, now_ms=now_ms)
+        for instance in self.working():
+            await self.stop_one(instance, now_ms=now_ms)
 
-    async def stop_one(self, seat: StrategyInstance, *, now_ms: int) -> None:
-        if seat.quarantined is None:
-            await self._run(seat, partial(seat.tell, partial(seat.strategy.on_stop, seat.view), now_ms=now_ms))
-            self._keep_state(seat, None)
+    async def stop_one(self, instance: StrategyInstance, *, now_ms: int) -> None:
+        if instance.quarantined is None:
+            await self._run(
+                instance, partial(instance.tell, partial(instance.strategy.on_stop, instance.view), now_ms=now_ms)
+            )
+            self._keep_state(instance, None)
 
     def see(self, closed: Closed, *, is_marked: bool = False) -> None:
         """Add a bar to history and declared indicators, and to the marks unless there is a newer one."""
         self.feed.take(closed)
         if not is_marked:
             self.mirror.mark(closed.market, closed.bar.close)
-        for seat in self._listeners[closed.series]:
-            seat.indicators.update(closed.bar)
+        for instance in self._listeners[closed.series]:
+            instance.indicators.update(closed.bar)
 
     # -- inside
 
     def _seated(self, strategy: str) -> StrategyInstance | None:
         late = () if self.late is None else (self.late,)
-        return next((seat for seat in (*late, *self.seats) if seat.name == strategy), None)
+        return next((instance for instance in (*late, *self.instances) if instance.name == strategy), None)
 
-    async def _ask(self, seat: StrategyInstance, hook: Hook, decision: Decision, *, now_ms: int) -> None:
-        if seat.quarantined is not None:
+    async def _ask(self, instance: StrategyInstance, hook: Hook, decision: Decision, *, now_ms: int) -> None:
+        if instance.quarantined is not None:
             return
-        wishes = await self._run(seat, partial(seat.call, hook, now_ms=now_ms))
-        if wishes is None:
+        signals = await self._run(instance, partial(instance.call, hook, now_ms=now_ms))
+        if signals is None:
             return
-        self._keep_state(seat, decision)
-        if seat.quarantined is None:
-            decision.wishes += [Signal(seat, wish) for wish in wishes]
+        self._keep_state(instance, decision)
+        if instance.quarantined is None:
+            decision.signals += [OwnedSignal(instance, signal) for signal in signals]
 
-    def _keep_state(self, seat: StrategyInstance, decision: Decision | None) -> None:
-        state = self._guarded(seat, seat.changed_state)
+    def _keep_state(self, instance: StrategyInstance, decision: Decision | None) -> None:
+        state = self._guarded(instance, instance.changed_state)
         if state is None:
             return
         if decision is None:
-            self.journal.decided((), states={seat.name: state})
+            self.journal.decided((), states={instance.name: state})
         else:
-            decision.states[seat.name] = state
+            decision.states[instance.name] = state
 
-    async def _run(self, seat: StrategyInstance, call: Callable[[], T]) -> T | None:
+    async def _run(self, instance: StrategyInstance, call: Callable[[], T]) -> T | None:
         """Call a strategy through `run`. None if it failed; it is quarantined then."""
         try:
-            answer: T = await self.run(seat, call)
+            answer: T = await self.run(instance, call)
         except StrategyError as error:
-            self._quarantine(seat, error)
+            self._quarantine(instance, error)
             return None
         return answer
 
-    def _guarded(self, seat: StrategyInstance, call: Callable[[], T]) -> T | None:
+    def _guarded(self, instance: StrategyInstance, call: Callable[[], T]) -> T | None:
         try:
             return call()
         except StrategyError as error:
-            self._quarantine(seat, error)
+            self._quarantine(instance, error)
             return None
 
-    def _quarantine(self, seat: StrategyInstance, error: StrategyError) -> None:
-        if seat.quarantined is not None:
+    def _quarantine(self, instance: StrategyInstance, error: StrategyError) -> None:
+        if instance.quarantined is not None:
             return
         # A strategy's text may contain lone surrogates, which cannot be encoded.
         why = str(error).encode(errors="backslashreplace").decode()
-        seat.quarantine(why)
-        resting = self.mirror.resting_of(seat.name)
-        quarantine(self.journal, seat.name, seat.version, why, at_ms=seat.source.now_ms, resting=resting)
+        instance.quarantine(why)
+        resting = self.mirror.resting_of(instance.name)
+        quarantine(self.journal, instance.name, instance.version, why, at_ms=instance.source.now_ms, resting=resting)
 
     def _done(self, series: Series, last_ms: int | None) -> None:
         if last_ms is not None:

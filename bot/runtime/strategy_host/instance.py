@@ -65,10 +65,10 @@ class ViewSource:
     """The data behind the View of one strategy. StrategyInstance sets `now_ms` and `state` before each hook."""
 
     def __init__(
-        self, mirror: Mirror, histories: Mapping[str, History], name: str, books: Attribution | None = None
+        self, mirror: Mirror, histories: Mapping[str, History], name: str, attribution: Attribution | None = None
     ) -> None:
         self._mirror = mirror
-        self._books = books  # for strategies that may share a market; None: positions are not split by owner
+        self._books = attribution  # for strategies that may share a market; None: positions are not split by owner
         self._name = name
         self.histories = histories
         self._log = log.bind(strategy=name)
@@ -120,7 +120,7 @@ class StrategyInstance:
 
     def __init__(
         self, strategy: Strategy, *, interval: str, mirror: Mirror, feed: BarFeed, state: dict[str, Any] | None = None, version: str = "",
-        books: Attribution | None = None,
+        attribution: Attribution | None = None,
     ) -> None:  # fmt: skip
         self.strategy = strategy
         self.name = strategy.name
@@ -136,8 +136,8 @@ class StrategyInstance:
         self.looks_at_plans = getattr(strategy.confirm, "__func__", None) is not Strategy.confirm
         self.series = [Series(market, interval) for market in strategy.markets]
         self.version = version
-        self.nets = books is not None
-        self.source = ViewSource(mirror, {}, strategy.name, books)
+        self.nets = attribution is not None
+        self.source = ViewSource(mirror, {}, strategy.name, attribution)
         self.look_at(feed)
         self.view = View(self.source)
         self.quarantined: str | None = None
@@ -153,11 +153,11 @@ class StrategyInstance:
         """Call a hook and return all its signals. StrategyError if it raises, also half-way; then no signal counts."""
         self.source.now_ms = now_ms
         try:
-            wishes = hook()
-            found = [] if wishes is None else list(islice(wishes, INTENTS_MAX + 1))
-            for wish in found:
-                if type(wish) not in (Open, Close, Cancel):
-                    raise StrategyError(f"{self.name}: yielded {wish!r:.200}; a hook gives Open, Close or Cancel")
+            signals = hook()
+            found = [] if signals is None else list(islice(signals, INTENTS_MAX + 1))
+            for signal in found:
+                if type(signal) not in (Open, Close, Cancel):
+                    raise StrategyError(f"{self.name}: yielded {signal!r:.200}; a hook gives Open, Close or Cancel")
         except BaseException as error:
             # A strategy may raise anything; the error gets its name, and the caller quarantines it.
             raise self.blame(error) from error
@@ -328,23 +328,23 @@ def _order_view(o: MirrorOrder) -> OrderView:
 
 
 def hook_of(
-    seat: StrategyInstance, event: Any, parts: Mapping[str, Part] = MappingProxyType({})
+    instance: StrategyInstance, event: Any, parts: Mapping[str, Part] = MappingProxyType({})
 ) -> Callable[[], Iterable[Intent]] | None:
     """The hook for an event, with its argument; None if the strategy does not get it."""
-    if event.type not in seat.hears:
+    if event.type not in instance.hears:
         return None
-    strategy, view, data = seat.strategy, seat.view, event.data
+    strategy, view, data = instance.strategy, instance.view, event.data
     if event.type == "guardian":
-        if event.coin is not None and event.coin not in seat.markets:
+        if event.coin is not None and event.coin not in instance.markets:
             return None
         note = GuardianNote(event.coin, event.ts, event.subtype, data.guardian_type, data.guardian_id, data.reason)
         return lambda: strategy.on_guardian(view, note)
-    if event.coin not in seat.markets:
+    if event.coin not in instance.markets:
         return None
     if event.type == "fill":
         part = (
-            parts.get(seat.name)
-            if seat.nets
+            parts.get(instance.name)
+            if instance.nets
             else Part(data.size, data.fee_usd, data.realized_pnl_usd, data.position_size)
         )
         if part is None:

@@ -72,18 +72,18 @@ class Timers:
         self._timers: list[_Clocked] = []
         self.next_ms: int | None = None
 
-    def follow(self, seats: Iterable[StrategyInstance], journal: Journal, *, now_ms: int) -> None:
+    def follow(self, instances: Iterable[StrategyInstance], journal: Journal, *, now_ms: int) -> None:
         """Follow the timers of these strategies. A new timer begins now: its first instant is in the future."""
         self._timers = []
-        for seat in seats:
-            for name, spec in seat.timers.items():
-                backs = backs_of(journal, seat.name, name)
-                done = (progress_name(seat.name, backs), name)
+        for instance in instances:
+            for name, spec in instance.timers.items():
+                backs = backs_of(journal, instance.name, name)
+                done = (progress_name(instance.name, backs), name)
                 last_ms = journal.done_until(*done)
                 if last_ms is None:
                     last_ms = now_ms
                     journal.bar_done(*done, now_ms)
-                self._timers.append(_Clocked(seat.name, name, spec, last_ms, next_after(spec, last_ms), backs))
+                self._timers.append(_Clocked(instance.name, name, spec, last_ms, next_after(spec, last_ms), backs))
         self._look()
 
     def go_back(self, journal: Journal, *, now_ms: int) -> None:

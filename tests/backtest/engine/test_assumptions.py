@@ -345,7 +345,7 @@ def test_a_share_of_no_is_worth_what_is_missing_to_a_dollar(nets: bool, close: C
     def place(config: Any) -> Any:
         (one,) = placing()(config)
         strategy = type("Doubts", (Doubts,), {"close": close})(name=one.strategy.name, markets=one.strategy.markets)
-        return [one._replace(strategy=strategy, allowance=replace(one.allowance, max_leverage=1, nets=nets))]
+        return [one._replace(strategy=strategy, limits=replace(one.limits, max_leverage=1, nets=nets))]
 
     lines = io.StringIO()
     flat = candles(*[(0.95, 0.95, 0.95, 0.95)] * 7, market="event:RATE-CUT")

@@ -108,8 +108,8 @@ def test_a_timer_sees_its_own_instant_and_the_bars_of_all_markets_that_closed_at
     def place(config: Any) -> Any:
         (one,) = placing()(config)
         made.append(Rebalancing(name="s0", markets=["BTC", "ETH"]))
-        allowance = replace(one.allowance, markets=frozenset(made[-1].markets))
-        return [one._replace(strategy=made[-1], allowance=allowance)]
+        limits = replace(one.limits, markets=frozenset(made[-1].markets))
+        return [one._replace(strategy=made[-1], limits=limits)]
 
     candles = [minutes(60, seed=11, market=market) for market in ("BTC", "ETH")]
     Backtest(settings(), candles, SessionOptions(**options), place=place).run()
@@ -638,7 +638,7 @@ def played(
         return [
             one._replace(
                 strategy=Wanting(wanted, name=f"s{n}", markets=markets),
-                allowance=replace(one.allowance, strategy=f"s{n}", markets=frozenset(markets), nets=len(scripts) > 1),
+                limits=replace(one.limits, strategy=f"s{n}", markets=frozenset(markets), nets=len(scripts) > 1),
             )
             for n, wanted in enumerate(scripts)
         ]

@@ -69,17 +69,17 @@ async def lived(file: Path, data: Path) -> None:
             journal, fingerprints.mark_of(settings, source_digests(placed)), at_ms=now_ms(), epoch=snapshot.epoch,
             balance_usd=snapshot.balance_usd, config=file,
         )  # fmt: skip
-        loop = Kernel(
+        kernel = Kernel(
             port=client, journal=journal, placed=placed, pacer=FakePacer(),
             settings=LoopSettings(guardians=wanted_guardians(settings)),
         )  # fmt: skip
-        await loop.recover()
-        await loop.cycle()
+        await kernel.recover()
+        await kernel.cycle()
         for _ in range(BARS):
             to_ms = now_ms() // MINUTE_MS * MINUTE_MS + MINUTE_MS
             await http.post("/sandbox/v1/clock/advance", json={"toMs": to_ms}, headers=CONTROL)
             await client.status()
-            await loop.cycle()
+            await kernel.cycle()
         journal.close()
         await client.aclose()
     await service.stop()

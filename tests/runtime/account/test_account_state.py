@@ -10,7 +10,7 @@ import pytest
 from bot.runtime.account.account_state import FOLD, Mirror
 from bot.service.views import event_views
 from bot.wire import EVENT_SUBTYPES, BracketRequest, CloseRequest, Event, GuardianRequest, LegRequest, OrderRequest
-from tests.builders import Desk, market, order
+from tests.builders import VenueDriver, market, order
 from tests.fakes import FakeVenue
 from tests.runtime.builders import DEAD_MAN_60
 
@@ -151,47 +151,47 @@ def test_an_isolated_margin_is_the_accounts_money_from_the_fill_on_and_not_only_
     assert (mirror.value_offset_usd, mirror.positions) == (0, {})
 
 
-def told_of(desk: Desk) -> Mirror:
+def told_of(venue: VenueDriver) -> Mirror:
     """What an unbroken run believes, to which every order here was a strategy's, without a leverage of its own."""
     mirror = Mirror(lambda _key: "trend")
-    for happened in desk.account.events:
+    for happened in venue.account.events:
         mirror.apply(Event.model_validate(event_views.event(happened)))
     return mirror
 
 
 def test_a_loss_beyond_the_isolated_margin_costs_the_margin_and_no_more() -> None:
-    desk = Desk((market("BTC", margin_mode="isolated"), "100"))
-    desk.place(order("BTC", 1, size="5", leverage=10))
-    desk.jump("BTC", "50")
-    mirror = told_of(desk)
+    venue = VenueDriver((market("BTC", margin_mode="isolated"), "100"))
+    venue.place(order("BTC", 1, size="5", leverage=10))
+    venue.jump("BTC", "50")
+    mirror = told_of(venue)
     assert (mirror.equity_usd, mirror.value_offset_usd) == (9_950, 0)
 
 
 def test_a_reversal_by_one_order_takes_over_the_leverage_of_what_it_closes() -> None:
-    desk = Desk((market("BTC"), "100"))
-    desk.place(order("BTC", 1, size="5", leverage=3))
-    desk.place(order("BTC", 1, size="1", leverage=5, acknowledge_leverage_change=True))
-    desk.place(order("BTC", -1, size="12"))
-    held = told_of(desk).positions["BTC"]
-    assert (held.side, held.size, held.leverage) == ("short", 6, desk.account.positions["BTC"].leverage)
+    venue = VenueDriver((market("BTC"), "100"))
+    venue.place(order("BTC", 1, size="5", leverage=3))
+    venue.place(order("BTC", 1, size="1", leverage=5, acknowledge_leverage_change=True))
+    venue.place(order("BTC", -1, size="12"))
+    held = told_of(venue).positions["BTC"]
+    assert (held.side, held.size, held.leverage) == ("short", 6, venue.account.positions["BTC"].leverage)
     assert held.leverage == 5
-    desk.close("BTC")
-    desk.place(order("BTC", 1, size="1"))
-    assert told_of(desk).positions["BTC"].leverage == desk.account.positions["BTC"].leverage == 1
+    venue.close("BTC")
+    venue.place(order("BTC", 1, size="1"))
+    assert told_of(venue).positions["BTC"].leverage == venue.account.positions["BTC"].leverage == 1
 
 
 def test_risk_is_that_of_the_newest_bracket_and_an_order_is_as_old_as_its_first_event() -> None:
-    desk = Desk((market("BTC"), "100"))
-    desk.place(order("BTC", 1, size="5", stop="20%"))
-    first_ms = desk.now_ms
-    desk.wait(60_000)
-    desk.place(order("BTC", 1, size="2"))
-    mirror = told_of(desk)
+    venue = VenueDriver((market("BTC"), "100"))
+    venue.place(order("BTC", 1, size="5", stop="20%"))
+    first_ms = venue.now_ms
+    venue.wait(60_000)
+    venue.place(order("BTC", 1, size="2"))
+    mirror = told_of(venue)
     (stop,) = mirror.orders.values()
     assert (stop.size, stop.created_ms) == (7, first_ms), "it has grown with the position"
     assert mirror.positions["BTC"].first_stop_px == 80
-    desk.place(order("BTC", 1, size="2", stop="5%"))
-    mirror = told_of(desk)
+    venue.place(order("BTC", 1, size="2", stop="5%"))
+    mirror = told_of(venue)
     (stop,) = mirror.orders.values()
-    assert (stop.size, stop.created_ms) == (9, desk.now_ms)
+    assert (stop.size, stop.created_ms) == (9, venue.now_ms)
     assert mirror.positions["BTC"].first_stop_px == 95

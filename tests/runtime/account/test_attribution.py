@@ -17,7 +17,7 @@ from bot.runtime.model.positions import MirrorPosition
 from bot.runtime.model.shares import FOREIGN, NETTING
 from bot.service.views import event_views
 from bot.wire import Event
-from tests.builders import MINUTE_MS, T0, Desk, market, order
+from tests.builders import MINUTE_MS, T0, VenueDriver, market, order
 from tests.fakes import ADDRESS
 
 STRATEGIES = ("alpha", "beta", "gamma")
@@ -33,11 +33,11 @@ class Room:
 
     def __post_init__(self) -> None:
         costs = {"taker_rate": 45_000, "maker_rate": 15_000, "funding_rate": 12_500_000, **self.more}
-        self.desk = Desk((market("BTC", **costs), "100"), (market("ETH", **costs), "30"), cash=self.cash)
+        self.venue = VenueDriver((market("BTC", **costs), "100"), (market("ETH", **costs), "30"), cash=self.cash)
         self.journal = open_journal(None, address=ADDRESS)
         self.seen = 0
         self.serial = 0
-        self.books = self.reread()
+        self.attribution = self.reread()
 
     def reread(self) -> Attribution:
         """As the next life finds them."""
@@ -46,41 +46,41 @@ class Room:
         )
 
     def mark_at(self, coin: str, at_ms: int | None) -> Decimal:
-        return decimal_of_e8(self.desk.mark(coin))
+        return decimal_of_e8(self.venue.mark(coin))
 
     def learn(self) -> list[dict[str, Any]]:
         """Take what has happened, written with the books in one transaction."""
-        kept = list(self.desk.account.events)
+        kept = list(self.venue.account.events)
         fresh = [e for e in kept if e.seq > self.seen]
         self.seen = kept[-1].seq if kept else 0
         events = [Event.model_validate(event_views.event(one)) for one in fresh]
-        parts = [dict(self.books.apply(event)) for event in events]
+        parts = [dict(self.attribution.apply(event)) for event in events]
         if events:
-            self.journal.take(events, events[-1].id, epoch=0, books=self.books.changes())
+            self.journal.take(events, events[-1].id, epoch=0, attribution=self.attribution.changes())
         return parts
 
     def trade(self, who: str | None, *, coin: str = "BTC", side: int = 1, **over: Any) -> list[dict[str, Any]]:
         self.serial += 1
         key = None if who is None else f"{who}-{self.serial}"
-        self.desk.place(order(coin, side, **over), idempotency_key=key)
+        self.venue.place(order(coin, side, **over), idempotency_key=key)
         return self.learn()
 
     def check(self) -> None:
         """The sum over everyone is the account's, and the shares are the positions."""
-        account, books = self.desk.account, [self.books.of(name) for name in self.books.names()]
-        assert sum(one.fees_usd for one in books) == decimal_of_e8(account.fees)
-        assert sum(one.funding_usd for one in books) == decimal_of_e8(account.funding)
-        assert sum(one.realized_usd for one in books) == decimal_of_e8(account.realized + account.absorbed)
-        assert sum(one.margin_lost_usd for one in books) == decimal_of_e8(account.margin_lost)
+        account, attribution = self.venue.account, [self.attribution.of(name) for name in self.attribution.names()]
+        assert sum(one.fees_usd for one in attribution) == decimal_of_e8(account.fees)
+        assert sum(one.funding_usd for one in attribution) == decimal_of_e8(account.funding)
+        assert sum(one.realized_usd for one in attribution) == decimal_of_e8(account.realized + account.absorbed)
+        assert sum(one.margin_lost_usd for one in attribution) == decimal_of_e8(account.margin_lost)
         for coin in ("BTC", "ETH"):
             held = account.positions.get(coin)
-            shares = self.books.shares.get(coin, {}).values()
+            shares = self.attribution.shares.get(coin, {}).values()
             assert sum(one.size for one in shares) == (decimal_of_e8(held.size) if held else 0), coin
             assert all(one.size % STEP == 0 for one in shares), "each can be closed by itself"
             assert {one.side for one in shares} <= ({"long" if held.side > 0 else "short"} if held else set())
-        unrealized = sum(p.pnl(self.desk.mark(coin)) for coin, p in account.positions.items())
+        unrealized = sum(p.pnl(self.venue.mark(coin)) for coin, p in account.positions.items())
         # The service cuts each product to 1e-8; the books do not.
-        assert abs(sum(one.unrealized_usd for one in books) - decimal_of_e8(unrealized)) < Decimal("0.00001")
+        assert abs(sum(one.unrealized_usd for one in attribution) - decimal_of_e8(unrealized)) < Decimal("0.00001")
 
 
 def owner_of(key: str) -> str | None:
@@ -100,17 +100,17 @@ def one_step(room: Room, chance: random.Random) -> None:
             who, coin=coin, usd=usd, stop=f"{chance.randint(1, 5)}%", take=f"{chance.randint(1, 9)}%", leverage=5
         )
     elif kind == 5:
-        px = room.desk.mark(coin) * chance.randint(90, 110) // 100
+        px = room.venue.mark(coin) * chance.randint(90, 110) // 100
         room.trade(who, coin=coin, side=chance.choice([1, -1]), usd=usd, limit_px=f"{px / 1e8:.2f}", leverage=5)
-    elif kind == 6 and coin in room.desk.account.positions:
+    elif kind == 6 and coin in room.venue.account.positions:
         room.serial += 1
-        size = max(10**5, room.desk.position(coin).size * chance.randint(1, 100) // 100)
-        room.desk.close(coin, size=size, idempotency_key=f"{who}-{room.serial}" if who else None)
+        size = max(10**5, room.venue.position(coin).size * chance.randint(1, 100) // 100)
+        room.venue.close(coin, size=size, idempotency_key=f"{who}-{room.serial}" if who else None)
     elif kind == 7:
-        room.desk.wait(chance.choice([1_000, MINUTE_MS, 60 * MINUTE_MS]))
+        room.venue.wait(chance.choice([1_000, MINUTE_MS, 60 * MINUTE_MS]))
     else:
-        px = room.desk.mark(coin) / 1e8 * chance.choice([0.9, 0.97, 0.99, 1.01, 1.03, 1.1])
-        room.desk.move(coin, f"{px:.2f}")
+        px = room.venue.mark(coin) / 1e8 * chance.choice([0.9, 0.97, 0.99, 1.01, 1.03, 1.1])
+        room.venue.move(coin, f"{px:.2f}")
     room.learn()
 
 
@@ -123,7 +123,7 @@ def test_the_sum_over_the_strategies_is_the_account(worlds: int, base_seed: int)
                 one_step(room, chance)
                 room.check()
                 if chance.random() < 0.1:  # A restart: what is written is what is known.
-                    room.books = room.reread()
+                    room.attribution = room.reread()
         except AssertionError as error:
             raise AssertionError(f"world {seed}: {error}") from error
 
@@ -131,29 +131,29 @@ def test_the_sum_over_the_strategies_is_the_account(worlds: int, base_seed: int)
 def test_a_strategy_alone_in_a_market_has_what_the_service_says_and_nothing_is_netted() -> None:
     room = Room()
     room.trade("alpha", size="3")
-    room.desk.move("BTC", "107.33")
+    room.venue.move("BTC", "107.33")
     room.trade("alpha", side=-1, size="1")
     room.trade("beta", coin="ETH", size="2")
-    book = room.books.of("alpha")
-    assert book.realized_usd == decimal_of_e8(room.desk.account.realized)
+    book = room.attribution.of("alpha")
+    assert book.realized_usd == decimal_of_e8(room.venue.account.realized)
     assert (book.fills, [str(share.size) for share in book.shares]) == (2, ["2"])
-    assert NETTING not in room.books.rows
+    assert NETTING not in room.attribution.rows
     room.check()
 
 
 def test_two_in_one_market_each_book_against_their_own_entries() -> None:
     room = Room(more={"taker_rate": 0, "funding_rate": 0})
     room.trade("alpha", size="1")
-    room.desk.move("BTC", "110")
+    room.venue.move("BTC", "110")
     room.trade("beta", size="1")
-    room.desk.move("BTC", "120")
+    room.venue.move("BTC", "120")
     (parts,) = room.trade("beta", side=-1, size="1")
     assert {name: (part.size, part.realized_usd, part.left) for name, part in parts.items()} == {"beta": (1, 10, 0)}
-    assert room.books.of("alpha").unrealized_usd == 20
-    assert room.books.of(NETTING).realized_usd == 5, "the account's average entry of 105 says 15"
+    assert room.attribution.of("alpha").unrealized_usd == 20
+    assert room.attribution.of(NETTING).realized_usd == 5, "the account's average entry of 105 says 15"
     room.check()
     room.trade("alpha", side=-1, size="1")
-    assert [room.books.of(name).realized_usd for name in ("alpha", "beta", NETTING)] == [20, 10, 0]
+    assert [room.attribution.of(name).realized_usd for name in ("alpha", "beta", NETTING)] == [20, 10, 0]
     room.check()
 
 
@@ -161,15 +161,15 @@ def test_a_stop_closes_every_share_and_funding_is_split_to_the_last_unit() -> No
     room = Room(more={"funding_rate": 33_333_333})
     room.trade("alpha", size="1", stop="5%")
     room.trade("beta", size="2")
-    room.desk.wait(60 * MINUTE_MS)
+    room.venue.wait(60 * MINUTE_MS)
     room.learn()
-    paid = [room.books.of(name).funding_usd for name in ("alpha", "beta")]
-    assert sum(paid) == decimal_of_e8(room.desk.account.funding) < 0
+    paid = [room.attribution.of(name).funding_usd for name in ("alpha", "beta")]
+    assert sum(paid) == decimal_of_e8(room.venue.account.funding) < 0
     assert abs(paid[1] - 2 * paid[0]) <= Decimal("0.00000002")
-    room.desk.move("BTC", "94")
+    room.venue.move("BTC", "94")
     room.learn()
-    assert room.books.shares.get("BTC", {}) == {}
-    assert room.books.of("alpha").realized_usd < 0
+    assert room.attribution.shares.get("BTC", {}) == {}
+    assert room.attribution.of("alpha").realized_usd < 0
     room.check()
 
 
@@ -177,10 +177,10 @@ def test_what_another_hand_closes_of_a_shared_position_leaves_sizes_that_can_be_
     room = Room()
     for who, size in (("alpha", "0.244"), ("beta", "0.142"), ("gamma", "0.11")):
         room.trade(who, size=size)
-    room.desk.close("BTC", size=10_000_000)
+    room.venue.close("BTC", size=10_000_000)
     room.learn()
     # 0.0491935, 0.0286290 and 0.0221774 go; the two steps that are left over take those that lost most by the cut.
-    assert [str(share.size) for share in room.books.shares["BTC"].values()] == ["0.19481", "0.11337", "0.08782"]
+    assert [str(share.size) for share in room.attribution.shares["BTC"].values()] == ["0.19481", "0.11337", "0.08782"]
     room.check()
 
 
@@ -188,13 +188,13 @@ def test_a_share_that_an_older_version_has_cut_finer_gives_all_of_it() -> None:
     room = Room()
     room.trade("alpha", size="1")
     room.trade("beta", size="1")
-    held = room.books.shares["BTC"]
+    held = room.attribution.shares["BTC"]
     held["alpha"] = held["alpha"]._replace(size=Decimal("0.999995"), cost_usd=Decimal("99.9995"))
     held["beta"] = held["beta"]._replace(size=Decimal("1.000005"), cost_usd=Decimal("100.0005"))
-    room.desk.close("BTC", size=199_999_000)
+    room.venue.close("BTC", size=199_999_000)
     room.learn()
-    assert sum(s.size for s in room.books.shares["BTC"].values()) == Decimal("0.00001")
-    assert all(s.size > 0 for s in room.books.shares["BTC"].values())
+    assert sum(s.size for s in room.attribution.shares["BTC"].values()) == Decimal("0.00001")
+    assert all(s.size > 0 for s in room.attribution.shares["BTC"].values())
 
 
 def test_what_another_hand_or_a_repair_does_is_nobodys_own() -> None:
@@ -202,20 +202,20 @@ def test_what_another_hand_or_a_repair_does_is_nobodys_own() -> None:
     room.trade("stranger", size="1")
     room.trade("alpha", size="1")
     room.trade("stranger", side=-1, size="1")
-    assert [(s.strategy, s.size) for s in room.books.shares["BTC"].values()] == [("alpha", 1)]
+    assert [(s.strategy, s.size) for s in room.attribution.shares["BTC"].values()] == [("alpha", 1)]
     room.trade("@runtime", side=-1, size="0.4")
-    assert str(room.books.of("alpha").shares[0].size) == "0.6"
-    assert room.books.of(FOREIGN).fills == 2
+    assert str(room.attribution.of("alpha").shares[0].size) == "0.6"
+    assert room.attribution.of(FOREIGN).fills == 2
     room.check()
 
 
 def test_a_backstop_liquidation_is_booked_once_with_the_margin_that_it_took() -> None:
     room = Room(cash="100")
     room.trade("alpha", usd="2000", leverage=40)
-    room.desk.jump("BTC", "96")
+    room.venue.jump("BTC", "96")
     room.learn()
-    assert not room.desk.account.positions
-    assert room.books.of("alpha").shares == ()
+    assert not room.venue.account.positions
+    assert room.attribution.of("alpha").shares == ()
     room.check()
 
 
@@ -223,26 +223,26 @@ def test_a_backstop_liquidation_is_booked_once_with_the_margin_that_it_took() ->
 def test_what_the_service_pays_of_a_loss_is_no_loss_of_the_strategy(mode: str, px: str) -> None:
     room = Room(cash="300", more={"margin_mode": mode})
     room.trade("alpha", usd="2000", leverage=10)
-    room.desk.jump("BTC", px)
+    room.venue.jump("BTC", px)
     room.learn()
-    account = room.desk.account
+    account = room.venue.account
     assert not account.positions
     assert (account.absorbed > 0) == (px == "50")
     room.check()
-    assert room.books.of("alpha").net_usd == decimal_of_e8(account.balance) - 300
+    assert room.attribution.of("alpha").net_usd == decimal_of_e8(account.balance) - 300
 
 
 def test_the_day_counts_from_midnight_and_from_no_earlier() -> None:
     room = Room(more={"taker_rate": 0, "funding_rate": 0})
     room.trade("alpha", size="1")
-    room.desk.move("BTC", "110")
-    assert room.books.of("alpha").day_usd == 10
+    room.venue.move("BTC", "110")
+    assert room.attribution.of("alpha").day_usd == 10
     marks = {T0 + DAY_MS: Decimal(108)}
-    room.books.mark_at = lambda coin, at_ms: marks.get(at_ms or 0, room.mark_at(coin, None))
-    assert room.books.roll(T0 + DAY_MS + 5_000)
-    assert room.books.of("alpha").day_usd == 2, "since the mark of 00:00 UTC, not since it was asked"
-    room.books.halt("alpha")
-    changes = room.books.changes()
+    room.attribution.mark_at = lambda coin, at_ms: marks.get(at_ms or 0, room.mark_at(coin, None))
+    assert room.attribution.roll(T0 + DAY_MS + 5_000)
+    assert room.attribution.of("alpha").day_usd == 2, "since the mark of 00:00 UTC, not since it was asked"
+    room.attribution.halt("alpha")
+    changes = room.attribution.changes()
     room.journal.write_books(changes)
     again = room.reread()
     assert (again.of("alpha").day_usd, again.is_halted("alpha")) == (Decimal(10) - 108 + 100, True)
@@ -253,30 +253,30 @@ def test_the_day_counts_from_midnight_and_from_no_earlier() -> None:
 def test_a_page_that_is_not_written_is_not_booked() -> None:
     room = Room()
     room.trade("alpha", size="1")
-    before = room.books.of("alpha")
+    before = room.attribution.of("alpha")
 
-    room.books.begin_page()
-    room.desk.place(order("BTC", 1, size="1"), idempotency_key="alpha-9")
-    event = Event.model_validate(event_views.event(room.desk.account.events[-1]))
-    room.books.apply(event)
-    assert room.books.of("alpha").fills == 2
-    room.books.end_page(is_written=False)
-    assert room.books.of("alpha") == before
-    assert room.books.changes() is None
+    room.attribution.begin_page()
+    room.venue.place(order("BTC", 1, size="1"), idempotency_key="alpha-9")
+    event = Event.model_validate(event_views.event(room.venue.account.events[-1]))
+    room.attribution.apply(event)
+    assert room.attribution.of("alpha").fills == 2
+    room.attribution.end_page(is_written=False)
+    assert room.attribution.of("alpha") == before
+    assert room.attribution.changes() is None
 
 
 def test_a_position_that_was_given_an_owner_is_booked_from_then_on() -> None:
     room = Room(more={"taker_rate": 0, "funding_rate": 0})
     held = MirrorPosition("BTC", "long", Decimal(2), Decimal(100))
-    room.desk.move("BTC", "110")
-    room.books.align({"BTC": held}, 0, T0)
-    assert [(s.strategy, s.size) for s in room.books.shares["BTC"].values()] == [(FOREIGN, 2)]
-    room.books.align({"BTC": MirrorPosition("BTC", "long", Decimal(2), Decimal(100), owner="alpha")}, 0, T0)
-    book = room.books.of("alpha")
+    room.venue.move("BTC", "110")
+    room.attribution.align({"BTC": held}, 0, T0)
+    assert [(s.strategy, s.size) for s in room.attribution.shares["BTC"].values()] == [(FOREIGN, 2)]
+    room.attribution.align({"BTC": MirrorPosition("BTC", "long", Decimal(2), Decimal(100), owner="alpha")}, 0, T0)
+    book = room.attribution.of("alpha")
     assert (book.unrealized_usd, book.day_usd) == (20, 0), "what it gained before is not this day's"
-    room.books.align({}, 0, T0)
-    assert room.books.names() == sorted(room.books.rows)
-    assert not room.books.shares
+    room.attribution.align({}, 0, T0)
+    assert room.attribution.names() == sorted(room.attribution.rows)
+    assert not room.attribution.shares
 
 
 @pytest.mark.parametrize("mixed", [False, True])
@@ -284,30 +284,30 @@ def test_an_entry_whose_owner_is_known_late_is_booked_as_if_it_had_been_known_at
     late, at_once = Room(), Room()
     for room, who in ((late, None), (at_once, "beta")):
         room.trade("alpha", usd="300", leverage=5)
-        room.desk.move("BTC", "101.37")
+        room.venue.move("BTC", "101.37")
         if mixed:
             room.trade(None, usd="70", leverage=5)
         room.trade(who, usd="213.7", leverage=5)
-    named = Event.model_validate(event_views.event(list(late.desk.account.events)[-1]))
-    assert late.books.of("beta").fills == 0
-    late.books.name([named], "beta")
-    late.journal.write_books(late.books.changes())
-    for books in (late.books, late.reread()):
+    named = Event.model_validate(event_views.event(list(late.venue.account.events)[-1]))
+    assert late.attribution.of("beta").fills == 0
+    late.attribution.name([named], "beta")
+    late.journal.write_books(late.attribution.changes())
+    for attribution in (late.attribution, late.reread()):
         for name in ("alpha", "beta", FOREIGN):
-            assert books.of(name) == at_once.books.of(name), name
+            assert attribution.of(name) == at_once.attribution.of(name), name
     late.check()
     for room in (late, at_once):
-        room.desk.move("BTC", "97")
-        room.desk.close("BTC", idempotency_key="beta-9")
+        room.venue.move("BTC", "97")
+        room.venue.close("BTC", idempotency_key="beta-9")
         room.learn()
-    assert late.books.of("beta").realized_usd == at_once.books.of("beta").realized_usd
+    assert late.attribution.of("beta").realized_usd == at_once.attribution.of("beta").realized_usd
     late.check()
 
 
 def test_a_reset_begins_the_books_anew() -> None:
     room = Room()
     room.trade("alpha", size="1")
-    room.books.align({}, 1, T0)
-    room.journal.write_books(room.books.changes())
-    assert room.books.names() == []
+    room.attribution.align({}, 1, T0)
+    room.journal.write_books(room.attribution.changes())
+    assert room.attribution.names() == []
     assert room.journal.book_rows(0) == room.journal.share_rows(0) == []

@@ -121,7 +121,7 @@ class House:
     def renew(self, name: str) -> None:
         self.renewed.append(name)
 
-    async def breathe(self) -> None:
+    async def yield_to_pass(self) -> None:
         await self.meanwhile()
 
     def change_heartbeat(self) -> None:
@@ -129,24 +129,24 @@ class House:
         self.guarded.append(self.guards())
 
     async def begin(self) -> None:
-        self.loop = Kernel(
-            port=self.venue, journal=open_journal(self.folder / "j.db", address=ADDRESS), placed=place_strategies(self.settings),  # type: ignore[arg-type]
+        self.kernel = Kernel(
+            port=self.venue, journal=open_journal(self.folder / "j.db", address=ADDRESS), specs=place_strategies(self.settings),  # type: ignore[arg-type]
             pacer=FakePacer(), settings=LoopSettings(guardians=wanted_guardians(self.settings)), run=self._call,
         )  # fmt: skip
         for px in ("99", "100"):
             self.venue.minute(BTC=px)
-        await self.loop.recover()
-        await self.loop.cycle()
+        await self.kernel.recover()
+        await self.kernel.cycle()
 
-    async def _call(self, seat: StrategyInstance, call: Callable[[], Any]) -> Any:
+    async def _call(self, instance: StrategyInstance, call: Callable[[], Any]) -> Any:
         return call()
 
     async def minute(self, **closes: str) -> None:
         self.venue.minute(**closes)
-        await self.loop.cycle()
+        await self.kernel.cycle()
 
     def state(self, name: str) -> dict[str, Any]:
-        return self.loop.journal.state_of(name)
+        return self.kernel.journal.state_of(name)
 
     def guards(self) -> list[tuple[str, Any]]:
         return sorted(
@@ -184,8 +184,8 @@ async def test_a_removed_strategy_leaves_a_word_on_its_entries_that_rest(house: 
     house.write(CONFIG + TWO.replace("idle:Idle", "rests:Rests"))
     await house.controls.reload()
     await house.minute()
-    await house.loop.cycle()
-    (oid,) = house.loop.mirror.resting_of("two")
+    await house.kernel.cycle()
+    (oid,) = house.kernel.mirror.resting_of("two")
     house.write(CONFIG)
     result = await house.controls.reload()
     assert result.applied == (f"two: stopped; entries that rest may still fill: {oid} (bot orders)",)
@@ -195,28 +195,28 @@ async def test_a_new_strategy_starts_warm_and_a_removed_one_leaves_its_position_
     house.write(CONFIG + TWO)
     result = await house.controls.reload()
     assert (result.refused, result.applied) == ((), ("two: started",))
-    seat = house.loop.desk.seats[1]
-    assert len(seat.view.closes("ETH", 5)) == 1, "the newest bar is still to be decided"
+    instance = house.kernel.strategy_host.instances[1]
+    assert len(instance.view.closes("ETH", 5)) == 1, "the newest bar is still to be decided"
     await house.minute()
-    await house.loop.cycle()
-    assert house.loop.feed.histories[seat.series[0]].last_at_ms == house.venue.clock.now_ms()
+    await house.kernel.cycle()
+    assert house.kernel.feed.histories[instance.series[0]].last_at_ms == house.venue.clock.now_ms()
     house.write(CONFIG.replace("name: one", "name: two").replace("holds:Holds", "idle:Idle").replace("[BTC]", "[ETH]"))
     result = await house.controls.reload()
     assert "one: stopped; its BTC stays with its stop" in result.applied
     assert house.state("one")["stops"] == 1
     await house.minute(BTC="101")
-    assert house.loop.mirror.positions["BTC"].owner == "one"
-    assert house.loop.mirror.is_protected("BTC")
-    assert [seat.name for seat in house.loop.desk.seats] == ["two"]
-    await house.loop.reconcile()
-    assert house.loop.books.of("one").unrealized_usd == 2, "the account still says what it is worth"
+    assert house.kernel.mirror.positions["BTC"].owner == "one"
+    assert house.kernel.mirror.is_protected("BTC")
+    assert [instance.name for instance in house.kernel.strategy_host.instances] == ["two"]
+    await house.kernel.reconcile()
+    assert house.kernel.attribution.of("one").unrealized_usd == 2, "the account still says what it is worth"
 
 
 async def test_a_strategy_that_leaves_a_market_leaves_a_word_on_what_it_has_there(house: House) -> None:
     house.write(CONFIG.replace("[BTC]", "[BTC, ETH]"))
     await house.controls.reload()
     await house.minute()
-    assert {p.owner for p in house.loop.mirror.positions.values()} == {"one"}
+    assert {p.owner for p in house.kernel.mirror.positions.values()} == {"one"}
     house.write(CONFIG)
     assert (await house.controls.reload()).applied == (
         "one: built anew",
@@ -258,7 +258,7 @@ async def test_whatever_a_file_raises_while_it_is_read_is_refused_and_ends_no_ru
     house.code("holds", HOLDS.replace("seen += 1", "seen += 1 / 0"))
     await house.controls.reload()
     await house.minute(BTC="101")
-    assert house.loop.desk.seats[0].quarantined is not None
+    assert house.kernel.strategy_host.instances[0].quarantined is not None
     monkeypatch.setattr(commands, "place", fails)
     with pytest.raises(ConfigError, match="one stays in quarantine") as caught:
         await house.controls.resume("one")
@@ -285,7 +285,7 @@ async def test_a_strategy_that_gives_a_name_of_the_base_to_something_of_its_own_
     house.write(CONFIG + TWO)
     assert (await house.controls.reload()).applied == ("two: started",)
     await house.minute(BTC="100", ETH="100")
-    await house.loop.recover()
+    await house.kernel.recover()
     await house.minute(BTC="100", ETH="100")
     assert house.state("two")["bars"] >= 2
 
@@ -307,7 +307,7 @@ async def test_a_position_that_the_config_lets_be_bare_stays_when_its_strategy_l
     house.write(waived.replace("strategies:\n", "strategies:\n" + TWO.replace("idle:Idle", "bare:Bare")))
     await house.controls.reload()
     await house.minute()
-    assert house.loop.mirror.positions["ETH"].owner == "two"
+    assert house.kernel.mirror.positions["ETH"].owner == "two"
     house.write(waived)
     result = await house.controls.reload()
     assert result.applied == ("two: stopped; its ETH stays WITHOUT A STOP: ETH",)
@@ -316,17 +316,17 @@ async def test_a_position_that_the_config_lets_be_bare_stays_when_its_strategy_l
 
 
 async def test_other_params_build_it_anew_with_its_durable_state(house: House) -> None:
-    before = house.loop.desk.seats[0]
+    before = house.kernel.strategy_host.instances[0]
     house.write(CONFIG.replace("budget_usd: 500", "budget_usd: 600, params: {usd: 300}"))
     changes = [str(change) for change in await house.controls.diff()]
     assert changes == ["~ strategies.one.budget_usd: 500 -> 600", "+ strategies.one.params.usd: 300"]
-    assert house.loop.desk.seats[0] is before, "a look changes nothing"
+    assert house.kernel.strategy_host.instances[0] is before, "a look changes nothing"
     result = await house.controls.reload()
     assert [str(change) for change in result.diff] == changes
-    seat = house.loop.desk.seats[0]
-    assert (seat.strategy.params.usd, seat.strategy.seen) == (300, 2)
+    instance = house.kernel.strategy_host.instances[0]
+    assert (instance.strategy.params.usd, instance.strategy.seen) == (300, 2)
     assert (house.state("one")["starts"], house.state("one")["stops"]) == (2, 1)
-    assert house.loop.gate.allowances["one"].budget_usd == 600
+    assert house.kernel.risk.strategy_limits["one"].budget_usd == 600
     assert len(house.venue.fills) == 1, "what it wanted on the bars of the past is not wanted again"
     assert (await house.controls.reload()).diff == ()
 
@@ -381,7 +381,7 @@ async def test_while_a_new_strategy_warms_the_others_decide_and_close_and_it_dec
 ) -> None:
     """The bars of the past that it shares with another are many; the passes go on between them."""
     await _tells(house)
-    assert "BTC" in house.loop.mirror.positions
+    assert "BTC" in house.kernel.mirror.positions
     house.code("holds", HOLDS.replace("self.seen += 1", "self.seen += 1; view.state['at'] = bar.close"))
     house.write(
         SHARED + TWO.replace("idle:Idle", "holds:Holds").replace("ETH", "BTC").replace("500}", "500, netting: allow}")
@@ -400,9 +400,9 @@ async def test_while_a_new_strategy_warms_the_others_decide_and_close_and_it_dec
     assert rooms[0] >= 5
     assert house.state("one")["bars"][-2:] == [102, 103], "bars were decided meanwhile"
     assert [fill[3] for fill in house.venue.fills[-2:]] == ["close", "open"], "the exit went, then the new one's entry"
-    two = house.loop.desk.seats[1]
+    two = house.kernel.strategy_host.instances[1]
     assert (two.strategy.seen, house.state("two")["at"]) == (7, 103), "each bar once, and only the newest was decided"
-    assert house.loop.books.of("two").fills == 1
+    assert house.kernel.attribution.of("two").fills == 1
     await house.minute(BTC="104")
     assert two.strategy.seen == 8
 
@@ -413,9 +413,9 @@ async def test_what_happens_to_a_strategy_while_it_is_built_anew_it_hears_when_i
     house.code("tells", TELLS + "# mended\n")
 
     async def stopped_out() -> None:
-        assert house.loop.desk.seats == []
+        assert house.kernel.strategy_host.instances == []
         house.venue.minute(BTC="79")
-        await house.loop.cycle()
+        await house.kernel.cycle()
 
     _in_between(house, stopped_out)
     bars = len(house.state("one")["bars"])
@@ -423,7 +423,7 @@ async def test_what_happens_to_a_strategy_while_it_is_built_anew_it_hears_when_i
     house.meanwhile = _nothing
     assert house.state("one")["fills"].count("close stop_loss") == 1
     assert [fill[2:4] for fill in house.venue.fills[-1:]] == [("short", "open")], "and it answered it"
-    await house.loop.cycle()
+    await house.kernel.cycle()
     assert house.state("one")["bars"][bars:] == [79], "the bar waited for it"
     await house.minute(BTC="90")
     assert house.state("one")["bars"][bars:] == [79, 90]
@@ -436,12 +436,12 @@ async def test_a_strategy_that_comes_back_hears_what_happens_to_its_position_whi
     await house.controls.reload()
     house.write(CONFIG.partition("  - {")[0] + TWO)
     await house.controls.reload()
-    assert house.loop.mirror.positions["BTC"].owner == "one"
+    assert house.kernel.mirror.positions["BTC"].owner == "one"
     house.write(SHARED.replace("  - {name: one", TWO + "  - {name: one"))
     _in_between(house, lambda: house.minute(BTC="79"))
     assert (await house.controls.reload()).applied == ("one: started",)
     assert house.state("one")["fills"].count("close stop_loss") == 1
-    assert (house.loop.desk.away, house.loop.desk.late) == ({}, None)
+    assert (house.kernel.strategy_host.away, house.kernel.strategy_host.late) == ({}, None)
 
 
 class Killed(BaseException):
@@ -461,12 +461,12 @@ async def test_a_run_that_is_killed_while_it_builds_a_strategy_leaves_what_it_ha
     with pytest.raises(Killed):
         await house.controls.reload()
     assert "fills" not in house.state("one")
-    kill(house.loop)
+    kill(house.kernel)
     house.meanwhile = _nothing
     for _ in range(2):
         await house.begin()
         assert house.state("one")["fills"].count("close stop_loss") == 1, "once, also by the run after that"
-        kill(house.loop)
+        kill(house.kernel)
 
 
 async def test_what_was_before_a_reset_is_told_to_nobody_after_it(house: House) -> None:
@@ -476,7 +476,7 @@ async def test_what_was_before_a_reset_is_told_to_nobody_after_it(house: House) 
 
     async def reset() -> None:
         house.venue.reset()
-        await house.loop.cycle()
+        await house.kernel.cycle()
 
     _in_between(house, lambda: house.minute(BTC="79"), reset)
     assert (await house.controls.reload()).applied == ("one: built anew",)
@@ -495,14 +495,14 @@ async def test_a_position_of_another_hand_that_comes_while_its_strategy_is_built
 
     async def by_hand() -> None:
         await house.venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(100)), key="by hand too")
-        await house.loop.cycle()
+        await house.kernel.cycle()
 
     _in_between(house, by_hand)
     assert (await house.controls.reload()).applied == ("one: built anew",)
     house.meanwhile = _nothing
-    assert not house.loop.mirror.is_protected("BTC")
-    await house.loop.cycle()
-    assert "BTC" not in house.venue.positions or house.loop.mirror.is_protected("BTC")
+    assert not house.kernel.mirror.is_protected("BTC")
+    await house.kernel.cycle()
+    assert "BTC" not in house.venue.positions or house.kernel.mirror.is_protected("BTC")
 
 
 async def test_a_bar_that_the_old_of_a_strategy_has_decided_is_not_decided_by_the_new_one(house: House) -> None:
@@ -511,13 +511,13 @@ async def test_a_bar_that_the_old_of_a_strategy_has_decided_is_not_decided_by_th
     house.write(SHARED + TWO.replace("idle:Idle", "tells:Tells").replace("usd: 500}", "usd: 900}"))
     await house.controls.reload()
     await house.minute()
-    await house.loop.cycle()
+    await house.kernel.cycle()
     house.code("tells", TELLS + "# mended\n")
     _in_between(house, lambda: house.minute(ETH="102"))
     before = house.state("two")["bars"]
     assert (await house.controls.reload()).applied == ("one: built anew", "two: built anew")
     assert house.state("two")["bars"] == [*before, 102], "by the old one, which stood then"
-    await house.loop.cycle()
+    await house.kernel.cycle()
     assert house.state("one")["bars"][-2:] == [100, 100], "its own bar waited for it"
     await house.minute(ETH="102.5")
     assert house.state("two")["bars"] == [*before, 102, 102.5]
@@ -567,28 +567,28 @@ async def test_however_bars_and_reloads_fall_no_bar_is_decided_twice_or_missing_
         ]
         house.write(head + "".join(lines))
         assert (await house.controls.reload()).refused == ()
-        assert {seat.name for seat in house.loop.desk.seats} == running.keys()
-        assert (house.loop.desk.away, house.loop.desk.late) == ({}, None)
+        assert {instance.name for instance in house.kernel.strategy_host.instances} == running.keys()
+        assert (house.kernel.strategy_host.away, house.kernel.strategy_host.late) == ({}, None)
     for _ in range(2):
-        await house.loop.cycle()
-    for seat in house.loop.desk.seats:
-        for market in seat.markets:
-            decided = house.state(seat.name)[market]
+        await house.kernel.cycle()
+    for instance in house.kernel.strategy_host.instances:
+        for market in instance.markets:
+            decided = house.state(instance.name)[market]
             assert decided == sorted(set(decided))
             assert decided[-1] == house.venue.clock.now_ms()
-            lived = [at_ms for where, at_ms in seat.strategy.lived if where == market]
+            lived = [at_ms for where, at_ms in instance.strategy.lived if where == market]
             assert {later - at_ms for at_ms, later in pairwise(lived)} <= {60_000}
 
 
 async def test_a_budget_alone_changes_without_touching_the_strategy(house: House) -> None:
-    before = house.loop.desk.seats[0]
-    house.loop.books.shares["BTC"] = {"one": Share("BTC", "one", "long", Decimal(1), Decimal(100))}
-    assert not house.loop.losses.has_limits("BTC")
+    before = house.kernel.strategy_host.instances[0]
+    house.kernel.attribution.shares["BTC"] = {"one": Share("BTC", "one", "long", Decimal(1), Decimal(100))}
+    assert not house.kernel.losses.has_limits("BTC")
     house.write(CONFIG.replace("budget_usd: 500", "budget_usd: 50, daily_loss_usd: 5"))
     assert (await house.controls.reload()).applied == ("settings: in force",)
-    assert house.loop.losses.has_limits("BTC")
-    assert house.loop.desk.seats == [before]
-    assert house.loop.gate.allowances["one"].daily_loss_usd == 5
+    assert house.kernel.losses.has_limits("BTC")
+    assert house.kernel.strategy_host.instances == [before]
+    assert house.kernel.risk.strategy_limits["one"].daily_loss_usd == 5
 
 
 async def test_changed_code_is_seen_though_the_config_is_the_same(house: House) -> None:
@@ -597,7 +597,7 @@ async def test_changed_code_is_seen_though_the_config_is_the_same(house: House) 
     assert [str(change) for change in result.diff] == [
         "~ strategies.one.use: holds:Holds (as it was) -> holds:Holds (changed code)"
     ]
-    assert house.loop.desk.seats[0].strategy.seen == 102
+    assert house.kernel.strategy_host.instances[0].strategy.seen == 102
     assert house.renewed == ["one"]
 
 
@@ -627,16 +627,16 @@ REFUSED = [
 async def test_what_cannot_be_taken_over_leaves_the_running_one_as_it_was(
     house: House, change: Callable[[House], None], says: str
 ) -> None:
-    seats, settings = list(house.loop.desk.seats), house.settings
+    instances, settings = list(house.kernel.strategy_host.instances), house.settings
     change(house)
     result = await house.controls.reload()
     assert result.applied == ()
     assert says in result.refused[0]
     assert result.refused[0].endswith("Nothing was changed.")
     assert result.code is Exit.CONFIG
-    assert (house.loop.desk.seats, house.settings, house.renewed) == (seats, settings, [])
+    assert (house.kernel.strategy_host.instances, house.settings, house.renewed) == (instances, settings, [])
     await house.minute()
-    assert house.loop.desk.seats[0].quarantined is None
+    assert house.kernel.strategy_host.instances[0].quarantined is None
 
 
 async def test_a_service_that_is_away_or_refuses_a_guardian_leaves_everything_as_it_was(house: House) -> None:
@@ -650,10 +650,13 @@ async def test_a_service_that_is_away_or_refuses_a_guardian_leaves_everything_as
         result = await house.controls.reload()
         assert result.refused, fault
         assert result.code is code
-        assert (house.guards(), [seat.name for seat in house.loop.desk.seats]) == (guards, ["one"])
-        assert house.loop.arming.fallen() == []
+        assert (house.guards(), [instance.name for instance in house.kernel.strategy_host.instances]) == (
+            guards,
+            ["one"],
+        )
+        assert house.kernel.guardians.fallen() == []
     await house.minute()
-    assert house.loop.arming.fallen() == []
+    assert house.kernel.guardians.fallen() == []
     assert (await house.controls.reload()).refused == ()
 
 
@@ -672,9 +675,9 @@ async def test_new_guardians_stand_before_the_old_ones_go(house: House) -> None:
     assert house.guards() == [("account_drawdown", 7), ("dead_man_switch", 600)]
     assert {("account_drawdown", 7), ("dead_man_switch", 600)} <= set(seen[0])
     assert [one.heartbeat_seconds for one in house.heartbeats] == [600]
-    assert house.loop.arming.fallen() == []
+    assert house.kernel.guardians.fallen() == []
     await house.minute()
-    await house.loop.reconcile()
+    await house.kernel.reconcile()
     assert house.guards() == [("account_drawdown", 7), ("dead_man_switch", 600)]
 
 
@@ -686,11 +689,11 @@ async def test_a_guardian_that_was_refused_keeps_no_entry_out_once_it_is_mended_
     await house.venue.disarm(drawdown)
     house.venue.faults = [Fault("arm", refused("invalid_input", "no such action"))]
     await house.minute()
-    assert list(house.loop.degraded) == ["guardian:config-0-account_drawdown"]
+    assert list(house.kernel.degraded) == ["guardian:config-0-account_drawdown"]
     house.write(mended)
     assert (await house.controls.reload()).refused == ()
     await house.minute()
-    assert (house.loop.degraded, house.controls.state.word) == ({}, "RUNNING")
+    assert (house.kernel.degraded, house.controls.state.word) == ({}, "RUNNING")
 
 
 async def test_guardians_that_change_places_are_neither_disarmed_nor_doubled(house: House) -> None:
@@ -711,7 +714,7 @@ async def test_a_guardian_that_could_not_be_disarmed_goes_in_the_next_pass(house
     result = await house.controls.reload()
     assert any("still stand" in line for line in result.applied)
     assert len(house.venue.guards) == 3
-    await house.loop.cycle()
+    await house.kernel.cycle()
     assert house.guards() == [("account_drawdown", 7), ("dead_man_switch", 300)]
 
 
@@ -739,13 +742,13 @@ async def test_a_refused_reload_leaves_no_guardian_that_nobody_knows(house: Hous
 
         house.venue.arm = first_only  # type: ignore[method-assign]  # the one that is taken off again below
     assert "the service" in (await house.controls.reload()).refused[0]
-    house.loop.journal.close()  # What is owed is owed after a new start too.
+    house.kernel.journal.close()  # What is owed is owed after a new start too.
     house.write(CONFIG)
     house.settings = house.reread()
     await house.begin()
     for _ in range(2):
         await house.minute()
-    assert (house.venue.guards, house.loop.arming.owes, house.loop.arming.fallen()) == (before, False, [])
+    assert (house.venue.guards, house.kernel.guardians.owes, house.kernel.guardians.fallen()) == (before, False, [])
     house.write(other)
     house.venue.__dict__.pop("arm", None)
     assert (await house.controls.reload()).refused == ()
@@ -757,9 +760,9 @@ async def test_what_a_lost_answer_has_armed_goes_in_the_next_pass(house: House) 
     house.write(CONFIG.replace("heartbeat_seconds: 300", "heartbeat_seconds: 60"))
     house.venue.faults = [Fault("arm", "lose_reply", count=2)]
     assert (await house.controls.reload()).refused
-    assert (len(house.venue.guards), house.loop.arming.owes) == (3, True)
-    await house.loop.cycle()
-    assert (house.guards(), house.loop.arming.owes) == ([("account_drawdown", 5), ("dead_man_switch", 300)], False)
+    assert (len(house.venue.guards), house.kernel.guardians.owes) == (3, True)
+    await house.kernel.cycle()
+    assert (house.guards(), house.kernel.guardians.owes) == ([("account_drawdown", 5), ("dead_man_switch", 300)], False)
 
 
 async def test_what_the_key_may_not_take_back_just_now_is_not_forgotten(house: House) -> None:
@@ -767,8 +770,8 @@ async def test_what_the_key_may_not_take_back_just_now_is_not_forgotten(house: H
     house.venue.faults = [Fault("arm", "lose_reply", count=2)]
     assert (await house.controls.reload()).refused
     house.venue.faults = [Fault("arm", refused("forbidden"))]
-    await house.loop.cycle()
-    await house.loop.reconcile()
+    await house.kernel.cycle()
+    await house.kernel.reconcile()
     assert (house.guards(), house.venue.faults[0].count) == ([("account_drawdown", 5), ("dead_man_switch", 300)], 0)
 
 
@@ -790,7 +793,7 @@ async def test_bars_that_do_not_come_refuse_a_reload_in_time_for_the_next_beat(
     house.write(CONFIG + TWO)
     result = await house.controls.reload()
     assert ("were not there within" in result.refused[0], result.code) == (True, Exit.TIMEOUT)
-    assert [seat.name for seat in house.loop.desk.seats] == ["one"]
+    assert [instance.name for instance in house.kernel.strategy_host.instances] == ["one"]
 
 
 async def test_a_reload_runs_a_strategys_code_once_off_the_loops_own_thread_and_notes_the_text_that_ran(
@@ -801,32 +804,32 @@ async def test_a_reload_runs_a_strategys_code_once_off_the_loops_own_thread_and_
     house.code("holds", code)
     assert (await house.controls.reload()).applied == ("one: built anew",)
     assert (house.folder / "strategies" / "holds.py.ran").read_text() == "x"
-    mark = fingerprints.marks_in(house.loop.journal.note(fingerprints.NOTE))[-1]
+    mark = fingerprints.marks_in(house.kernel.journal.note(fingerprints.NOTE))[-1]
     assert mark["strategies"]["one"]["source"] == sha256(code.encode()).hexdigest()[:16]
 
 
 async def test_a_switch_of_an_older_config_goes_at_the_next_start(house: House) -> None:
-    house.loop.journal.close()
+    house.kernel.journal.close()
     house.write(
         CONFIG.replace("heartbeat_seconds: 300", "heartbeat_seconds: 600").replace("guardians:", "guardians: []\n#")
     )
     house.settings = house.reread()
     await house.begin()
     assert house.guards() == [("dead_man_switch", 600)]
-    assert house.loop.arming.ids.keys() == {DEAD_MAN}
+    assert house.kernel.guardians.ids.keys() == {DEAD_MAN}
 
 
 async def test_a_switch_that_a_start_lost_the_answer_of_goes_when_it_is_no_longer_asked_for(tmp_path: Path) -> None:
     """Nobody would beat for it."""
     venue = FakeVenue()
     venue.faults = [Fault("arm", "lose_reply")]
-    loop = room(venue, path=tmp_path / "journal.db")
+    kernel = room(venue, path=tmp_path / "journal.db")
     with pytest.raises(OutcomeUnknown):
-        await loop.recover()
-    kill(loop)
+        await kernel.recover()
+    kill(kernel)
     assert venue.guards
-    loop = room(venue, path=tmp_path / "journal.db", settings=LoopSettings())
-    await loop.recover()
+    kernel = room(venue, path=tmp_path / "journal.db", settings=LoopSettings())
+    await kernel.recover()
     assert venue.guards == {}
 
 
@@ -836,7 +839,7 @@ async def test_resume_brings_a_quarantined_strategy_back_with_mended_code(house:
     assert result.applied == ("one: in quarantine, one: ZeroDivisionError: division by zero (holds.py:16)",)
     assert (result.code, result.refused) == (Exit.CONFIG, ()), "it was taken over, and is not well"
     assert house.controls.state.word == "DEGRADED"
-    assert house.loop.mirror.is_protected("BTC")
+    assert house.kernel.mirror.is_protected("BTC")
     with pytest.raises(ConfigError, match="failed again"):
         await house.controls.resume("one")
     house.code("holds", "def broken(:\n")
@@ -847,11 +850,11 @@ async def test_resume_brings_a_quarantined_strategy_back_with_mended_code(house:
     with pytest.raises(commands.CommandTimeout, match="one stays in quarantine: the service could not be asked"):
         await house.controls.resume("one")
     await house.controls.resume("one")
-    assert (house.controls.state.word, house.loop.desk.seats[0].strategy.seen) == ("RUNNING", 2)
-    newest = fingerprints.marks_in(house.loop.journal.note(fingerprints.NOTE))[-1]
+    assert (house.controls.state.word, house.kernel.strategy_host.instances[0].strategy.seen) == ("RUNNING", 2)
+    newest = fingerprints.marks_in(house.kernel.journal.note(fingerprints.NOTE))[-1]
     assert newest["strategies"]["one"]["source"] == sha256(HOLDS.encode()).hexdigest()[:16]
     await house.minute()
-    assert house.loop.desk.seats[0].strategy.seen == 3
+    assert house.kernel.strategy_host.instances[0].strategy.seen == 3
 
 
 async def test_what_a_restart_alone_takes_over_is_not_called_built_anew(
@@ -866,7 +869,7 @@ async def test_what_a_restart_alone_takes_over_is_not_called_built_anew(
     monkeypatch.syspath_prepend(str(house.folder / "site"))
     house.write(CONFIG.replace("holds:Holds", "acme_fund.good:Holds"))
     assert (await house.controls.reload()).applied[0].startswith("one: in quarantine")
-    ran = fingerprints.marks_in(house.loop.journal.note(fingerprints.NOTE))[-1]
+    ran = fingerprints.marks_in(house.kernel.journal.note(fingerprints.NOTE))[-1]
     code.write_text(HOLDS)
     for is_gone in (False, True):
         if is_gone:
@@ -877,7 +880,7 @@ async def test_what_a_restart_alone_takes_over_is_not_called_built_anew(
         assert "stop the daemon and start it again" in result.refused[0]
         with pytest.raises(ConfigError, match=r"one stays in quarantine: the code of strategy one .* has changed"):
             await house.controls.resume("one")
-    assert fingerprints.marks_in(house.loop.journal.note(fingerprints.NOTE))[-1] == ran
+    assert fingerprints.marks_in(house.kernel.journal.note(fingerprints.NOTE))[-1] == ran
     house.write(CONFIG)
     assert (await house.controls.reload()).applied == ("one: built anew",)
 
@@ -889,7 +892,7 @@ async def test_resume_reads_the_file_of_the_strategy_that_it_names_and_of_no_oth
     house.code("holds", HOLDS)
     house.code("idle", "def broken(:\n")
     await house.controls.resume("one")
-    assert [seat.quarantined for seat in house.loop.desk.seats] == [None, None]
+    assert [instance.quarantined for instance in house.kernel.strategy_host.instances] == [None, None]
 
 
 async def test_a_quarantined_strategy_stays_so_through_a_reload_of_something_else(house: House) -> None:
@@ -898,20 +901,20 @@ async def test_a_quarantined_strategy_stays_so_through_a_reload_of_something_els
     house.write(CONFIG + TWO)
     result = await house.controls.reload()
     assert (result.applied, result.code) == (("two: started",), Exit.DONE), "what failed before is not this one's"
-    assert house.loop.desk.seats[0].quarantined is not None
+    assert house.kernel.strategy_host.instances[0].quarantined is not None
     house.code("holds", HOLDS)
     assert (await house.controls.reload()).applied == ("one: built anew",)
-    assert house.loop.desk.seats[0].quarantined is None
+    assert house.kernel.strategy_host.instances[0].quarantined is None
 
 
 async def test_resume_for_all_is_the_word_of_a_person_on_another_writer_and_on_nothing_else(house: House) -> None:
-    house.loop.health.degrade("market:ETH", "gone")
-    house.loop.health.degrade("foreign_writer", "somebody")
+    house.kernel.health.degrade("market:ETH", "gone")
+    house.kernel.health.degrade("foreign_writer", "somebody")
     assert house.controls.state.word == "DEGRADED"
     assert await house.controls.resume("one") == ()
-    assert set(house.loop.degraded) == {"market:ETH", "foreign_writer"}
+    assert set(house.kernel.degraded) == {"market:ETH", "foreign_writer"}
     assert await house.controls.resume() == ("somebody",)
-    assert set(house.loop.degraded) == {"market:ETH"}
+    assert set(house.kernel.degraded) == {"market:ETH"}
     assert house.controls.state.word == "DEGRADED"
 
 

@@ -265,18 +265,18 @@ def test_the_peer_of_a_socket_pair_is_this_user() -> None:
 
 
 async def test_errands_are_done_in_turn_between_passes_and_answered() -> None:
-    errands, done, rung = Mailbox(), [], []
-    errands.ring = lambda: rung.append(1)
+    mailbox, done, rung = Mailbox(), [], []
+    mailbox.ring = lambda: rung.append(1)
 
     async def work(n: int) -> int:
         done.append(n)
         return n * 10
 
-    asked = [asyncio.create_task(errands.ask(lambda n=n: work(n))) for n in range(3)]
+    asked = [asyncio.create_task(mailbox.ask(lambda n=n: work(n))) for n in range(3)]
     await asyncio.sleep(0)
     assert (done, len(rung)) == ([], 3), "nothing is done before a pass has ended"
     for n in range(3):
-        await errands.do_next()
+        await mailbox.do_next()
         assert (done[-1], len(done)) == (n, n + 1), "each may wait for the service, and a pass comes between"
     assert len(rung) == 5, "which begins at once while others wait"
     assert await asyncio.gather(*asked) == [0, 10, 20]
@@ -284,28 +284,28 @@ async def test_errands_are_done_in_turn_between_passes_and_answered() -> None:
 
 
 async def test_an_errand_whose_asker_has_gone_is_not_done() -> None:
-    errands, done = Mailbox(), []
+    mailbox, done = Mailbox(), []
 
     async def work() -> None:
         done.append(1)
 
-    asked = asyncio.create_task(errands.ask(work))
+    asked = asyncio.create_task(mailbox.ask(work))
     await asyncio.sleep(0)
     asked.cancel()
     await asyncio.gather(asked, return_exceptions=True)
-    await errands.do_next()
+    await mailbox.do_next()
     assert done == []
-    asked, behind = (asyncio.create_task(errands.ask(work)) for _ in range(2))
+    asked, behind = (asyncio.create_task(mailbox.ask(work)) for _ in range(2))
     await asyncio.sleep(0)
     asked.cancel()
     await asyncio.gather(asked, return_exceptions=True)
-    await errands.do_next()
+    await mailbox.do_next()
     assert done == [1], "and takes no turn of another"
     await behind
 
 
 async def test_a_no_goes_to_the_asker_and_a_bad_journal_ends_the_run_too() -> None:
-    errands = Mailbox()
+    mailbox = Mailbox()
 
     async def refused() -> None:
         raise BotError("no")
@@ -313,11 +313,11 @@ async def test_a_no_goes_to_the_asker_and_a_bad_journal_ends_the_run_too() -> No
     async def broken() -> None:
         raise JournalError("disk")
 
-    first, second = asyncio.create_task(errands.ask(refused)), asyncio.create_task(errands.ask(broken))
+    first, second = asyncio.create_task(mailbox.ask(refused)), asyncio.create_task(mailbox.ask(broken))
     await asyncio.sleep(0)
-    await errands.do_next()
+    await mailbox.do_next()
     with pytest.raises(JournalError):
-        await errands.do_next()
+        await mailbox.do_next()
     with pytest.raises(BotError, match="no"):
         await first
     with pytest.raises(JournalError):
@@ -325,36 +325,36 @@ async def test_a_no_goes_to_the_asker_and_a_bad_journal_ends_the_run_too() -> No
 
 
 async def test_what_is_urgent_is_done_in_the_midst_of_another_errand_and_overtakes_none() -> None:
-    errands, done = Mailbox(), list[str]()
+    mailbox, done = Mailbox(), list[str]()
 
     async def long() -> None:
-        await errands.do_urgent()
+        await mailbox.do_urgent()
         done.append("long")
 
     async def work(name: str) -> None:
         done.append(name)
 
-    asked = [asyncio.create_task(errands.ask(long))]
+    asked = [asyncio.create_task(mailbox.ask(long))]
     for name, is_urgent in (("pause", True), ("resume", False), ("pause again", True)):
-        asked.append(asyncio.create_task(errands.ask(partial(work, name), is_urgent=is_urgent)))
+        asked.append(asyncio.create_task(mailbox.ask(partial(work, name), is_urgent=is_urgent)))
     await asyncio.sleep(0)
     for _ in range(3):
-        await errands.do_next()
+        await mailbox.do_next()
     await asyncio.gather(*asked)
     assert done == ["pause", "long", "resume", "pause again"]
 
 
 async def test_errands_have_an_end() -> None:
-    errands = Mailbox()
+    mailbox = Mailbox()
 
     async def work() -> None:
         return None
 
-    asked = [asyncio.create_task(errands.ask(work)) for _ in range(ERRANDS_MAX)]
+    asked = [asyncio.create_task(mailbox.ask(work)) for _ in range(ERRANDS_MAX)]
     await asyncio.sleep(0)
     with pytest.raises(Problem, match="ask again"):
-        await errands.ask(work)
-    errands.give_up()
+        await mailbox.ask(work)
+    mailbox.give_up()
     for one in asked:
         with pytest.raises(Problem, match="stopping"):
             await one

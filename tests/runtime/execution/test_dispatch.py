@@ -13,7 +13,7 @@ from bot.errors import AccessLost, OutcomeUnknown
 from bot.runtime.alerts.health import ORDERS
 from bot.runtime.bar_feed import Closed
 from bot.runtime.control_plane.status import state_of
-from bot.runtime.execution.dispatch import ABREAST, entries_max, next_wave, one_by_one, side_by_side
+from bot.runtime.execution.dispatch import ABREAST, entries_max, next_batch, one_by_one, side_by_side
 from bot.runtime.execution.execution_engine import SLOW_MS
 from bot.runtime.execution.order_sender import UNSETTLED_MS
 from bot.runtime.journal.opening import open_journal
@@ -22,9 +22,9 @@ from bot.runtime.model.intents import Intent
 from bot.runtime.shutdown import wind_down
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy import Bar, Bracket, Close, Open, View
-from bot.strategy import Intent as Wish
+from bot.strategy import Intent as Signal
 from tests.fakes import ADDRESS, FakePacer, FakeVenue
-from tests.runtime.builders import DEAD_MAN_60, Scripted, allowance, replied
+from tests.runtime.builders import DEAD_MAN_60, Scripted, limits, replied
 from tests.runtime.journal.test_journal import intent
 
 MARKETS = ("BTC", "ETH", "SOL")
@@ -42,7 +42,7 @@ def wanted(*words: str) -> list[Intent]:
 def waves(*words: str) -> list[list[str]]:
     waiting, found = wanted(*words), []
     while waiting:
-        wave = next_wave(waiting)
+        wave = next_batch(waiting)
         assert wave
         found.append([f"{one.strategy} {one.market} {one.action}" for one in wave])
         waiting = [one for one in waiting if one not in wave]
@@ -65,30 +65,30 @@ def test_a_strategys_own_order_in_a_market_stands() -> None:
         ["a BTC close"], ["a BTC open", "b ETH open"], ["b ETH close"],
     ]  # fmt: skip
     close, entry = wanted("a BTC close", "a BTC open")
-    assert next_wave([entry], in_flight=[close]) == [], "it waits for the reply to its close"
-    assert next_wave([entry], in_flight=[close], slow=[close.id]) == [], "however long that takes"
+    assert next_batch([entry], in_flight=[close]) == [], "it waits for the reply to its close"
+    assert next_batch([entry], in_flight=[close], slow=[close.id]) == [], "however long that takes"
 
 
 def test_what_is_in_flight_holds_up_its_own_market_and_an_exit_every_entry_until_it_is_slow() -> None:
     slow, *entries = wanted("a BTC open", "b BTC open", "c ETH open", "d SOL close")
     close = entries.pop()
-    assert [one.market for one in next_wave(entries, in_flight=[slow])] == ["ETH"]
-    assert next_wave([*entries, close], in_flight=[slow]) == [close]
-    assert next_wave(entries, in_flight=[close]) == []
-    assert next_wave(entries, in_flight=[close], slow=[close.id]) == entries, "other markets go on"
+    assert [one.market for one in next_batch(entries, in_flight=[slow])] == ["ETH"]
+    assert next_batch([*entries, close], in_flight=[slow]) == [close]
+    assert next_batch(entries, in_flight=[close]) == []
+    assert next_batch(entries, in_flight=[close], slow=[close.id]) == entries, "other markets go on"
     exit_there = wanted("e BTC close")
-    assert [one.market for one in next_wave(entries, in_flight=exit_there, slow=[exit_there[0].id])] == ["ETH"]
+    assert [one.market for one in next_batch(entries, in_flight=exit_there, slow=[exit_there[0].id])] == ["ETH"]
 
 
 def test_what_is_in_flight_is_bounded_and_entries_leave_room_for_exits() -> None:
     exits = wanted(*(f"s{n} BTC close" for n in range(ABREAST + 3)))
     entries = wanted(*(f"s M{n} open" for n in range(ABREAST + 3)))
-    assert next_wave(exits) == exits[:ABREAST]
-    assert next_wave(exits[ABREAST:], in_flight=exits[:ABREAST]) == []
-    assert next_wave(entries) == entries[: entries_max(ABREAST)]
+    assert next_batch(exits) == exits[:ABREAST]
+    assert next_batch(exits[ABREAST:], in_flight=exits[:ABREAST]) == []
+    assert next_batch(entries) == entries[: entries_max(ABREAST)]
     hung = entries[: entries_max(ABREAST)]
-    assert next_wave(entries[len(hung) :], in_flight=hung) == []
-    assert next_wave(exits, in_flight=hung) == exits[: ABREAST - len(hung)], "also when no entry gets a reply"
+    assert next_batch(entries[len(hung) :], in_flight=hung) == []
+    assert next_batch(exits, in_flight=hung) == exits[: ABREAST - len(hung)], "also when no entry gets a reply"
 
 
 def test_bars_are_decided_together_when_they_are_of_one_instant_and_nobody_hears_two_of_them() -> None:
@@ -139,20 +139,20 @@ def three(path: Path, script: Any, kind: type[Busy] = Busy) -> tuple[Kernel, Bus
     venue = kind(MARKETS)
     venue.path = path
     strategies = [Scripted(script, name=f"s-{coin.lower()}", markets=(coin,)) for coin in MARKETS]
-    placed = [StrategySpec(one, "1m", allowance(one.name, one.markets, path="direct")) for one in strategies]
+    specs = [StrategySpec(one, "1m", limits(one.name, one.markets, path="direct")) for one in strategies]
     journal: Any = open_journal(path, address=ADDRESS)
-    loop = Kernel(
-        port=venue, journal=journal, placed=placed, pacer=FakePacer(), settings=Settings(guardians=(DEAD_MAN_60,)), abreast=ABREAST
+    kernel = Kernel(
+        port=venue, journal=journal, specs=specs, pacer=FakePacer(), settings=Settings(guardians=(DEAD_MAN_60,)), abreast=ABREAST
     )  # fmt: skip
-    return loop, venue
+    return kernel, venue
 
 
-def once(view: View, bar: Bar) -> Iterable[Wish]:
+def once(view: View, bar: Bar) -> Iterable[Signal]:
     if not view.position(bar.market):
         yield Open(bar.market, "long", usd=100, bracket=Bracket(stop_pct=5))
 
 
-def in_turn(view: View, bar: Bar) -> Iterable[Wish]:
+def in_turn(view: View, bar: Bar) -> Iterable[Signal]:
     yield (
         Close(bar.market)
         if view.position(bar.market)
@@ -160,40 +160,40 @@ def in_turn(view: View, bar: Bar) -> Iterable[Wish]:
     )
 
 
-async def minute(loop: Kernel, venue: Busy) -> None:
+async def minute(kernel: Kernel, venue: Busy) -> None:
     venue.minute(BTC="100", ETH="100", SOL="100")
-    await loop.cycle()
-    await replied(loop)
+    await kernel.cycle()
+    await replied(kernel)
 
 
 async def test_orders_of_several_markets_are_under_way_at_once_and_each_once(tmp_path: Path) -> None:
-    loop, venue = three(tmp_path / "journal.db", in_turn)
-    await loop.recover()
-    loop.mirror.keys_proven = True
+    kernel, venue = three(tmp_path / "journal.db", in_turn)
+    await kernel.recover()
+    kernel.mirror.keys_proven = True
     for _ in range(4):
-        await minute(loop, venue)
+        await minute(kernel, venue)
     assert venue.most == len(MARKETS)
-    rows = loop.journal.db.conn.execute(
+    rows = kernel.journal.db.conn.execute(
         "SELECT state, attempts, count(*) FROM intents GROUP BY state, attempts"
     ).fetchall()
     assert rows == [("accepted", 1, 12)]
     assert venue.positions == {}
-    assert not loop.live or all(one.state == "accepted" for one in loop.live.values())
+    assert not kernel.live or all(one.state == "accepted" for one in kernel.live.values())
 
 
 async def test_a_reply_that_is_lost_is_settled_with_its_own_key_and_holds_up_no_other(tmp_path: Path) -> None:
-    loop, venue = three(tmp_path / "journal.db", once)
-    await loop.recover()
-    loop.mirror.keys_proven = True
+    kernel, venue = three(tmp_path / "journal.db", once)
+    await kernel.recover()
+    kernel.mirror.keys_proven = True
     venue.lost = {"ETH"}
-    await minute(loop, venue)
-    await minute(loop, venue)
-    rows = loop.journal.db.conn.execute("SELECT market, state FROM intents ORDER BY market").fetchall()
+    await minute(kernel, venue)
+    await minute(kernel, venue)
+    rows = kernel.journal.db.conn.execute("SELECT market, state FROM intents ORDER BY market").fetchall()
     assert rows == [(coin, "accepted") for coin in MARKETS]
     assert {coin: one.size for coin, one in venue.positions.items()} == dict.fromkeys(MARKETS, 1), "nothing twice"
 
 
-def turns(view: View, bar: Bar) -> Iterable[Wish]:
+def turns(view: View, bar: Bar) -> Iterable[Signal]:
     """A reversal of what is held, else the first entry."""
     if view.position(bar.market):
         yield Close(bar.market)
@@ -203,10 +203,10 @@ def turns(view: View, bar: Bar) -> Iterable[Wish]:
 
 
 async def test_a_reset_between_a_close_and_its_entry_ends_what_waits(tmp_path: Path) -> None:
-    loop, venue = three(tmp_path / "journal.db", turns)
-    await loop.recover()
-    loop.mirror.keys_proven = True
-    await minute(loop, venue)
+    kernel, venue = three(tmp_path / "journal.db", turns)
+    await kernel.recover()
+    kernel.mirror.keys_proven = True
+    await minute(kernel, venue)
     events = venue.events
 
     async def wiped(*given: Any, **named: Any) -> Any:
@@ -215,8 +215,8 @@ async def test_a_reset_between_a_close_and_its_entry_ends_what_waits(tmp_path: P
         return await events(*given, **named)
 
     venue.events = wiped  # type: ignore[method-assign]  # of this one venue, for this one test
-    await minute(loop, venue)
-    rows = loop.journal.db.conn.execute("SELECT market, state FROM intents WHERE ordinal=1").fetchall()
+    await minute(kernel, venue)
+    rows = kernel.journal.db.conn.execute("SELECT market, state FROM intents WHERE ordinal=1").fetchall()
     assert [row[1] for row in rows] == ["void"] * len(MARKETS), "wanted of an account that is no more"
     assert venue.epoch == 1
 
@@ -247,162 +247,162 @@ class Slow(Busy):
 
 
 async def slowly(path: Path, script: Any, *, forgets: bool = False) -> tuple[Kernel, Slow]:
-    loop, venue = three(path, script, Slow)
+    kernel, venue = three(path, script, Slow)
     assert isinstance(venue, Slow)
     venue.free, venue.arrived, venue.forgets = asyncio.Event(), [], forgets
-    await loop.recover()
-    loop.mirror.keys_proven = True
-    return loop, venue
+    await kernel.recover()
+    kernel.mirror.keys_proven = True
+    return kernel, venue
 
 
-async def tick(loop: Kernel, venue: FakeVenue, passes: int = 6) -> None:
+async def tick(kernel: Kernel, venue: FakeVenue, passes: int = 6) -> None:
     """A minute, and the passes that the replies to it ask for."""
     venue.minute(BTC="100", ETH="100", SOL="100")
     for _ in range(passes):
-        await loop.cycle()
+        await kernel.cycle()
         for _ in range(100):
             await asyncio.sleep(0)
 
 
-def slow_by_now(loop: Kernel) -> None:
-    assert isinstance(loop.pacer, FakePacer)
-    loop.pacer.now_ms += SLOW_MS
+def slow_by_now(kernel: Kernel) -> None:
+    assert isinstance(kernel.pacer, FakePacer)
+    kernel.pacer.now_ms += SLOW_MS
 
 
-def states(loop: Kernel) -> list[Any]:
-    return loop.journal.db.conn.execute("SELECT market, action, state FROM intents ORDER BY market, seq").fetchall()
+def states(kernel: Kernel) -> list[Any]:
+    return kernel.journal.db.conn.execute("SELECT market, action, state FROM intents ORDER BY market, seq").fetchall()
 
 
 async def test_a_pass_waits_for_no_reply_and_the_other_markets_go_on(tmp_path: Path) -> None:
-    loop, venue = await slowly(tmp_path / "journal.db", in_turn, forgets=True)
+    kernel, venue = await slowly(tmp_path / "journal.db", in_turn, forgets=True)
     for _ in range(4):
-        await tick(loop, venue)
-        slow_by_now(loop)
+        await tick(kernel, venue)
+        slow_by_now(kernel)
     assert venue.arrived.count("open BTC") == 1, "nothing else leaves there meanwhile"
     for coin in ("ETH", "SOL"):
         assert (venue.arrived.count(f"open {coin}"), venue.arrived.count(f"close {coin}")) == (2, 2)
     venue.free.set()
-    await tick(loop, venue)
-    assert states(loop)[0] == ("BTC", "open", "expired"), "it reached the service when it was no longer wanted"
-    await tick(loop, venue)
+    await tick(kernel, venue)
+    assert states(kernel)[0] == ("BTC", "open", "expired"), "it reached the service when it was no longer wanted"
+    await tick(kernel, venue)
     assert venue.arrived.count("open BTC") == 2, "the market goes on"
 
 
 async def test_an_exit_without_a_reply_holds_up_no_entry_of_another_market(tmp_path: Path) -> None:
-    loop, venue = await slowly(tmp_path / "journal.db", in_turn)
+    kernel, venue = await slowly(tmp_path / "journal.db", in_turn)
     venue.free.set()
-    await tick(loop, venue)
+    await tick(kernel, venue)
     venue.free.clear()
     for _ in range(3):
-        await tick(loop, venue)
-        slow_by_now(loop)
+        await tick(kernel, venue)
+        slow_by_now(kernel)
     assert venue.arrived.count("open ETH") == venue.arrived.count("open SOL") == 2
     venue.free.set()
 
 
 async def test_what_follows_in_a_market_waits_for_the_reply_and_goes_on_with_what_it_tells(tmp_path: Path) -> None:
     """A reversal: the entry leaves once, when the close has its reply, and the bar after it sees the new position."""
-    loop, venue = await slowly(tmp_path / "journal.db", turns)
+    kernel, venue = await slowly(tmp_path / "journal.db", turns)
     venue.free.set()
-    await tick(loop, venue)
-    await tick(loop, venue)
+    await tick(kernel, venue)
+    await tick(kernel, venue)
     assert [one for one in venue.arrived if one.endswith("BTC")] == ["open BTC", "close BTC", "open BTC"]
     assert venue.positions["BTC"].side == "short"
 
 
 async def test_an_order_that_the_events_tell_of_needs_no_reply(tmp_path: Path) -> None:
     """The reply is lost on its way: the market goes on, and when it comes after all nothing is done twice."""
-    loop, venue = await slowly(tmp_path / "journal.db", in_turn)
-    await tick(loop, venue)
-    assert states(loop)[0] == ("BTC", "open", "accepted")
-    assert len(loop.in_flight) == 1
-    await tick(loop, venue)
+    kernel, venue = await slowly(tmp_path / "journal.db", in_turn)
+    await tick(kernel, venue)
+    assert states(kernel)[0] == ("BTC", "open", "accepted")
+    assert len(kernel.in_flight) == 1
+    await tick(kernel, venue)
     assert venue.arrived.count("close BTC") == 1
     venue.free.set()
-    await tick(loop, venue)
-    assert not loop.in_flight
-    rows = loop.journal.db.conn.execute("SELECT attempts, count(*) FROM intents GROUP BY attempts").fetchall()
+    await tick(kernel, venue)
+    assert not kernel.in_flight
+    rows = kernel.journal.db.conn.execute("SELECT attempts, count(*) FROM intents GROUP BY attempts").fetchall()
     assert [row[0] for row in rows] == [1], "each was sent once"
 
 
 async def test_a_reply_of_an_account_that_was_reset_meanwhile_changes_nothing(tmp_path: Path) -> None:
-    loop, venue = await slowly(tmp_path / "journal.db", once, forgets=True)
-    await tick(loop, venue)
+    kernel, venue = await slowly(tmp_path / "journal.db", once, forgets=True)
+    await tick(kernel, venue)
     venue.reset()
-    await tick(loop, venue, passes=1)
-    assert ("BTC", "open", "void") in states(loop)
+    await tick(kernel, venue, passes=1)
+    assert ("BTC", "open", "void") in states(kernel)
     venue.free.set()
-    await tick(loop, venue)
-    assert not loop.in_flight
+    await tick(kernel, venue)
+    assert not kernel.in_flight
 
 
 async def test_orders_without_an_outcome_degrade_the_run_until_they_have_one(tmp_path: Path) -> None:
-    loop, venue = await slowly(tmp_path / "journal.db", once, forgets=True)
-    await tick(loop, venue)
-    assert state_of(loop).word == "RUNNING"
-    assert isinstance(loop.pacer, FakePacer)
-    loop.pacer.now_ms += UNSETTLED_MS
-    await tick(loop, venue)
-    assert state_of(loop) == (
+    kernel, venue = await slowly(tmp_path / "journal.db", once, forgets=True)
+    await tick(kernel, venue)
+    assert state_of(kernel).word == "RUNNING"
+    assert isinstance(kernel.pacer, FakePacer)
+    kernel.pacer.now_ms += UNSETTLED_MS
+    await tick(kernel, venue)
+    assert state_of(kernel) == (
         "DEGRADED",
         "the service does not say what became of an order in BTC (no reply yet)",
     )
-    assert loop.health.markets_of(ORDERS) == ["BTC"]
-    assert loop.health.no_entry("ETH") is None, "other markets open"
+    assert kernel.health.markets_of(ORDERS) == ["BTC"]
+    assert kernel.health.no_entry("ETH") is None, "other markets open"
     venue.free.set()
-    await tick(loop, venue)
-    assert (state_of(loop).word, loop.health.markets_of(ORDERS)) == ("RUNNING", [])
+    await tick(kernel, venue)
+    assert (state_of(kernel).word, kernel.health.markets_of(ORDERS)) == ("RUNNING", [])
 
 
 async def test_a_run_that_is_cut_has_written_what_is_known_and_its_next_life_sends_the_rest_with_the_same_key(
     tmp_path: Path,
 ) -> None:
-    loop, venue = await slowly(tmp_path / "journal.db", once, forgets=True)
-    loop.in_flight.abreast = 2
-    await tick(loop, venue)
-    await loop.cancel_in_flight()
-    assert [row[2] for row in states(loop)] == ["sending", "accepted", "accepted"]
-    assert (venue.under_way, len(loop.in_flight)) == (0, 0)
+    kernel, venue = await slowly(tmp_path / "journal.db", once, forgets=True)
+    kernel.in_flight.abreast = 2
+    await tick(kernel, venue)
+    await kernel.cancel_in_flight()
+    assert [row[2] for row in states(kernel)] == ["sending", "accepted", "accepted"]
+    assert (venue.under_way, len(kernel.in_flight)) == (0, 0)
     venue.free.set()
-    loop.execution.reload_live()
-    await tick(loop, venue)
-    assert [row[2] for row in states(loop)] == ["accepted"] * 3
+    kernel.execution.reload_live()
+    await tick(kernel, venue)
+    assert [row[2] for row in states(kernel)] == ["accepted"] * 3
     assert {coin: one.size for coin, one in venue.positions.items()} == dict.fromkeys(MARKETS, 1), "nothing twice"
 
 
 async def test_the_end_of_a_run_waits_for_replies_and_not_for_one_that_never_comes(tmp_path: Path) -> None:
-    loop, venue = await slowly(tmp_path / "journal.db", once, forgets=True)
+    kernel, venue = await slowly(tmp_path / "journal.db", once, forgets=True)
     venue.minute(BTC="100", ETH="100", SOL="100")
-    await loop.cycle()
+    await kernel.cycle()
     async with asyncio.timeout(10):
-        left = await wind_down(loop, "leave")
-    assert [row[2] for row in states(loop)] == ["sending", "accepted", "accepted"]
+        left = await wind_down(kernel, "leave")
+    assert [row[2] for row in states(kernel)] == ["sending", "accepted", "accepted"]
     assert any("an entry in BTC is in doubt" in one for one in left.why)
-    await loop.cancel_in_flight()
+    await kernel.cancel_in_flight()
 
 
 async def test_an_exit_that_had_no_place_leaves_at_the_next_reply(tmp_path: Path) -> None:
-    loop, venue = await slowly(tmp_path / "journal.db", in_turn)
+    kernel, venue = await slowly(tmp_path / "journal.db", in_turn)
     venue.free.set()
-    await tick(loop, venue)
-    loop.in_flight.abreast, venue.arrived = 2, []
+    await tick(kernel, venue)
+    kernel.in_flight.abreast, venue.arrived = 2, []
     venue.minute(BTC="100", ETH="100", SOL="100")
-    await loop.cycle()
-    assert [row[2] for row in states(loop) if row[1] == "close"] == ["sending", "sending", "opened"], "the bound"
-    await replied(loop)
+    await kernel.cycle()
+    assert [row[2] for row in states(kernel) if row[1] == "close"] == ["sending", "sending", "opened"], "the bound"
+    await replied(kernel)
     assert venue.arrived == ["close BTC", "close ETH", "close SOL"]
     assert venue.positions == {}
 
 
 async def test_what_ends_the_run_leaves_the_others_written(tmp_path: Path) -> None:
-    loop, venue = three(tmp_path / "journal.db", once)
-    await loop.recover()
-    loop.mirror.keys_proven = True
+    kernel, venue = three(tmp_path / "journal.db", once)
+    await kernel.recover()
+    kernel.mirror.keys_proven = True
     venue.refuses_key = True
     with pytest.raises(AccessLost):
-        await minute(loop, venue)
-    await loop.cancel_in_flight()
-    assert {one.state for one in loop.journal.intents.live()} == {"sending"}
+        await minute(kernel, venue)
+    await kernel.cancel_in_flight()
+    assert {one.state for one in kernel.journal.intents.live()} == {"sending"}
     again = open_journal(tmp_path / "journal.db", address=ADDRESS)
     assert len(again.intents.live()) == len(MARKETS), "the next start goes on with the same keys"
     again.db.close()
@@ -417,21 +417,21 @@ async def test_at_the_end_every_close_leaves_before_a_strategy_is_told_of_the_fi
             await asyncio.Event().wait()  # A hook that takes its time, and the end of a run has none.
         return call()
 
-    def enters(view: View, bar: Bar) -> Iterable[Wish]:
+    def enters(view: View, bar: Bar) -> Iterable[Signal]:
         if view.position(bar.market) is None:
             yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=5))
 
     one = Scripted(enters, markets=("BTC", "ETH"))
-    loop = Kernel(
-        port=venue, journal=open_journal(None, address=ADDRESS), placed=[StrategySpec(one, "1m", allowance(one.name, one.markets))],
+    kernel = Kernel(
+        port=venue, journal=open_journal(None, address=ADDRESS), specs=[StrategySpec(one, "1m", limits(one.name, one.markets))],
         pacer=FakePacer(), settings=Settings(guardians=(DEAD_MAN_60,)), run=run, abreast=ABREAST,
     )  # fmt: skip
-    await loop.recover()
-    await loop.cycle()
-    await replied(loop)
+    await kernel.recover()
+    await kernel.cycle()
+    await replied(kernel)
     assert set(venue.positions) == {"BTC", "ETH"}
     is_ending = True
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.1):
-            await wind_down(loop, "flatten")
+            await wind_down(kernel, "flatten")
     assert not venue.positions

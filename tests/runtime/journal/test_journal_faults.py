@@ -301,18 +301,18 @@ def test_a_file_that_nobody_may_look_at_just_now_was_not_taken_away(
 async def test_a_pass_writes_the_journal_anew_when_somebody_has_removed_it(path: Path) -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
-    loop = room(venue, trader, path=path)
-    await loop.recover()
-    await loop.cycle()
-    before = loop.journal.events.cursor
+    kernel = room(venue, trader, path=path)
+    await kernel.recover()
+    await kernel.cycle()
+    before = kernel.journal.events.cursor
     removed(path)
-    later(loop, 60_000)
-    await minutes(loop, venue, "100")
-    assert loop.degraded == {}
-    assert loop.health.counts["daemon.degraded"] == loop.health.counts["daemon.recovered"] == 1
+    later(kernel, 60_000)
+    await minutes(kernel, venue, "100")
+    assert kernel.degraded == {}
+    assert kernel.health.counts["daemon.degraded"] == kernel.health.counts["daemon.recovered"] == 1
     again = open_journal(path, address=ADDRESS)
     assert before is not None
-    assert again.events.cursor == loop.journal.events.cursor
+    assert again.events.cursor == kernel.journal.events.cursor
     assert [one["state"] for one in again.db["intents"].rows] == ["accepted"]
 
 
@@ -381,30 +381,30 @@ async def test_under_a_fault_exits_go_entries_do_not_and_passes_end(
 ) -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
-    loop = room(venue, trader, path=path)
+    kernel = room(venue, trader, path=path)
     passed: list[int | None] = []
-    loop.passed = passed.append
-    await loop.recover()
-    await loop.cycle()
+    kernel.passed = passed.append
+    await kernel.recover()
+    await kernel.cycle()
     assert "BTC" in venue.positions
     lock = other()
-    await minutes(loop, venue, "101")
+    await minutes(kernel, venue, "101")
     assert venue.positions == {}, "the strategy's exit went"
-    assert state_of(loop).word == "DEGRADED"
-    assert "journal" in loop.degraded
-    await minutes(loop, venue, "102")
+    assert state_of(kernel).word == "DEGRADED"
+    assert "journal" in kernel.degraded
+    await minutes(kernel, venue, "102")
     assert venue.positions == {}, "and nothing was opened"
-    assert "journal_fault" in [row[6] for row in loop.journal._pending.refusals] + [
-        row["code"] for row in loop.journal.db["refusals"].rows
+    assert "journal_fault" in [row[6] for row in kernel.journal._pending.refusals] + [
+        row["code"] for row in kernel.journal.db["refusals"].rows
     ]
     assert len(passed) == 3, "each pass ended, so that the heartbeat goes on"
     lock.rollback()
-    later(loop, 60_000)
-    await minutes(loop, venue, "102", "102")
-    assert state_of(loop).word == "RUNNING"
+    later(kernel, 60_000)
+    await minutes(kernel, venue, "102", "102")
+    assert state_of(kernel).word == "RUNNING"
     assert "BTC" in venue.positions
     assert [row["state"] for row in open_journal(path, address=ADDRESS).db["intents"].rows] == ["accepted"] * 3
-    assert loop.health.counts["daemon.degraded"] == loop.health.counts["daemon.recovered"] == 1
+    assert kernel.health.counts["daemon.degraded"] == kernel.health.counts["daemon.recovered"] == 1
 
 
 async def test_an_entry_whose_own_write_fails_does_not_leave(tmp_path: Path) -> None:
@@ -414,24 +414,24 @@ async def test_an_entry_whose_own_write_fails_does_not_leave(tmp_path: Path) -> 
         path = tmp_path / f"{at}.db"
         venue = FakeVenue()
         venue.minute(BTC="100")
-        loop = room(venue, trader, path=path)
-        await loop.recover()
-        failing(loop.journal, at=at)
-        loop._mend_at_ms = 1 << 60  # The file would be whole again at the end of the pass.
+        kernel = room(venue, trader, path=path)
+        await kernel.recover()
+        failing(kernel.journal, at=at)
+        kernel._mend_at_ms = 1 << 60  # The file would be whole again at the end of the pass.
         venue.calls.clear()
-        await loop.cycle()
-        if loop.journal.fault is None:
+        await kernel.cycle()
+        if kernel.journal.fault is None:
             assert left[0] is False
             assert left[-1] is True
             return  # Every statement of the pass has failed once.
-        no = loop.entries_stopped(loop.now_ms())
+        no = kernel.entries_stopped(kernel.now_ms())
         assert no is not None
         assert no.code == "journal_fault"
         with closing(sqlite3.connect(path)) as db:
             states = [row[0] for row in db.execute("SELECT state FROM intents")]
         left.append("confirm" in venue.calls)
         assert left[-1] <= (states in (["sending"], ["accepted"])), f"statement {at}: {states}"
-        kill(loop)
+        kill(kernel)
     raise AssertionError("a pass has fewer statements")
 
 
@@ -439,15 +439,15 @@ async def test_a_position_that_loses_its_stop_under_a_fault_is_covered_all_the_s
     path: Path, other: Callable[[], sqlite3.Connection]
 ) -> None:
     venue = FakeVenue()
-    loop = await opened(venue, path=path)
+    kernel = await opened(venue, path=path)
     other()
     await venue.cancel(stop_of(venue))
-    await loop.cycle()
-    assert loop.journal.fault is not None
+    await kernel.cycle()
+    assert kernel.journal.fault is not None
     assert trailing(venue) == [("BTC", 2.0)]
     venue.faults = [Fault("arm", refused("invalid_input"), 9)]
     await venue.disarm(next(g.id for g in venue.guards.values() if g.type == "trailing_stop"))
-    await loop.cycle()
+    await kernel.cycle()
     assert venue.positions == {}, "refused a stop, it was closed"
 
 
@@ -462,13 +462,13 @@ async def test_an_exit_sent_under_a_fault_is_not_doubled_by_a_crash(
 
     venue = FakeVenue()
     venue.minute(BTC="100")
-    loop = room(venue, half, path=path)
-    await loop.recover()
-    await loop.cycle()
+    kernel = room(venue, half, path=path)
+    await kernel.recover()
+    await kernel.cycle()
     lock = other()
-    await minutes(loop, venue, "101")
+    await minutes(kernel, venue, "101")
     assert str(venue.positions["BTC"].size) == "2.5000"
-    kill(loop)
+    kill(kernel)
     lock.rollback()
     again = room(venue, half, path=path)
     await again.recover()

@@ -14,18 +14,18 @@ from tests.runtime.reconciliation.test_reconciler import stop_of
 async def test_what_stood_before_a_reset_is_no_part_of_what_came_after_it() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
-    loop = room(venue, always)
-    await loop.recover()
-    await loop.cycle()
-    (first,) = (row["id"] for row in loop.journal.db["intents"].rows)
+    kernel = room(venue, always)
+    await kernel.recover()
+    await kernel.cycle()
+    (first,) = (row["id"] for row in kernel.journal.db["intents"].rows)
     before = venue.trade_rows[-1].id
     venue.reset()
-    later(loop, 60_000)
-    await minutes(loop, venue, "100", "100")
+    later(kernel, 60_000)
+    await minutes(kernel, venue, "100", "100")
     assert "BTC" in venue.positions
     after = venue.trade_rows[-1].id
-    assert "reset" not in [row["subtype"] for row in loop.journal.db["events"].rows], "its event is never taken"
-    with queries.in_rows(loop.journal.db.conn) as db:
+    assert "reset" not in [row["subtype"] for row in kernel.journal.db["events"].rows], "its event is never taken"
+    with queries.in_rows(kernel.journal.db.conn) as db:
         told = {
             name: {str(step.data.get("tradeId") or step.data.get("trade_id")) for step in explain(db, name)} - {"None"}
             for name in (first, before, stop_of(venue))
@@ -42,11 +42,11 @@ async def test_what_ends_another_position_while_an_entry_rests_is_no_part_of_its
         Open("BTC", "long", usd=200, limit_px=90, bracket=Bracket(stop_pct=5)),
     ]
     venue = FakeVenue()
-    loop = await begun(venue, lambda _view, _bar: [entries.pop(0)] if entries else ())
-    await minutes(loop, venue, "100", "94", "89", "80", "80")
+    kernel = await begun(venue, lambda _view, _bar: [entries.pop(0)] if entries else ())
+    await minutes(kernel, venue, "100", "94", "89", "80", "80")
     assert venue.positions == {}
-    with queries.in_rows(loop.journal.db.conn) as db:
-        first, second = (row["id"] for row in loop.journal.db["intents"].rows)
+    with queries.in_rows(kernel.journal.db.conn) as db:
+        first, second = (row["id"] for row in kernel.journal.db["intents"].rows)
         fills = [one["data"]["tradeId"] for one in queries.all_events(db, ("fill",))]
         told = [[s.data["tradeId"] for s in explain(db, one) if s.what == "fill"] for one in (first, second, fills[-1])]
     assert told == [fills[:2], fills[2:], fills[2:]]

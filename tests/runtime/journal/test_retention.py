@@ -180,15 +180,15 @@ async def test_the_loop_holds_the_keys_of_what_it_has_at_the_service(
     monkeypatch.setattr(journal_module, "INTENTS_KEPT", 0)
     venue = FakeVenue()
     wished = [Open("BTC", "long", usd=100, bracket=Bracket(stop_pct=2))]
-    loop = room(venue, lambda _view, _bar: [wished.pop()] if wished else (), path=tmp_path / "journal.db")
-    await loop.recover()
-    await minutes(loop, venue, "100", "101")
-    (position,) = loop.mirror.positions.values()
-    held = loop.held()
+    kernel = room(venue, lambda _view, _bar: [wished.pop()] if wished else (), path=tmp_path / "journal.db")
+    await kernel.recover()
+    await minutes(kernel, venue, "100", "101")
+    (position,) = kernel.mirror.positions.values()
+    held = kernel.held()
     assert held.positions == {"BTC": position.opened_ms}
-    assert {loop.journal.intents.find(key).strategy for key in held.keys} == {"trend"}  # type: ignore[union-attr]
-    assert loop.journal.trim(loop.held, now_ms=loop.now_ms() + LATE_MS) == 0
-    assert loop.order_owners.owner_of(next(iter(held.keys))) == "trend"
+    assert {kernel.journal.intents.find(key).strategy for key in held.keys} == {"trend"}  # type: ignore[union-attr]
+    assert kernel.journal.trim(kernel.held, now_ms=kernel.now_ms() + LATE_MS) == 0
+    assert kernel.order_owners.owner_of(next(iter(held.keys))) == "trend"
 
 
 def pages(journal: Journal) -> int:

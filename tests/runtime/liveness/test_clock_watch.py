@@ -55,7 +55,7 @@ def test_a_sleep_and_a_jump_are_lapses_and_a_nudge_is_none(asleep: int, wall: in
     clocks = Clocks()
     times = clocks.keeper()
     clocks.run(2_000, asleep=asleep, wall=wall)
-    no = times.belief()
+    no = times.lease()
     assert times.lapses == lapses
     assert (no is not None) == bool(lapses)
     assert no is None or no.code == "clock_lapsed"
@@ -73,7 +73,7 @@ def test_a_lapse_during_the_reading_asks_for_another() -> None:
     times.acknowledge(lapses)
     assert times.lapsed
     times.acknowledge(times.look())
-    assert times.belief() is None
+    assert times.lease() is None
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_clock_that_is_off_is_warned_of_and_far_off_opens_nothing_on_a_schedul
     no = times.schedule()
     assert (no is not None) is stops
     assert no is None or ("behind" if (skew or 0) > 0 else "ahead of") in no.message
-    assert times.belief() is None
+    assert times.lease() is None
 
 
 def test_answers_out_of_a_cache_are_warned_of_once() -> None:
@@ -176,32 +176,32 @@ async def test_nothing_is_opened_between_a_lapse_and_the_reading(tmp_path: Path)
     times = clocks.keeper()
     venue = FakeVenue()
     venue.minute(BTC="100")
-    loop = room(venue, always)
-    loop.belief = times.belief
-    await loop.recover()
+    kernel = room(venue, always)
+    kernel.lease = times.lease
+    await kernel.recover()
     clocks.run(2_000, asleep=HOUR_MS)
-    await loop.cycle()
+    await kernel.cycle()
     assert venue.fills == []
     lapses = times.look()
-    await loop.recover()
+    await kernel.recover()
     times.acknowledge(lapses)
     venue.minute(BTC="100")
-    await loop.cycle()
+    await kernel.cycle()
     assert len(venue.fills) == 1
 
 
 async def test_a_clock_that_went_back_does_not_starve_the_strategies_of_bars() -> None:
     venue = FakeVenue(speed=1)
     venue.minute(BTC="100")
-    loop = room(venue)
-    await loop.recover()
-    await loop.cycle()
+    kernel = room(venue)
+    await kernel.recover()
+    await kernel.cycle()
     series = Series("BTC", "1m")
-    assert loop.feed.due(venue.clock.now_ms()) == []
+    assert kernel.feed.due(venue.clock.now_ms()) == []
     behind_ms = venue.clock.now_ms() - HOUR_MS
-    assert loop.feed.due(behind_ms) == [series]
+    assert kernel.feed.due(behind_ms) == [series]
     venue.minute(BTC="101")
-    found: list[Closed] = await loop.feed.poll(venue, loop.journal.done_until, behind_ms)
+    found: list[Closed] = await kernel.feed.poll(venue, kernel.journal.done_until, behind_ms)
     assert [one.bar.close for one in found] == [101]
 
 
@@ -303,8 +303,8 @@ async def test_a_bar_that_closes_during_a_pass_or_comes_late_is_looked_for_at_on
         venue.clock.set(start_ms + ended)
 
     run: Any = SimpleNamespace(
-        stop=stop, client=venue, rhythm=waits, _pass=passed, _reload_if_hung_up=None, operations=SimpleNamespace(errands=SimpleNamespace(do_next=None)),
-        loop=SimpleNamespace(is_late=False, feed=feed),
+        stop=stop, client=venue, scheduler=waits, _pass=passed, _reload_if_hung_up=None, operations=SimpleNamespace(mailbox=SimpleNamespace(do_next=None)),
+        kernel=SimpleNamespace(is_late=False, feed=feed),
     )  # fmt: skip
     run._next_look_ms = partial(Supervisor._next_look_ms, run)
     await Supervisor._passes(run)

@@ -23,12 +23,12 @@ from bot.errors import ConfigError
 from bot.runtime.liveness import heartbeat, heartbeat_process
 from bot.runtime.liveness.heartbeat import HeartbeatProcess
 from bot.runtime.liveness.heartbeat_process import LeaseFile
-from bot.runtime.liveness.heartbeat_rule import HEDGE_NS, SECOND, Rhythm
+from bot.runtime.liveness.heartbeat_rule import HEDGE_NS, SECOND, BeatTiming
 from bot.runtime.liveness.progress_stamp import ProgressWriter
 from tests.certificates import certificate
 
 KEY = "bbk_test_abcdefgh_heartbeatcanary"
-SHORT = Rhythm(deadline_ns=20 * SECOND, period_ns=SECOND // 4, stale_ns=3 * SECOND)
+SHORT = BeatTiming(deadline_ns=20 * SECOND, period_ns=SECOND // 4, stale_ns=3 * SECOND)
 PATIENCE_S = 60.0  # far beyond what anything takes; a busy machine must not fail a test
 STAND_IN = Path(__file__).with_name("heartbeat_service.py")
 
@@ -97,13 +97,13 @@ def wait_for_silence(service: Service) -> None:
 class Brain:
     """The parent's side as the daemon has it."""
 
-    def __init__(self, folder: Path, base_url: str, lengths: Rhythm = SHORT, fence: int = 7) -> None:
+    def __init__(self, folder: Path, base_url: str, lengths: BeatTiming = SHORT, fence: int = 7) -> None:
         self.progress = ProgressWriter(str(folder / "progress"), fence=fence)
         self.heartbeat = HeartbeatProcess(
             base_url=base_url,
             api_key=KEY,
             stamp_path=self.progress.path,
-            belief_path=str(folder / "belief"),
+            lease_path=str(folder / "belief"),
             lengths=lengths,
             fence=fence,
         )
@@ -140,25 +140,25 @@ def test_it_beats_by_its_period_and_its_belief_is_counted_from_sending(brain: Br
     brain.cycle()
     before = boot_ns()
     brain.heartbeat.start()
-    brain.live_until(lambda: brain.heartbeat.belief().beats >= 6)
-    belief = brain.heartbeat.belief()
-    assert belief.armed
-    assert belief.may_open
-    assert not belief.lapsed
-    assert belief.guardians == 1
-    assert belief.error == ""
-    assert belief.deadline_boot_ns is not None
-    assert before + SHORT.deadline_ns < belief.deadline_boot_ns <= service.beats[-1] + SHORT.deadline_ns
+    brain.live_until(lambda: brain.heartbeat.lease().beats >= 6)
+    lease = brain.heartbeat.lease()
+    assert lease.armed
+    assert lease.may_open
+    assert not lease.lapsed
+    assert lease.guardians == 1
+    assert lease.error == ""
+    assert lease.deadline_boot_ns is not None
+    assert before + SHORT.deadline_ns < lease.deadline_boot_ns <= service.beats[-1] + SHORT.deadline_ns
     assert 0.15 * SECOND < statistics.median(gaps(service.beats)) < 1.2 * SECOND
 
 
 def test_a_witness_says_how_long_it_sees_the_brain_live_and_never_beats(brain: Brain, service: Service) -> None:
     brain.cycle()
-    belief = LeaseFile(str(Path(brain.progress.path).with_name("belief")))
+    lease = LeaseFile(str(Path(brain.progress.path).with_name("belief")))
     brain.heartbeat.start(may_beat=False)
 
     def seen_until() -> int:
-        record = belief.read()
+        record = lease.read()
         return 0 if record is None else record.written_ns
 
     wait_for(seen_until)
@@ -168,7 +168,7 @@ def test_a_witness_says_how_long_it_sees_the_brain_live_and_never_beats(brain: B
     brain.heartbeat.stop()
     brain.heartbeat.start()
     brain.live_until(lambda: service.beats)
-    belief.close()
+    lease.close()
 
 
 def test_beats_go_on_while_the_parent_holds_the_gil(tmp_path: Path, service: Service) -> None:
@@ -310,7 +310,7 @@ def test_three_boot_beats_at_most_across_restarts_until_a_cycle_is_complete(tmp_
     for run, spent in enumerate((1, 3, 3)):
         crashing = Brain(tmp_path, url, fence=100 + run)
         crashing.heartbeat.start()
-        wait_for(lambda crashing=crashing, spent=spent: crashing.heartbeat.belief().boot_beats >= spent)
+        wait_for(lambda crashing=crashing, spent=spent: crashing.heartbeat.lease().boot_beats >= spent)
         time.sleep(0.4)
         crashing.close()
     assert 1 <= len(service.beats) <= 3  # One that was under way when its process ended has not arrived.
@@ -318,20 +318,20 @@ def test_three_boot_beats_at_most_across_restarts_until_a_cycle_is_complete(tmp_
     well.heartbeat.start()
     before = len(service.beats)
     well.live_until(lambda: len(service.beats) >= before + 2)
-    assert well.heartbeat.belief().boot_beats == 0
+    assert well.heartbeat.lease().boot_beats == 0
     well.close()
 
 
 BRAIN_PROGRAM = """
 import sys, time
 from bot.clock import boot_ns
-from bot.runtime.liveness.heartbeat_rule import Rhythm
+from bot.runtime.liveness.heartbeat_rule import BeatTiming
 from bot.runtime.liveness.heartbeat import HeartbeatProcess
 from bot.runtime.liveness.progress_stamp import ProgressWriter
 folder, url = sys.argv[1:]
 progress = ProgressWriter(folder + "/progress", fence=9)
-heartbeat = HeartbeatProcess(base_url=url, api_key="bbk_test_k", stamp_path=progress.path, belief_path=folder + "/belief",
-                             lengths=Rhythm(20 * 10**9, 10**9 // 4, 3 * 10**9), fence=9)
+heartbeat = HeartbeatProcess(base_url=url, api_key="bbk_test_k", stamp_path=progress.path, lease_path=folder + "/belief",
+                             lengths=BeatTiming(20 * 10**9, 10**9 // 4, 3 * 10**9), fence=9)
 heartbeat.start()
 print(heartbeat.pid, flush=True)
 while True:
@@ -357,7 +357,7 @@ def test_a_refused_credential_ends_the_beats_for_good(brain: Brain, service: Ser
     service.mode = "401"
     brain.live_until(lambda: not brain.heartbeat.alive)
     assert brain.heartbeat.exit_code == 7
-    assert brain.heartbeat.belief().error == "unauthorized"
+    assert brain.heartbeat.lease().error == "unauthorized"
     count = len(service.beats)
     brain.live(0.8)
     assert len(service.beats) == count
@@ -369,26 +369,26 @@ def test_a_failing_service_is_retried_fast(brain: Brain, service: Service, mode:
     brain.heartbeat.start()
     brain.live_until(lambda: len(service.beats) >= 4)
     assert 1 < sum(gaps(service.beats)[:3]) / SECOND < 20  # 0.25 + 0.5 + 1; to the digit in test_heartbeat_rule.
-    belief = brain.heartbeat.belief()
-    assert belief.failures >= 3
-    assert not belief.may_open
+    lease = brain.heartbeat.lease()
+    assert lease.failures >= 3
+    assert not lease.may_open
     service.mode = "ok"
-    brain.live_until(lambda: brain.heartbeat.belief().may_open)
-    assert brain.heartbeat.belief().failures == 0
+    brain.live_until(lambda: brain.heartbeat.lease().may_open)
+    assert brain.heartbeat.lease().failures == 0
 
 
 def test_an_answer_in_chunks_is_read_like_any_other(brain: Brain, service: Service) -> None:
     service.mode = "chunked"
     brain.heartbeat.start()
-    brain.live_until(lambda: brain.heartbeat.belief().may_open)
+    brain.live_until(lambda: brain.heartbeat.lease().may_open)
 
 
 def test_an_answer_that_drips_does_not_hold_an_attempt_open(brain: Brain, service: Service) -> None:
     service.mode = "drip"
     brain.heartbeat.start()
-    brain.live_until(lambda: brain.heartbeat.belief().failures >= 1)
+    brain.live_until(lambda: brain.heartbeat.lease().failures >= 1)
     assert boot_ns() - service.beats[0] < 20 * SECOND  # The whole of the answer takes half a minute.
-    assert brain.heartbeat.belief().error == "timeout"
+    assert brain.heartbeat.lease().error == "timeout"
 
 
 def test_an_address_that_is_none_is_a_config_error(tmp_path: Path) -> None:
@@ -411,7 +411,7 @@ def test_over_https_it_trusts_whom_the_client_trusts(tmp_path: Path, monkeypatch
     monkeypatch.setattr(certifi, "where", lambda: str(made.cert))
     trusting = Brain(tmp_path, url)
     trusting.heartbeat.start()
-    trusting.live_until(lambda: trusting.heartbeat.belief().armed)
+    trusting.live_until(lambda: trusting.heartbeat.lease().armed)
     made.cert.unlink()  # An update of what is installed.
     count = len(service.beats)
     trusting.live_until(lambda: len(service.beats) > count + 2)
@@ -438,13 +438,13 @@ async def test_it_goes_where_the_client_goes(base_url: str) -> None:
 
 def test_a_refused_connection_is_retried_until_the_service_is_back(brain: Brain, service: Service) -> None:
     brain.heartbeat.start()
-    brain.live_until(lambda: brain.heartbeat.belief().may_open)
+    brain.live_until(lambda: brain.heartbeat.lease().may_open)
     service.kill()
-    brain.live_until(lambda: brain.heartbeat.belief().failures >= 4)
-    assert brain.heartbeat.belief().error == "ConnectionRefusedError"
+    brain.live_until(lambda: brain.heartbeat.lease().failures >= 4)
+    assert brain.heartbeat.lease().error == "ConnectionRefusedError"
     service.restart()
     back = time.monotonic()
-    brain.live_until(lambda: brain.heartbeat.belief().failures == 0)
+    brain.live_until(lambda: brain.heartbeat.lease().failures == 0)
     assert time.monotonic() - back < 30
 
 
@@ -452,12 +452,12 @@ def test_a_connection_that_hangs_is_overtaken_by_a_second_one(brain: Brain, serv
     service.mode = "hang_first"
     brain.heartbeat.start()
     start = time.monotonic()
-    brain.live_until(lambda: brain.heartbeat.belief().armed)
+    brain.live_until(lambda: brain.heartbeat.lease().armed)
     assert 0.9 < time.monotonic() - start < 15  # The first one hangs for twenty.
-    belief = brain.heartbeat.belief()
-    assert belief.failures == 0
-    assert belief.deadline_boot_ns is not None
-    assert belief.deadline_boot_ns - SHORT.deadline_ns > service.beats[0]  # Counted from the second's own sending.
+    lease = brain.heartbeat.lease()
+    assert lease.failures == 0
+    assert lease.deadline_boot_ns is not None
+    assert lease.deadline_boot_ns - SHORT.deadline_ns > service.beats[0]  # Counted from the second's own sending.
 
 
 def test_too_many_requests_is_waited_for_as_asked(tmp_path: Path, service: Service) -> None:
@@ -471,44 +471,44 @@ def test_too_many_requests_is_waited_for_as_asked(tmp_path: Path, service: Servi
 
 def test_a_yes_with_nothing_armed_is_a_lapse_until_the_brain_has_looked(brain: Brain, service: Service) -> None:
     brain.heartbeat.start()
-    brain.live_until(lambda: brain.heartbeat.belief().may_open)
+    brain.live_until(lambda: brain.heartbeat.lease().may_open)
     service.mode = "empty"
-    brain.live_until(lambda: brain.heartbeat.belief().lapsed)
-    belief = brain.heartbeat.belief()
-    assert not belief.armed
-    assert not belief.may_open
-    assert belief.error == "nothing_armed"
+    brain.live_until(lambda: brain.heartbeat.lease().lapsed)
+    lease = brain.heartbeat.lease()
+    assert not lease.armed
+    assert not lease.may_open
+    assert lease.error == "nothing_armed"
     service.mode = "ok"
-    brain.live_until(lambda: brain.heartbeat.belief().armed)
-    assert not brain.heartbeat.belief().may_open  # Armed again, but what happened in between has not been read.
-    brain.heartbeat.acknowledge(brain.heartbeat.belief().lapses)
-    assert brain.heartbeat.belief().may_open
+    brain.live_until(lambda: brain.heartbeat.lease().armed)
+    assert not brain.heartbeat.lease().may_open  # Armed again, but what happened in between has not been read.
+    brain.heartbeat.acknowledge(brain.heartbeat.lease().lapses)
+    assert brain.heartbeat.lease().may_open
 
 
 def test_a_deadline_that_stands_still_is_not_believed(brain: Brain, service: Service) -> None:
     brain.heartbeat.start()
-    brain.live_until(lambda: brain.heartbeat.belief().may_open)
+    brain.live_until(lambda: brain.heartbeat.lease().may_open)
     service.mode = "still"
-    brain.live_until(lambda: brain.heartbeat.belief().error == "deadline_stands_still")
-    assert brain.heartbeat.belief().failures >= 1
+    brain.live_until(lambda: brain.heartbeat.lease().error == "deadline_stands_still")
+    assert brain.heartbeat.lease().failures >= 1
 
 
 def test_a_suspended_process_lapses_by_arithmetic_alone(tmp_path: Path, service: Service) -> None:
-    lengths = Rhythm(
+    lengths = BeatTiming(
         deadline_ns=7 * SECOND, period_ns=SECOND // 4, stale_ns=3 * SECOND
     )  # The margin leaves two seconds.
     one = Brain(tmp_path, f"http://127.0.0.1:{service.port}", lengths)
     one.heartbeat.start()
-    one.live_until(lambda: one.heartbeat.belief().may_open)
+    one.live_until(lambda: one.heartbeat.lease().may_open)
     assert one.heartbeat.pid is not None
     os.kill(one.heartbeat.pid, signal.SIGSTOP)
     time.sleep(2.3)
-    assert not one.heartbeat.belief().may_open
-    assert one.heartbeat.belief().past
+    assert not one.heartbeat.lease().may_open
+    assert one.heartbeat.lease().past
     os.kill(one.heartbeat.pid, signal.SIGCONT)
-    one.live_until(lambda: not one.heartbeat.belief().past)
-    assert one.heartbeat.belief().lapsed  # The beat that came late does not make it good.
-    assert not one.heartbeat.belief().may_open
+    one.live_until(lambda: not one.heartbeat.lease().past)
+    assert one.heartbeat.lease().lapsed  # The beat that came late does not make it good.
+    assert not one.heartbeat.lease().may_open
     one.close()
 
 
@@ -516,21 +516,21 @@ def test_a_process_that_is_stopped_is_stuck_and_the_one_that_replaces_it_beats_i
     brain: Brain, service: Service
 ) -> None:
     brain.heartbeat.start()
-    brain.live_until(lambda: brain.heartbeat.belief().may_open)
+    brain.live_until(lambda: brain.heartbeat.lease().may_open)
     assert not brain.heartbeat.is_stuck()
     stopped = brain.heartbeat.pid
     assert stopped is not None
     os.kill(stopped, signal.SIGSTOP)
-    brain.live_until(lambda: brain.heartbeat.belief().overdue)
-    assert not brain.heartbeat.belief().may_open
+    brain.live_until(lambda: brain.heartbeat.lease().overdue)
+    assert not brain.heartbeat.lease().may_open
     brain.live_until(brain.heartbeat.is_stuck)
-    assert not brain.heartbeat.belief().past, "in time"
+    assert not brain.heartbeat.lease().past, "in time"
     brain.heartbeat.kill()
     assert brain.heartbeat.exit_code == -signal.SIGKILL
     beats = len(service.beats)
     brain.heartbeat.start()
-    brain.live_until(lambda: len(service.beats) > beats and brain.heartbeat.belief().may_open)
-    assert not brain.heartbeat.belief().lapsed
+    brain.live_until(lambda: len(service.beats) > beats and brain.heartbeat.lease().may_open)
+    assert not brain.heartbeat.lease().lapsed
     assert not brain.heartbeat.is_stuck()
 
 
@@ -547,21 +547,21 @@ def test_a_process_that_is_started_again_beats_also_where_its_files_were_removed
     beats = len(service.beats)
     brain.heartbeat.start()
     brain.live_until(lambda: len(service.beats) >= beats + 5 or brain.heartbeat.is_stuck())
-    brain.live_until(lambda: brain.heartbeat.belief().may_open)
+    brain.live_until(lambda: brain.heartbeat.lease().may_open)
     assert not brain.heartbeat.is_stuck()
 
 
 def test_its_restart_under_the_same_brain_keeps_what_it_knew(brain: Brain) -> None:
     brain.heartbeat.start()
-    brain.live_until(lambda: brain.heartbeat.belief().may_open)
-    deadline = brain.heartbeat.belief().deadline_boot_ns
+    brain.live_until(lambda: brain.heartbeat.lease().may_open)
+    deadline = brain.heartbeat.lease().deadline_boot_ns
     assert brain.heartbeat.pid is not None
     os.kill(brain.heartbeat.pid, signal.SIGKILL)
     brain.live_until(lambda: not brain.heartbeat.alive)
-    assert not brain.heartbeat.belief().past  # The deadline stands, whoever beats.
+    assert not brain.heartbeat.lease().past  # The deadline stands, whoever beats.
     brain.heartbeat.start()
-    brain.live_until(lambda: (brain.heartbeat.belief().deadline_boot_ns or 0) > (deadline or 0))
-    assert not brain.heartbeat.belief().lapsed
+    brain.live_until(lambda: (brain.heartbeat.lease().deadline_boot_ns or 0) > (deadline or 0))
+    assert not brain.heartbeat.lease().lapsed
 
 
 def test_the_credential_is_in_neither_arguments_nor_environment_nor_files(
@@ -611,12 +611,12 @@ def test_stop_ends_it_at_once_even_while_an_attempt_hangs(brain: Brain) -> None:
             base_url=f"http://127.0.0.1:{listening.getsockname()[1]}",
             api_key=KEY,
             stamp_path=brain.progress.path,
-            belief_path=f"{brain.progress.path}.deaf",
+            lease_path=f"{brain.progress.path}.deaf",
             lengths=SHORT,
             fence=7,
         )
         deaf.start()
-        wait_for(lambda: deaf.belief().beats >= 1)
+        wait_for(lambda: deaf.lease().beats >= 1)
         process = deaf._process
         assert process is not None
         deaf.stop(PATIENCE_S)  # It ends by itself; how long it is given for that is another matter.

@@ -20,7 +20,7 @@ from bot.runtime.liveness.progress_stamp import STARTING, ProgressReader, Progre
 from bot.runtime.supervisor import Supervisor
 
 S = SECOND
-R60 = heartbeat_rule.rhythm(60)
+R60 = heartbeat_rule.beat_timing(60)
 WELL = Stamp(1, 5, 100 * S, -1)
 OK = Answer("ok", "", 1, 160_000, 100_000)
 
@@ -30,14 +30,14 @@ OK = Answer("ok", "", 1, 160_000, 100_000)
     [(20, 5, 20 / 3), (30, 5, 10), (60, 10, 20), (300, 50, 20), (360, 60, 20), (86_400, 60, 20)],
 )
 def test_the_lengths_follow_from_d(d: float, period: float, stale: float) -> None:
-    lengths = heartbeat_rule.rhythm(d)
+    lengths = heartbeat_rule.beat_timing(d)
     assert [one / S for one in lengths] == pytest.approx([d, period, stale])
 
 
 @pytest.mark.parametrize("d", [19.99, 1, 0, -5, float("nan")])
 def test_less_than_twenty_seconds_of_real_time_is_refused(d: float) -> None:
     with pytest.raises(ValueError, match="raise heartbeat_seconds or slow the clock"):
-        heartbeat_rule.rhythm(d)
+        heartbeat_rule.beat_timing(d)
 
 
 def test_a_beat_needs_a_stamp_that_is_younger_than_l_to_the_nanosecond() -> None:
@@ -130,7 +130,7 @@ def test_an_open_is_allowed_until_a_beat_is_overdue() -> None:
 
 @pytest.mark.parametrize("d", [20, 25, 60, 300, 3_600, 86_400])
 def test_a_beat_is_overdue_before_the_margin_of_every_rhythm(d: float) -> None:
-    lengths = heartbeat_rule.rhythm(d)
+    lengths = heartbeat_rule.beat_timing(d)
     heart = Heart(sent_ns=100 * S, guardians=1)
     first = next(at for at in range(100, 100_000) if heartbeat_rule.is_overdue(lengths, heart, now_ns=at * S))
     assert first * S + heartbeat_rule.STUCK_NS < 100 * S + lengths.deadline_ns, (
@@ -362,7 +362,7 @@ def test_its_files_are_for_their_owner_alone(tmp_path: Path) -> None:
 
 def test_a_reload_to_a_nearer_deadline_is_believed_at_once_and_asks_for_no_second_resync(tmp_path: Path) -> None:
     """The new process goes on where the old one was, and the deadline of before lies far ahead."""
-    lengths, path = heartbeat_rule.rhythm(600), str(tmp_path / "belief")
+    lengths, path = heartbeat_rule.beat_timing(600), str(tmp_path / "belief")
     far = heartbeat_rule.answered(
         lengths, Heart(lapses=2), Answer("ok", "", 1, 1_600_000, 1_000_000), sent_ns=S, now_ns=S, chance=0.5
     )
@@ -372,16 +372,16 @@ def test_a_reload_to_a_nearer_deadline_is_believed_at_once_and_asks_for_no_secon
     class Still(HeartbeatProcess):
         def start(self, *, may_beat: bool = True) -> None: ...
 
-    def made(lengths: heartbeat_rule.Rhythm) -> HeartbeatProcess:
+    def made(lengths: heartbeat_rule.BeatTiming) -> HeartbeatProcess:
         return Still(
-            base_url="http://127.0.0.1:1", api_key="k", stamp_path="", belief_path=path, lengths=lengths, fence=7
+            base_url="http://127.0.0.1:1", api_key="k", stamp_path="", lease_path=path, lengths=lengths, fence=7
         )
 
     old = made(lengths)
     old.acknowledge(2)
     run: Any = SimpleNamespace(heartbeat=old, has_started=True, _new_heartbeat=lambda: made(R60))
     Supervisor.change_heartbeat(run)
-    assert not run.heartbeat.belief().lapsed
+    assert not run.heartbeat.lease().lapsed
     heart = first_heart(writer.read(), run.heartbeat._orders)
     near = heartbeat_rule.answered(
         R60, heart, Answer("ok", "", 1, 1_062_000, 1_002_000), sent_ns=3 * S, now_ns=3 * S, chance=0.5

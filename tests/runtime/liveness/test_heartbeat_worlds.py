@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from bot.runtime.liveness import heartbeat_rule
-from bot.runtime.liveness.heartbeat_rule import SECOND, Answer, Heart, Rhythm, Verdict
+from bot.runtime.liveness.heartbeat_rule import SECOND, Answer, BeatTiming, Heart, Verdict
 from bot.runtime.liveness.progress_stamp import Stamp
 
 T = 7_200.0
@@ -58,7 +58,7 @@ class Spans:
 class Rules:
     """The production functions; a mutant replaces one, or one habit of the world around them."""
 
-    lengths: Rhythm = heartbeat_rule.rhythm(D)
+    lengths: BeatTiming = heartbeat_rule.beat_timing(D)
     judge: Callable[..., Verdict] = heartbeat_rule.judge
     answered: Callable[..., Heart] = heartbeat_rule.answered
     suspended: Callable[..., Heart] = heartbeat_rule.suspended
@@ -253,7 +253,7 @@ class World:
         return self
 
     def check(self) -> None:
-        lengths = heartbeat_rule.rhythm(D)
+        lengths = heartbeat_rule.beat_timing(D)
         if self.fired is not None and self.loss < 0.1 and not self.excused(self.fired):
             self.bad.append(f"I1 fired at {self.fired:.0f} without an outage of {OUTAGE_MAX_S:.0f} s")
         if self.death is not None and not any(one.startswith("I1") for one in self.bad):
@@ -301,25 +301,29 @@ def monotonic(world: World, t: float) -> int:
     return int((t + 1_000 - world.suspends.total(0, t)) * SECOND)
 
 
-def from_receipt(lengths: Rhythm, heart: Heart, answer: Answer, *, sent_ns: int, now_ns: int, chance: float) -> Heart:
+def from_receipt(
+    lengths: BeatTiming, heart: Heart, answer: Answer, *, sent_ns: int, now_ns: int, chance: float
+) -> Heart:
     return heartbeat_rule.answered(lengths, heart, answer, sent_ns=now_ns, now_ns=now_ns, chance=chance)
 
 
-def ungated(lengths: Rhythm, heart: Heart, *, now_ns: int, stamp: Stamp, fence: int) -> Verdict:
+def ungated(lengths: BeatTiming, heart: Heart, *, now_ns: int, stamp: Stamp, fence: int) -> Verdict:
     return "beat" if now_ns >= heart.next_ns else "wait"
 
 
-def no_fast_retry(lengths: Rhythm, heart: Heart, answer: Answer, *, sent_ns: int, now_ns: int, chance: float) -> Heart:
+def no_fast_retry(
+    lengths: BeatTiming, heart: Heart, answer: Answer, *, sent_ns: int, now_ns: int, chance: float
+) -> Heart:
     heart = heartbeat_rule.answered(lengths, heart, answer, sent_ns=sent_ns, now_ns=now_ns, chance=chance)
     return heart._replace(next_ns=now_ns + int(lengths.period_ns * (0.9 + 0.2 * chance)))
 
 
-def boot_beats_without_end(lengths: Rhythm, heart: Heart, *, now_ns: int, stamp: Stamp, fence: int) -> Verdict:
+def boot_beats_without_end(lengths: BeatTiming, heart: Heart, *, now_ns: int, stamp: Stamp, fence: int) -> Verdict:
     return heartbeat_rule.judge(lengths, heart._replace(boot_beats=0), now_ns=now_ns, stamp=stamp, fence=fence)
 
 
 def believes_any_yes(
-    lengths: Rhythm, heart: Heart, answer: Answer, *, sent_ns: int, now_ns: int, chance: float
+    lengths: BeatTiming, heart: Heart, answer: Answer, *, sent_ns: int, now_ns: int, chance: float
 ) -> Heart:
     if answer.kind == "ok" and not answer.guardians:
         answer = answer._replace(guardians=1, deadline_ms=answer.server_ms + 60_000)
@@ -328,7 +332,7 @@ def believes_any_yes(
     )
 
 
-def opens_until_told(lengths: Rhythm, heart: Heart, *, now_ns: int, acknowledged: int) -> bool:
+def opens_until_told(lengths: BeatTiming, heart: Heart, *, now_ns: int, acknowledged: int) -> bool:
     return heart.guardians > 0 and heart.lapses <= acknowledged
 
 
@@ -348,7 +352,7 @@ MUTANTS: dict[str, tuple[Rules, str]] = {
     "beats are not gated by progress": (Rules(judge=ungated), "I2"),
     "the heartbeat lives in the brain's loop": (Rules(lives_in_the_loop=True), "I1"),
     "the period is half of D": (
-        Rules(lengths=heartbeat_rule.rhythm(D)._replace(period_ns=30 * SECOND), answered=no_fast_retry),
+        Rules(lengths=heartbeat_rule.beat_timing(D)._replace(period_ns=30 * SECOND), answered=no_fast_retry),
         "I1",
     ),
     "a failed beat waits for the next period": (Rules(answered=no_fast_retry), "I1"),
@@ -357,7 +361,7 @@ MUTANTS: dict[str, tuple[Rules, str]] = {
     "any 200 makes the belief good again": (Rules(answered=believes_any_yes, suspended=lambda heart, **_: heart), "I3"),
     "an old belief is good until the service denies it": (Rules(may_open=opens_until_told), "I3"),
     "a stall may last as long as D before beats stop": (
-        Rules(lengths=heartbeat_rule.rhythm(D)._replace(stale_ns=60 * SECOND)),
+        Rules(lengths=heartbeat_rule.beat_timing(D)._replace(stale_ns=60 * SECOND)),
         "I2",
     ),
 }

@@ -46,10 +46,10 @@ class Wants(Scripted):
 
 async def life(venue: FakeVenue, strategy: Wants) -> Kernel:
     """A run with a journal of its own, which ends with it."""
-    loop = room(venue, strategies=[strategy])
-    await loop.recover()
-    await loop.cycle()
-    return loop
+    kernel = room(venue, strategies=[strategy])
+    await kernel.recover()
+    await kernel.cycle()
+    return kernel
 
 
 @pytest.fixture
@@ -61,9 +61,9 @@ def venue() -> FakeVenue:
 
 async def test_a_position_of_a_market_order_is_claimed(venue: FakeVenue) -> None:
     await life(venue, Wants([Open("BTC", "long", usd=200, bracket=STOP)]))
-    loop = await life(venue, Wants())
-    assert loop.mirror.positions["BTC"].owner == "trend"
-    assert loop.books.of("trend").shares[0].size == 2
+    kernel = await life(venue, Wants())
+    assert kernel.mirror.positions["BTC"].owner == "trend"
+    assert kernel.attribution.of("trend").shares[0].size == 2
 
 
 async def test_an_order_of_a_lost_journal_is_known_by_a_later_life_of_the_new_one_too(
@@ -77,10 +77,10 @@ async def test_an_order_of_a_lost_journal_is_known_by_a_later_life_of_the_new_on
     await begun.recover()
     kill(begun)
     venue.faults = [Fault("plan", refused("invalid_input"))]
-    loop = room(venue, strategies=[Wants(wish)], path=tmp_path / "j.db")
-    await loop.recover()
-    await loop.cycle()
-    (row,) = loop.journal.db["intents"].rows
+    kernel = room(venue, strategies=[Wants(wish)], path=tmp_path / "j.db")
+    await kernel.recover()
+    await kernel.cycle()
+    (row,) = kernel.journal.db["intents"].rows
     assert (row["state"], row["trade_id"]) == ("accepted", trade.id)
 
 
@@ -90,9 +90,9 @@ async def test_a_refused_confirm_is_no_end_where_a_lost_journal_may_have_sent_th
     await life(venue, Wants(wish))
     (trade,) = (await venue.trades()).trades
     venue.faults = [Fault("confirm", refused("forbidden"))]
-    loop = await life(venue, Wants(wish))
-    await loop.cycle()
-    (row,) = loop.journal.db["intents"].rows
+    kernel = await life(venue, Wants(wish))
+    await kernel.cycle()
+    (row,) = kernel.journal.db["intents"].rows
     assert (row["state"], row["trade_id"]) == ("accepted", trade.id)
     assert len((await venue.trades()).trades) == 1
 
@@ -112,23 +112,23 @@ async def test_a_key_that_a_lost_journal_has_spent_on_a_refused_confirm_is_told_
     venue.refuse = lambda _request: None
     again = Wants(wish)
     with capture_logs() as lines:
-        loop = await life(venue, again)
-    (waits,) = loop.journal.intents.live()
+        kernel = await life(venue, again)
+    (waits,) = kernel.journal.intents.live()
     why = f"{OTHERWISE} (other body)"
     assert (waits.state, waits.code, waits.message) == ("quarantined", "idempotency_conflict", why)
     assert "an earlier run whose journal was lost" in why
     (line,) = [line for line in lines if line["event"] == "intent.quarantined"]
     assert (line["message"], line["way_out"]) == (why, WAY_OUT)
-    (row,) = [row for row in loop.journal.db["outbox"].rows if row["kind"] == "intent.quarantined"]
+    (row,) = [row for row in kernel.journal.db["outbox"].rows if row["kind"] == "intent.quarantined"]
     message = render(row["kind"], row["payload"], bot="b")
     assert (message.level, message.title) == ("error", "[b] BTC: an order needs your decision")
     assert message.text == f"trend: {why} (idempotency_conflict); {WAY_OUT}"
-    assert intents_of(loop)["waiting"][0]["message"] == why
-    with queries.in_rows(loop.journal.db.conn) as db:
+    assert intents_of(kernel)["waiting"][0]["message"] == why
+    with queries.in_rows(kernel.journal.db.conn) as db:
         assert explain(db, waits.id)[-1].text == f"quarantined: waits for a person: {why}; {WAY_OUT}"
-    loop.execution.release()
+    kernel.execution.release()
     again.wanted = [*wish]
-    await minutes(loop, venue, "100")
+    await minutes(kernel, venue, "100")
     assert set(venue.positions) == {"BTC"}
 
 
@@ -142,15 +142,15 @@ async def test_a_refused_plan_waits_for_what_a_lost_journal_may_have_on_its_way(
     await life(venue, Wants(wish))
     assert venue.positions == {}
     venue.faults = [Fault("plan", refused("invalid_input"))]
-    loop = await life(venue, Wants(wish))
-    (row,) = loop.journal.db["intents"].rows
+    kernel = await life(venue, Wants(wish))
+    (row,) = kernel.journal.db["intents"].rows
     assert row["state"] == "opened"
     plans = venue.calls.count("plan")
     for _ in range(4):
-        assert isinstance(loop.pacer, FakePacer)
-        loop.pacer.now_ms += 60_000
-        await minutes(loop, venue, "100")
-    (row,) = loop.journal.db["intents"].rows
+        assert isinstance(kernel.pacer, FakePacer)
+        kernel.pacer.now_ms += 60_000
+        await minutes(kernel, venue, "100")
+    (row,) = kernel.journal.db["intents"].rows
     trades = [trade.id for trade in (await venue.trades()).trades]
     assert (row["state"], row["code"]) == (("accepted", None) if arrives else ("rejected", "invalid_input"))
     assert [row["trade_id"]] == (trades if arrives else [None])
@@ -164,32 +164,32 @@ async def test_a_plan_that_ran_out_unsent_is_looked_for_where_a_lost_journal_may
     wish = [Open("BTC", "long", usd=200, bracket=STOP)]
     await life(venue, Wants(wish))
     (trade,) = (await venue.trades()).trades
-    loop = room(venue, strategies=[Wants(wish)])
-    await loop.recover()
-    loop.sender.time_left_ms = lambda: 0  # The pass is over when the plan is there.
-    await loop.cycle()
-    (row,) = loop.journal.db["intents"].rows
+    kernel = room(venue, strategies=[Wants(wish)])
+    await kernel.recover()
+    kernel.sender.time_left_ms = lambda: 0  # The pass is over when the plan is there.
+    await kernel.cycle()
+    (row,) = kernel.journal.db["intents"].rows
     assert row["state"] == "planned"
-    loop.execution.give_up_entries()
-    loop.sender.time_left_ms = lambda: PASS_MS
-    await minutes(loop, venue, "100", "100")
-    (row,) = loop.journal.db["intents"].rows
+    kernel.execution.give_up_entries()
+    kernel.sender.time_left_ms = lambda: PASS_MS
+    await minutes(kernel, venue, "100", "100")
+    (row,) = kernel.journal.db["intents"].rows
     assert (row["state"], row["trade_id"]) == ("accepted", trade.id)
 
 
 async def test_what_is_refused_on_an_account_that_nothing_stands_on_ends_at_once(venue: FakeVenue) -> None:
     venue.faults = [Fault("plan", refused("invalid_input"))]
-    loop = await life(venue, Wants([Open("BTC", "long", usd=200, bracket=STOP)]))
-    (row,) = loop.journal.db["intents"].rows
+    kernel = await life(venue, Wants([Open("BTC", "long", usd=200, bracket=STOP)]))
+    (row,) = kernel.journal.db["intents"].rows
     assert (row["state"], row["code"]) == ("rejected", "invalid_input")
 
 
 async def test_a_bar_that_is_decided_otherwise_after_a_lost_journal_closes_what_it_had_opened(venue: FakeVenue) -> None:
     """The close is another order than the open of the same bar: it is sent, and never takes the open's trade for its own."""
     await life(venue, Wants([Open("BTC", "long", usd=200, bracket=STOP)]))
-    loop = await life(venue, Wants([Close("BTC")]))
+    kernel = await life(venue, Wants([Close("BTC")]))
     assert venue.positions == {}
-    (row,) = loop.journal.db["intents"].rows
+    (row,) = kernel.journal.db["intents"].rows
     (_, closed) = sorted((await venue.trades()).trades, key=lambda trade: trade.id)
     assert (row["action"], row["state"], row["trade_id"]) == ("close", "accepted", closed.id)
 
@@ -197,51 +197,51 @@ async def test_a_bar_that_is_decided_otherwise_after_a_lost_journal_closes_what_
 async def test_a_close_of_a_lost_journal_is_no_other_hand(venue: FakeVenue) -> None:
     await life(venue, Wants([Open("BTC", "long", usd=200, bracket=STOP)]))
     await life(venue, Wants([Close("BTC")]))
-    loop = await life(venue, Wants())
+    kernel = await life(venue, Wants())
     for trade in (await venue.trades()).trades:
         assert trade.idempotency_key is not None
-        assert key_recovery.claimed(loop, trade.idempotency_key, "BTC", venue.clock.now_ms()) == "trend", trade.intent
+        assert key_recovery.claimed(kernel, trade.idempotency_key, "BTC", venue.clock.now_ms()) == "trend", trade.intent
 
 
 async def test_a_position_that_grew_out_of_a_resting_entry_is_claimed(venue: FakeVenue) -> None:
-    loop = await life(venue, Wants([Open("BTC", "long", usd=200, limit_px=95, bracket=STOP)]))
+    kernel = await life(venue, Wants([Open("BTC", "long", usd=200, limit_px=95, bracket=STOP)]))
     assert venue.positions == {}
-    await minutes(loop, venue, "94")
+    await minutes(kernel, venue, "94")
     assert venue.positions
-    loop = await life(venue, Wants())
-    assert loop.mirror.positions["BTC"].owner == "trend"
+    kernel = await life(venue, Wants())
+    assert kernel.mirror.positions["BTC"].owner == "trend"
 
 
 async def test_a_position_that_a_timer_opened_is_claimed(venue: FakeVenue) -> None:
-    loop = await life(venue, Wants(at_timer=[Open("BTC", "long", usd=200, bracket=STOP)]))
+    kernel = await life(venue, Wants(at_timer=[Open("BTC", "long", usd=200, bracket=STOP)]))
     venue.clock.advance(30_000)
-    await loop.cycle()
+    await kernel.cycle()
     assert venue.positions
-    loop = await life(venue, Wants())
-    assert loop.mirror.positions["BTC"].owner == "trend"
+    kernel = await life(venue, Wants())
+    assert kernel.mirror.positions["BTC"].owner == "trend"
 
 
 async def test_a_position_of_another_hand_stays_foreign(venue: FakeVenue) -> None:
     order = OrderRequest.from_wire({"market": "BTC", "side": "long", "size": "1", "type": "market"})
     await venue.place(order, key="STRANGER")
-    loop = await life(venue, Wants())
-    assert loop.mirror.positions["BTC"].owner is None
+    kernel = await life(venue, Wants())
+    assert kernel.mirror.positions["BTC"].owner is None
 
 
 async def test_a_key_that_nobody_spells_is_not_looked_for_without_end(
     venue: FakeVenue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop = await life(venue, Wants())
+    kernel = await life(venue, Wants())
     venue.clock.speed = 3_600
     tried: list[str] = []
     monkeypatch.setattr(key_recovery, "intent_key", lambda **given: tried.append(given["trigger"]) or "")
     at_ms = venue.clock.now_ms()
-    assert key_recovery.claimed(loop, "WEB-ORDER-1", "BTC", at_ms) is None
+    assert key_recovery.claimed(kernel, "WEB-ORDER-1", "BTC", at_ms) is None
     assert tried == [], "no key of ours looks like that"
-    assert key_recovery.claimed(loop, "A" * 32, "BTC", at_ms) is None
+    assert key_recovery.claimed(kernel, "A" * 32, "BTC", at_ms) is None
     assert len(set(tried)) == key_recovery.BARS + key_recovery.INSTANTS
-    loop.budget.end()
+    kernel.budget.end()
     tried.clear()
-    assert key_recovery.claimed(loop, "A" * 32, "BTC", at_ms) is None
+    assert key_recovery.claimed(kernel, "A" * 32, "BTC", at_ms) is None
     assert len(set(tried)) == 2 * key_recovery.LATE
     assert f"bar:BTC:{at_ms // 60_000 * 60_000}" in tried

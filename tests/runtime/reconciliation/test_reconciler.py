@@ -48,11 +48,11 @@ STOP = BracketRequest(stop_loss=LegRequest(pct=Decimal(2)))
 async def opened(venue: FakeVenue, **more: Any) -> Kernel:
     """A loop that holds one protected BTC position."""
     venue.minute(BTC="100")
-    loop = room(venue, once, **more)
-    await loop.recover()
-    await loop.cycle()
-    assert loop.mirror.is_protected("BTC")
-    return loop
+    kernel = room(venue, once, **more)
+    await kernel.recover()
+    await kernel.cycle()
+    assert kernel.mirror.is_protected("BTC")
+    return kernel
 
 
 @pytest.fixture
@@ -62,9 +62,9 @@ def path(tmp_path: Path) -> Path:
 
 async def begun_again(venue: FakeVenue, path: Path, **more: Any) -> Kernel:
     """A loop over the journal that another has left."""
-    loop = room(venue, once, path=path, **more)
-    await loop.recover()
-    return loop
+    kernel = room(venue, once, path=path, **more)
+    await kernel.recover()
+    return kernel
 
 
 def stop_of(venue: FakeVenue) -> str:
@@ -86,37 +86,37 @@ def test_every_drift_has_a_repair() -> None:
 
 async def test_nothing_is_found_where_nothing_is_wrong() -> None:
     venue = FakeVenue()
-    loop = await opened(venue)
-    assert await loop.reconcile() == []
+    kernel = await opened(venue)
+    assert await kernel.reconcile() == []
 
 
 async def test_a_lost_stop_becomes_a_trailing_stop_at_its_distance_in_the_same_pass() -> None:
     venue = FakeVenue()
-    loop = await opened(venue)
+    kernel = await opened(venue)
     await venue.cancel(stop_of(venue))
-    await loop.cycle()
+    await kernel.cycle()
     assert trailing(venue) == [("BTC", 2.0)]
-    assert loop.mirror.is_protected("BTC")
-    await loop.cycle()
+    assert kernel.mirror.is_protected("BTC")
+    await kernel.cycle()
     assert len(trailing(venue)) == 1
 
 
 async def test_a_stop_that_vanished_without_an_event_is_found_by_the_snapshot() -> None:
     venue = FakeVenue()
-    loop = await opened(venue)
+    kernel = await opened(venue)
     del venue.working[stop_of(venue)]
-    assert kinds(await loop.reconcile()) == ["order_gone", "naked_position"]
+    assert kinds(await kernel.reconcile()) == ["order_gone", "naked_position"]
     assert trailing(venue) == [("BTC", 2.0)]
 
 
 async def test_a_trailing_stop_that_is_refused_or_never_stands_closes_the_position() -> None:
     venue = FakeVenue()
-    loop = await opened(venue)
+    kernel = await opened(venue)
     venue.faults = [Fault("arm", refused("invalid_input"))]
     await venue.cancel(stop_of(venue))
-    await loop.cycle()
+    await kernel.cycle()
     assert venue.positions == {}
-    assert [row["strategy"] for row in loop.journal.db["intents"].rows] == ["trend", "@runtime"]
+    assert [row["strategy"] for row in kernel.journal.db["intents"].rows] == ["trend", "@runtime"]
 
 
 async def test_a_position_with_an_inline_trailing_stop_is_not_naked() -> None:
@@ -124,9 +124,9 @@ async def test_a_position_with_an_inline_trailing_stop_is_not_naked() -> None:
         if view.position(bar.market) is None:
             yield Open(bar.market, "long", usd=500, guardians=(TrailingStop(trail_pct=1.5),))
 
-    venue, loop = await first_bar(trail)
+    venue, kernel = await first_bar(trail)
     assert trailing(venue) == [("BTC", 1.5)]
-    assert await loop.reconcile() == []
+    assert await kernel.reconcile() == []
 
 
 async def test_a_trailing_stop_that_waits_for_its_activation_is_no_stop() -> None:
@@ -135,13 +135,13 @@ async def test_a_trailing_stop_that_waits_for_its_activation_is_no_stop() -> Non
             wait = TrailingStop(trail_r=1, activate_at_r=2)
             yield Open(bar.market, "long", usd=500, bracket=Bracket(stop_pct=2), guardians=(wait,))
 
-    venue, loop = await first_bar(trail)
+    venue, kernel = await first_bar(trail)
     armed = next(one for one in venue.guards.values() if one.type == "trailing_stop")
     venue.guards[armed.id] = armed.model_copy(update={"active": False})
     await venue.cancel(stop_of(venue))
-    assert kinds(await loop.reconcile()) == ["naked_position"]
+    assert kinds(await kernel.reconcile()) == ["naked_position"]
     assert trailing(venue) == [("BTC", None), ("BTC", 2.0)]
-    assert await loop.reconcile() == []
+    assert await kernel.reconcile() == []
 
 
 @pytest.mark.parametrize(
@@ -157,9 +157,9 @@ async def test_a_list_of_guardians_that_is_not_given_keeps_no_other_position_wit
 
     venue = FakeVenue()
     venue.minute(BTC="100", ETH="100")
-    loop = room(venue, both, markets=("BTC", "ETH"))
-    await loop.recover()
-    await loop.cycle()
+    kernel = room(venue, both, markets=("BTC", "ETH"))
+    await kernel.recover()
+    await kernel.cycle()
     armed = next(one for one in venue.guards.values() if one.type == "trailing_stop")
     venue.guards[armed.id] = armed.model_copy(update={"active": False})
     for stop in [order.oid for order in venue.working.values() if order.kind == "stop_loss"]:
@@ -167,13 +167,13 @@ async def test_a_list_of_guardians_that_is_not_given_keeps_no_other_position_wit
     no = Fault("guardians", answer, count=99)
     venue.faults = [no]
     for _ in range(4):
-        later(loop, 6_000)
-        await loop.cycle()
+        later(kernel, 6_000)
+        await kernel.cycle()
     assert set(venue.positions) == {"BTC"}
     assert no.count < 99
     no.count = 0
-    later(loop, 6_000)
-    await loop.cycle()
+    later(kernel, 6_000)
+    await kernel.cycle()
     assert trailing(venue) == [("BTC", None), ("BTC", 2.0)]
 
 
@@ -186,11 +186,11 @@ async def both_opened(venue: FakeVenue) -> Kernel:
             yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=2))
 
     venue.minute(BTC="100", ETH="100")
-    loop = room(venue, both, markets=("BTC", "ETH"))
-    await loop.recover()
-    await loop.cycle()
+    kernel = room(venue, both, markets=("BTC", "ETH"))
+    await kernel.recover()
+    await kernel.cycle()
     assert set(venue.positions) == {"BTC", "ETH"}
-    return loop
+    return kernel
 
 
 async def lose_stop(venue: FakeVenue, coin: str) -> None:
@@ -204,58 +204,58 @@ LATER = ApiError.of("rate_limited", "not now", order_submitted=False, retryable=
 async def test_a_list_that_one_position_waits_for_keeps_another_from_no_repair(answer: ApiError) -> None:
     """ETH has waited as long as it may, so that it is closed, which asks for no list; BTC has only just lost its stop."""
     venue = FakeVenue()
-    loop = await both_opened(venue)
+    kernel = await both_opened(venue)
     venue.faults = [no := Fault("guardians", answer, count=99)]
     await lose_stop(venue, "ETH")
-    await loop.cycle()
-    later(loop, COVER_MS)
+    await kernel.cycle()
+    later(kernel, COVER_MS)
     await lose_stop(venue, "BTC")
-    await loop.cycle()
+    await kernel.cycle()
     assert set(venue.positions) == {"BTC"}
     no.count = 0
-    await loop.cycle()
+    await kernel.cycle()
     assert trailing(venue) == [("BTC", 2.0)], "the next pass asks again"
 
 
 @pytest.mark.parametrize("op", ["guardians", "arm"])
 async def test_a_question_of_a_repair_that_is_lost_once_ends_no_other_of_that_pass(op: str) -> None:
     venue = FakeVenue()
-    loop = await both_opened(venue)
+    kernel = await both_opened(venue)
     guardian = next(one for one in venue.guards.values() if one.type == "dead_man_switch")
     await venue.disarm(guardian.id)
     await lose_stop(venue, "BTC")
     await lose_stop(venue, "ETH")
     venue.faults = [Fault(op, LATER)]
-    await loop.drain()
-    await repairs_when_up(loop)
+    await kernel.drain()
+    await repairs_when_up(kernel)
     assert trailing(venue) == [("ETH", 2.0)]
-    assert loop.arming.fallen() == [], "the dead-man stands again in the same pass"
-    await loop.cycle()
+    assert kernel.guardians.fallen() == [], "the dead-man stands again in the same pass"
+    await kernel.cycle()
     assert trailing(venue) == [("ETH", 2.0), ("BTC", 2.0)]
 
 
 async def test_a_list_that_takes_the_time_of_a_pass_is_asked_for_once_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     venue = FakeVenue()
-    loop = await both_opened(venue)
+    kernel = await both_opened(venue)
     await venue.disarm(next(one.id for one in venue.guards.values() if one.type == "dead_man_switch"))
     await lose_stop(venue, "BTC")
     await lose_stop(venue, "ETH")
     asked = []
 
     async def hangs() -> list[Guardian]:
-        asked.append(loop.pacer.mono_ms())
-        later(loop, PASS_MS)
+        asked.append(kernel.pacer.mono_ms())
+        later(kernel, PASS_MS)
         raise unknown()
 
     monkeypatch.setattr(venue, "guardians", hangs)
-    await loop.cycle()
+    await kernel.cycle()
     assert len(asked) == 1
 
 
 async def test_the_repair_of_a_naked_position_survives_a_restart(path: Path) -> None:
     venue = FakeVenue()
-    loop = await opened(venue, path=path)
-    loop.journal.db.close()
+    kernel = await opened(venue, path=path)
+    kernel.journal.db.close()
     await venue.cancel(stop_of(venue))
     await begun_again(venue, path)
     assert trailing(venue) == [("BTC", 2.0)]
@@ -266,25 +266,25 @@ async def test_a_guardian_that_has_gone_is_armed_anew_and_nothing_opens_before()
     drawdown = WantedGuardian(
         "drawdown", GuardianRequest(type="account_drawdown", max_loss_pct_from_day_start=Decimal(5), action="flatten")
     )
-    loop = await opened(venue, settings=Settings(guardians=(DEAD_MAN_60, drawdown)))
+    kernel = await opened(venue, settings=Settings(guardians=(DEAD_MAN_60, drawdown)))
     assert {g.type for g in venue.guards.values()} == {"dead_man_switch", "account_drawdown"}
     first = next(g.id for g in venue.guards.values() if g.type == "dead_man_switch")
     venue.guards.clear()
-    assert kinds(await loop.reconcile()) == ["guardian_gone"] * 4
+    assert kinds(await kernel.reconcile()) == ["guardian_gone"] * 4
     now = {g.type: g.id for g in venue.guards.values()}
     assert set(now) == {"dead_man_switch", "account_drawdown"}
     assert now["dead_man_switch"] != first
-    assert loop.entries_stopped(loop.now_ms()) is None
+    assert kernel.entries_stopped(kernel.now_ms()) is None
 
 
 @pytest.mark.parametrize("seconds", [60, 300])
 async def test_a_journal_that_is_begun_anew_arms_at_once_whatever_keys_the_account_has_seen(seconds: int) -> None:
     venue = FakeVenue()
-    loop = room(venue)
-    await loop.recover()
+    kernel = room(venue)
+    await kernel.recover()
     for _ in range(5):  # So many guardians come and go, and their keys are spent.
         venue.guards.clear()
-        await loop.reconcile()
+        await kernel.reconcile()
     venue.guards.clear()
     wanted = WantedGuardian(DEAD_MAN_60.name, DEAD_MAN_60.request.model_copy(update={"heartbeat_seconds": seconds}))
     other = room(venue, settings=Settings(guardians=(wanted,)))
@@ -300,10 +300,10 @@ async def test_no_key_of_a_dead_man_meets_one_of_a_journal_that_was_lost(tmp_pat
     draw = drawn()
     for life in range(25):
         venue.guards.clear()
-        loop = room(venue, path=tmp_path / f"{life}.db", new_serial=draw)
+        kernel = room(venue, path=tmp_path / f"{life}.db", new_serial=draw)
         before = venue.calls.count("arm")
-        await loop.recover()
-        kill(loop)
+        await kernel.recover()
+        kill(kernel)
         assert (len(venue.guards), venue.calls.count("arm") - before) == (1, 1)
 
 
@@ -318,9 +318,9 @@ async def test_no_key_of_a_dead_man_meets_one_of_after_the_backup_that_is_restor
         kill(await recovered(venue, tmp_path / "j.db", draw))
     (newest,) = venue.guards
     before = venue.calls.count("arm")
-    loop = await recovered(venue, tmp_path / "backup.db", draw)
+    kernel = await recovered(venue, tmp_path / "backup.db", draw)
     assert venue.calls.count("arm") - before == 1
-    assert list(venue.guards) == [loop.arming.ids["dead_man"]]
+    assert list(venue.guards) == [kernel.guardians.ids["dead_man"]]
     assert newest not in venue.guards, "the one of the life that the backup does not know has gone"
 
 
@@ -331,9 +331,9 @@ def drawn() -> Callable[[int], int]:
 
 
 async def recovered(venue: FakeVenue, path: Path, draw: Callable[[int], int]) -> Kernel:
-    loop = room(venue, path=path, new_serial=draw)
-    await loop.recover()
-    return loop
+    kernel = room(venue, path=path, new_serial=draw)
+    await kernel.recover()
+    return kernel
 
 
 async def test_a_dead_man_that_an_earlier_life_left_goes_when_ours_stands() -> None:
@@ -342,48 +342,48 @@ async def test_a_dead_man_that_an_earlier_life_left_goes_when_ours_stands() -> N
     venue.minute()
     await room(venue).recover()
     (left,) = venue.guards
-    loop = room(venue, new_serial=lambda _before: 77)
-    await loop.recover()
-    assert list(venue.guards) == [loop.arming.ids["dead_man"]]
+    kernel = room(venue, new_serial=lambda _before: 77)
+    await kernel.recover()
+    assert list(venue.guards) == [kernel.guardians.ids["dead_man"]]
     assert left not in venue.guards
 
 
 async def test_a_dead_man_that_another_hand_arms_while_we_run_is_left_alone() -> None:
     venue = FakeVenue()
-    loop = await opened(venue)
+    kernel = await opened(venue)
     (ours,) = venue.guards
     another = await venue.arm(DEAD_MAN_60.request, key="another daemon")
-    await loop.reconcile()
+    await kernel.reconcile()
     await venue.disarm(ours)
-    await loop.reconcile()
+    await kernel.reconcile()
     assert another.id in venue.guards
-    assert loop.arming.ids["dead_man"] not in (ours, another.id), "a dead-man of another daemon goes with that one"
+    assert kernel.guardians.ids["dead_man"] not in (ours, another.id), "a dead-man of another daemon goes with that one"
     assert len(venue.guards) == 2
 
 
 async def test_a_dead_man_that_fired_stops_entries_until_it_stands_again() -> None:
     venue = FakeVenue()
-    loop = await opened(venue)
+    kernel = await opened(venue)
     guardian = next(iter(venue.guards.values()))
     await venue.disarm(guardian.id)
-    await loop.drain()
-    no = loop.entries_stopped(loop.now_ms())
+    await kernel.drain()
+    no = kernel.entries_stopped(kernel.now_ms())
     assert no is not None
     assert no.code == "dead_man_gone"
-    await loop.reconcile()
-    await loop.drain()
-    assert loop.entries_stopped(loop.now_ms()) is None
+    await kernel.reconcile()
+    await kernel.drain()
+    assert kernel.entries_stopped(kernel.now_ms()) is None
 
 
 @pytest.mark.parametrize("kind", ["drop", "lose_reply"])
 async def test_an_arm_whose_answer_is_lost_leaves_one_dead_man(kind: str) -> None:
     venue = FakeVenue()
     venue.minute()
-    loop = room(venue)
+    kernel = room(venue)
     venue.faults = [Fault("arm", kind)]
     with pytest.raises(ApiError):
-        await loop.recover()
-    await loop.recover()
+        await kernel.recover()
+    await kernel.recover()
     assert [g.type for g in venue.guards.values()] == ["dead_man_switch"]
 
 
@@ -394,10 +394,10 @@ async def test_an_arm_that_comes_after_a_reset_leaves_one_dead_man_that_is_known
 ) -> None:
     venue = FakeVenue()
     venue.minute()
-    loop = room(venue, path=tmp_path / "j.db")
+    kernel = room(venue, path=tmp_path / "j.db")
     venue.faults = [Fault("arm", "late")]
     with pytest.raises(ApiError):
-        await loop.recover()
+        await kernel.recover()
     (arrive,) = venue.late
     arm = venue.arm
 
@@ -408,21 +408,21 @@ async def test_an_arm_that_comes_after_a_reset_leaves_one_dead_man_that_is_known
 
     venue.reset()
     if again:
-        kill(loop)
-        loop = room(venue, path=tmp_path / "j.db")
+        kill(kernel)
+        kernel = room(venue, path=tmp_path / "j.db")
     if comes == "before it is listed":
         arrive()
     elif comes == "before it is armed":
         monkeypatch.setattr(venue, "arm", after_the_late_one)
-    await loop.recover()
+    await kernel.recover()
     venue.minute()
-    await loop.cycle()
-    await loop.reconcile()
+    await kernel.cycle()
+    await kernel.reconcile()
     assert len(venue.guards) == 1
-    assert set(venue.guards) == set(loop.arming.ids.values())
-    assert loop.entries_stopped(loop.now_ms()) is None
-    await loop.arming.change((), epoch=loop.mirror.epoch)
-    await loop.arming.retire()
+    assert set(venue.guards) == set(kernel.guardians.ids.values())
+    assert kernel.entries_stopped(kernel.now_ms()) is None
+    await kernel.guardians.change((), epoch=kernel.mirror.epoch)
+    await kernel.guardians.retire()
     assert venue.guards == {}, "nothing stands that nobody knows of"
 
 
@@ -441,22 +441,22 @@ async def test_an_arm_of_a_lost_journal_that_comes_late_leaves_one_dead_man(
             venue.guards.clear()
         else:
             guardians = (DEAD_MAN_60,) if what == "armed" else ()
-            loop = room(venue, path=tmp_path / "j.db", settings=Settings(guardians=guardians))
-            await loop.recover()
-            kill(loop)
+            kernel = room(venue, path=tmp_path / "j.db", settings=Settings(guardians=guardians))
+            await kernel.recover()
+            kill(kernel)
     assert venue.guards == {}
     venue.faults = [Fault("arm", "late")]
-    loop = room(venue, path=tmp_path / "j.db")
+    kernel = room(venue, path=tmp_path / "j.db")
     with pytest.raises(ApiError):
-        await loop.recover()
-    kill(loop)
+        await kernel.recover()
+    kill(kernel)
     (arrive,) = venue.late
     begun_anew = room(venue)
     await begun_anew.recover()
     arrive()
     await begun_anew.reconcile()
     assert len(venue.guards) == 1
-    assert set(venue.guards) == set(begun_anew.arming.ids.values())
+    assert set(venue.guards) == set(begun_anew.guardians.ids.values())
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -466,20 +466,20 @@ async def test_two_arms_that_come_after_a_reset_leave_the_one_that_is_known(
     venue = FakeVenue()
     venue.minute()
     for n in range(2):
-        loop = room(venue, path=tmp_path / "j.db")
+        kernel = room(venue, path=tmp_path / "j.db")
         venue.faults = [Fault("arm", "late")]
         with pytest.raises(ApiError):
-            await loop.recover()
-        kill(loop)
+            await kernel.recover()
+        kill(kernel)
         if n == 0:
             venue.reset()
     for n in order:
         venue.late[n]()
-    loop = room(venue, path=tmp_path / "j.db")
-    await loop.recover()
-    await loop.reconcile()
+    kernel = room(venue, path=tmp_path / "j.db")
+    await kernel.recover()
+    await kernel.reconcile()
     assert len(venue.guards) == 1
-    assert set(venue.guards) == set(loop.arming.ids.values())
+    assert set(venue.guards) == set(kernel.guardians.ids.values())
 
 
 def ordering(market: str, usd: float = 15.5) -> WantedGuardian:
@@ -497,18 +497,18 @@ def ordered(venue: FakeVenue) -> list[tuple[str, float]]:
 async def test_two_schedules_of_the_same_instants_are_two_when_they_order_something_else() -> None:
     venue = FakeVenue()
     settings = Settings(guardians=(DEAD_MAN_60, ordering("BTC"), ordering("ETH")))
-    loop = await opened(venue, settings=settings)
-    await loop.reconcile()
+    kernel = await opened(venue, settings=settings)
+    await kernel.reconcile()
     assert ordered(venue) == [("BTC", 15.5), ("ETH", 15.5)]
 
 
 async def test_a_schedule_whose_order_has_changed_is_armed_anew_and_the_old_one_goes() -> None:
     venue = FakeVenue()
-    loop = await opened(venue, settings=Settings(guardians=(DEAD_MAN_60, ordering("BTC"))))
-    await loop.arming.change((DEAD_MAN_60, ordering("BTC", 20)), epoch=0)
-    await loop.arming.retire()
+    kernel = await opened(venue, settings=Settings(guardians=(DEAD_MAN_60, ordering("BTC"))))
+    await kernel.guardians.change((DEAD_MAN_60, ordering("BTC", 20)), epoch=0)
+    await kernel.guardians.retire()
     assert ordered(venue) == [("BTC", 20)]
-    await loop.reconcile()
+    await kernel.reconcile()
     assert ordered(venue) == [("BTC", 20)]
 
 
@@ -526,11 +526,11 @@ class Rewrites(FakeVenue):
 async def test_a_schedule_that_the_service_writes_otherwise_is_armed_once(path: Path) -> None:
     venue = Rewrites()
     settings = Settings(guardians=(DEAD_MAN_60, ordering("BTC")))
-    loop = await opened(venue, settings=settings, path=path)
-    kill(loop)
-    loop = await begun_again(venue, path, settings=settings)
-    await minutes(loop, venue, "100")
-    await loop.reconcile()
+    kernel = await opened(venue, settings=settings, path=path)
+    kill(kernel)
+    kernel = await begun_again(venue, path, settings=settings)
+    await minutes(kernel, venue, "100")
+    await kernel.reconcile()
     assert ordered(venue) == [("BTC", 15.5)]
 
 
@@ -541,12 +541,12 @@ async def test_a_foreign_position_is_treated_as_the_config_says(policy: str, lef
     venue = FakeVenue()
     venue.minute(BTC="100")
     await venue.place(OrderRequest(market="BTC", side="short", usd_amount=Decimal(300), bracket=STOP), key="a person")
-    loop = room(venue, settings=Settings(guardians=(DEAD_MAN_60,), foreign_positions=policy), markets=("BTC", "ETH"))
-    await loop.recover()
-    await loop.cycle()
+    kernel = room(venue, settings=Settings(guardians=(DEAD_MAN_60,), foreign_positions=policy), markets=("BTC", "ETH"))
+    await kernel.recover()
+    await kernel.cycle()
     assert ("BTC" in venue.positions) is left
     if left:
-        assert loop.mirror.positions["BTC"].owner == owner
+        assert kernel.mirror.positions["BTC"].owner == owner
 
 
 async def test_repairs_that_take_longer_than_a_pass_are_shared_out_over_passes() -> None:
@@ -562,10 +562,10 @@ async def test_repairs_that_take_longer_than_a_pass_are_shared_out_over_passes()
             yield Open(bar.market, "long", usd=20, bracket=Bracket(stop_pct=2))
 
     settings = Settings(guardians=(DEAD_MAN_60,), foreign_positions="flatten")
-    loop = room(venue, each, settings=settings, markets=coins, pacer=venue.pacer)
+    kernel = room(venue, each, settings=settings, markets=coins, pacer=venue.pacer)
     venue.minute()
-    await loop.recover()
-    await loop.cycle()
+    await kernel.recover()
+    await kernel.cycle()
     assert set(venue.positions) == set(coins)
     theirs = []
     for n in range(12):
@@ -574,15 +574,15 @@ async def test_repairs_that_take_longer_than_a_pass_are_shared_out_over_passes()
 
     async def passes_until(is_done: Callable[[], bool], *, wait_ms: int) -> int:
         for made in range(1, 7):
-            later(loop, wait_ms)
+            later(kernel, wait_ms)
             began_ms = venue.pacer.now_ms
-            await loop.cycle()
+            await kernel.cycle()
             assert venue.pacer.now_ms - began_ms <= PASS_MS
             if is_done():
                 return made
         raise AssertionError("it is not done")
 
-    loop.look_again()
+    kernel.look_again()
     assert await passes_until(lambda: all(oid not in venue.working for oid in theirs), wait_ms=REFUSED_MS) == 2
 
     arms = venue.arm
@@ -615,16 +615,16 @@ async def test_another_hands_position_is_not_ours_because_we_held_one_there_befo
     is_restarted: bool, path: Path
 ) -> None:
     venue = Plain()
-    loop = await opened(venue, path=path)
-    await minutes(loop, venue, "90")
+    kernel = await opened(venue, path=path)
+    await minutes(kernel, venue, "90")
     assert venue.positions == {}, "its stop was touched"
     if is_restarted:
-        kill(loop)
+        kill(kernel)
     await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(300)), key="a person")
     if is_restarted:
-        loop = await begun_again(venue, path)
-    await minutes(loop, venue, "90", "90")
-    assert loop.mirror.positions["BTC"].owner is None
+        kernel = await begun_again(venue, path)
+    await minutes(kernel, venue, "90", "90")
+    assert kernel.mirror.positions["BTC"].owner is None
     assert "BTC" in venue.positions, "it has no stop, and foreign_positions is ignore"
     assert trailing(venue) == []
 
@@ -632,14 +632,14 @@ async def test_another_hands_position_is_not_ours_because_we_held_one_there_befo
 @restarted
 async def test_when_a_position_began_is_known_where_the_service_does_not_tell(is_restarted: bool, path: Path) -> None:
     venue = Plain()
-    loop = await opened(venue, path=path)
+    kernel = await opened(venue, path=path)
     at_ms = venue.clock.now_ms()
-    await minutes(loop, venue, "100")
+    await minutes(kernel, venue, "100")
     if is_restarted:
-        kill(loop)
-        loop = await begun_again(venue, path)
-    await loop.reconcile()
-    position = loop.mirror.positions["BTC"]
+        kill(kernel)
+        kernel = await begun_again(venue, path)
+    await kernel.reconcile()
+    position = kernel.mirror.positions["BTC"]
     assert (position.owner, position.opened_ms) == ("trend", at_ms)
 
 
@@ -649,12 +649,12 @@ async def test_a_question_that_is_lost_puts_off_what_is_found_by_ten_seconds_and
 ) -> None:
     venue = FakeVenue()
     settings = Settings(guardians=(DEAD_MAN_60,), foreign_positions="flatten")
-    loop = await opened(venue, settings=settings, markets=("BTC", "ETH"))
+    kernel = await opened(venue, settings=settings, markets=("BTC", "ETH"))
     await venue.place(OrderRequest(market="ETH", side="long", usd_amount=Decimal(300)), key="a person")
     venue.faults = [Fault(question, "drop")]
-    await loop.cycle()
-    later(loop, REFUSED_MS)
-    await loop.cycle()
+    await kernel.cycle()
+    later(kernel, REFUSED_MS)
+    await kernel.cycle()
     assert "ETH" not in venue.positions
 
 
@@ -663,9 +663,9 @@ async def test_an_adopted_position_is_protected_and_an_ignored_one_left_alone() 
         venue = FakeVenue()
         venue.minute(BTC="100")
         await venue.place(OrderRequest(market="BTC", side="short", usd_amount=Decimal(300)), key="a person")
-        loop = room(venue, settings=Settings(guardians=(DEAD_MAN_60,), foreign_positions=policy))
-        await loop.recover()
-        await loop.cycle()
+        kernel = room(venue, settings=Settings(guardians=(DEAD_MAN_60,), foreign_positions=policy))
+        await kernel.recover()
+        await kernel.cycle()
         assert ("BTC" in venue.positions) is left, "no stop, and nobody knows at what distance: it is closed"
 
 
@@ -673,10 +673,10 @@ async def test_a_bare_position_of_another_hand_keeps_no_switch_that_would_close_
     venue = FakeVenue()
     venue.minute(BTC="100")
     await venue.place(OrderRequest(market="BTC", side="short", usd_amount=Decimal(300)), key="a person")
-    loop = room(venue)
-    await loop.recover()
-    await loop.cycle()
-    left = await wind_down(loop, "leave")
+    kernel = room(venue)
+    await kernel.recover()
+    await kernel.cycle()
+    left = await wind_down(kernel, "leave")
     assert left.why[0].startswith("positions stay open, BTC WITHOUT A STOP")
     assert (left.unprotected, venue.guards) == ((), {})
 
@@ -684,17 +684,17 @@ async def test_a_bare_position_of_another_hand_keeps_no_switch_that_would_close_
 async def test_a_repair_that_is_not_answered_keeps_no_other_from_its_own() -> None:
     venue = FakeVenue()
     settings = Settings(guardians=(DEAD_MAN_60,), foreign_positions="flatten")
-    loop = await opened(venue, settings=settings, markets=("BTC", "ETH"))
+    kernel = await opened(venue, settings=settings, markets=("BTC", "ETH"))
     limit = OrderRequest(market="ETH", side="long", usd_amount=Decimal(300), type="limit", limit_px="90")
     for key in ("a person", "a person again"):
         await venue.place(limit, key=key)
     first, other = [o.oid for o in venue.working.values() if o.kind == "limit"]
     venue.faults = [Fault("cancel", "drop")]
     with pytest.raises(OutcomeUnknown):
-        await loop.reconcile()
+        await kernel.reconcile()
     assert first in venue.working
     assert other not in venue.working
-    await loop.reconcile()
+    await kernel.reconcile()
     assert first not in venue.working
 
 
@@ -726,12 +726,12 @@ async def test_an_end_that_is_not_answered_once_asks_again(made: type[FakeVenue]
             yield Open("ETH", "long", usd=100, limit_px=90, bracket=Bracket(stop_pct=2))
 
     venue.minute(BTC="100")
-    loop = room(venue, rests_too, markets=("BTC", "ETH"))
-    await loop.recover()
-    await loop.cycle()
-    assert [order.market for order in loop.mirror.orders.values() if order.could_open] == ["ETH"]
+    kernel = room(venue, rests_too, markets=("BTC", "ETH"))
+    await kernel.recover()
+    await kernel.cycle()
+    assert [order.market for order in kernel.mirror.orders.values() if order.could_open] == ["ETH"]
     venue.faults = [Fault(op, "drop")]
-    left = await wind_down(loop, "flatten")
+    left = await wind_down(kernel, "flatten")
     assert (left.complete, venue.positions, venue.working, venue.guards) == (True, {}, {}, {})
     assert venue.calls.count("close") == 1
 
@@ -763,14 +763,14 @@ async def test_the_resting_entries_of_an_end_are_canceled_side_by_side_and_its_c
             yield from (Open("ETH", "long", usd=10, limit_px=50 + n, bracket=Bracket(stop_pct=2)) for n in range(many))
 
     venue.minute(BTC="100")
-    loop = room(venue, rests_too, markets=("BTC", "ETH"))
-    await loop.recover()
-    await loop.cycle()
+    kernel = room(venue, rests_too, markets=("BTC", "ETH"))
+    await kernel.recover()
+    await kernel.cycle()
     assert set(venue.positions) == {"BTC"}
     assert sum(order.coin == "ETH" for order in venue.working.values()) == many
-    loop.in_flight.abreast = ABREAST
+    kernel.in_flight.abreast = ABREAST
     async with asyncio.timeout(10):
-        left = await wind_down(loop, "flatten")
+        left = await wind_down(kernel, "flatten")
     assert (left.complete, venue.positions, venue.working, venue.guards) == (True, {}, {}, {})
 
 
@@ -784,29 +784,29 @@ async def test_a_reset_arms_before_it_trades(says_gone: bool) -> None:
 
     venue.says_gone = says_gone
     venue.minute(BTC="100")
-    loop = room(venue, always)
-    await loop.recover()
-    await loop.cycle()
+    kernel = room(venue, always)
+    await kernel.recover()
+    await kernel.cycle()
     venue.reset()
     venue.calls.clear()
-    await minutes(loop, venue, "101")
-    cursor = loop.journal.events.cursor
+    await minutes(kernel, venue, "101")
+    cursor = kernel.journal.events.cursor
     assert cursor is not None
     assert cursor.epoch == 1
     assert [g.type for g in venue.guards.values()] == ["dead_man_switch"]
     assert venue.calls.index("arm") < venue.calls.index("confirm")
-    assert [row["epoch"] for row in loop.journal.db["intents"].rows] == [0, 1]
-    assert loop.mirror.positions["BTC"].owner == "trend"
+    assert [row["epoch"] for row in kernel.journal.db["intents"].rows] == [0, 1]
+    assert kernel.mirror.positions["BTC"].owner == "trend"
 
 
 async def test_what_another_hand_opens_right_after_a_reset_is_not_ours_because_we_held_the_same_before() -> None:
     venue = FakeVenue()
-    loop = await opened(venue)
-    assert loop.mirror.positions["BTC"].owner == "trend"
+    kernel = await opened(venue)
+    assert kernel.mirror.positions["BTC"].owner == "trend"
     venue.reset()
     await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(300)), key="a person")
-    await minutes(loop, venue, "100")
-    position = loop.mirror.positions["BTC"]
+    await minutes(kernel, venue, "100")
+    position = kernel.mirror.positions["BTC"]
     assert (position.owner, position.first_stop_px) == (None, None)
     assert trailing(venue) == [], "foreign_positions: ignore"
     assert "BTC" in venue.positions
@@ -815,14 +815,14 @@ async def test_what_another_hand_opens_right_after_a_reset_is_not_ours_because_w
 async def test_a_reset_while_an_order_is_in_doubt_orders_nothing_twice() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
-    loop = room(venue, once)
-    await loop.recover()
+    kernel = room(venue, once)
+    await kernel.recover()
     venue.faults = [Fault("confirm", "lose_reply", count=3)]
-    await loop.cycle()
+    await kernel.cycle()
     venue.reset()
-    later(loop, 60_000)
-    await minutes(loop, venue, "101")
-    states = [row["state"] for row in loop.journal.db["intents"].rows]
+    later(kernel, 60_000)
+    await minutes(kernel, venue, "101")
+    states = [row["state"] for row in kernel.journal.db["intents"].rows]
     assert states == ["void"] or states == ["accepted"], states
     assert venue.fills == []
 
@@ -837,11 +837,11 @@ async def test_a_reset_between_two_orders_of_one_decision_ends_the_second_and_no
         yield Open(bar.market, "short", usd=500, bracket=Bracket(stop_pct=2))
 
     scripts = [once, turned]
-    loop = room(venue, lambda view, bar: scripts.pop(0)(view, bar) if scripts else ())
-    loop.in_flight.abreast = abreast
-    await loop.recover()
-    await loop.cycle()
-    await replied(loop)
+    kernel = room(venue, lambda view, bar: scripts.pop(0)(view, bar) if scripts else ())
+    kernel.in_flight.abreast = abreast
+    await kernel.recover()
+    await kernel.cycle()
+    await replied(kernel)
     close = venue.close
 
     async def wiped(*given: Any, **named: Any) -> Any:
@@ -850,23 +850,23 @@ async def test_a_reset_between_two_orders_of_one_decision_ends_the_second_and_no
         return answer
 
     venue.close = wiped  # type: ignore[method-assign]
-    await minutes(loop, venue, "101")
-    assert [row["state"] for row in loop.journal.db["intents"].rows] == ["accepted", "accepted", "void"]
+    await minutes(kernel, venue, "101")
+    assert [row["state"] for row in kernel.journal.db["intents"].rows] == ["accepted", "accepted", "void"]
     assert venue.fills == [], "what was decided about the account of before is not ordered on the new one"
-    assert loop.live == {}
+    assert kernel.live == {}
 
 
 async def test_a_gap_in_the_feed_is_noticed_by_its_overlap() -> None:
     venue = FakeVenue()
-    loop = await opened(venue)
-    cursor = loop.journal.events.cursor
+    kernel = await opened(venue)
+    cursor = kernel.journal.events.cursor
     assert cursor is not None
     assert cursor.prev_id is not None
     venue.event_rows = [e for e in venue.event_rows if e.id != cursor.last_id]
     venue.minute()
     venue._event("account", "settings", None, {})
-    assert kinds(await loop.reconcile()) == ["cursor_lost"]
-    after = loop.journal.events.cursor
+    assert kinds(await kernel.reconcile()) == ["cursor_lost"]
+    after = kernel.journal.events.cursor
     assert after is not None
     assert after.last_id == venue.event_rows[-2].id or after.last_id == venue.event_rows[-1].id
 
@@ -879,28 +879,28 @@ SERVICE_KEEPS = (
 @pytest.mark.parametrize("is_seen", [True, False], ids=["noticed at once", "gone on since"])
 async def test_what_a_service_that_went_back_tells_under_ids_of_before_is_taken(is_seen: bool) -> None:
     venue = FakeVenue()
-    loop = await opened(venue)
+    kernel = await opened(venue)
     before = {name: deepcopy(getattr(venue, name)) for name in SERVICE_KEEPS}
-    await minutes(loop, venue, "97")
-    undone = loop.journal.events.cursor
+    await minutes(kernel, venue, "97")
+    undone = kernel.journal.events.cursor
     assert undone is not None
-    assert "BTC" not in loop.mirror.positions, "its stop has fired"
+    assert "BTC" not in kernel.mirror.positions, "its stop has fired"
     for name, value in before.items():
         setattr(venue, name, value)
     if is_seen:
-        await loop.cycle()
-        assert "BTC" in loop.mirror.positions, "and has not, by what the service says now"
+        await kernel.cycle()
+        assert "BTC" in kernel.mirror.positions, "and has not, by what the service says now"
     venue.minute(BTC="97")
     while venue.event_rows[-1].id < undone.last_id:
         venue._event("account", "settings", None, {})
     if is_seen:
-        await loop.cycle()
-        told = next(row for row in loop.journal.db["events"].rows if row["id"] == undone.last_id)
+        await kernel.cycle()
+        told = next(row for row in kernel.journal.db["events"].rows if row["id"] == undone.last_id)
         assert told["ts"] == venue.event_rows[-1].ts
     else:
-        assert kinds(await loop.reconcile()) == ["cursor_lost"]
-    assert "BTC" not in loop.mirror.positions
-    assert loop.books.shares == {}
+        assert kinds(await kernel.reconcile()) == ["cursor_lost"]
+    assert "BTC" not in kernel.mirror.positions
+    assert kernel.attribution.shares == {}
 
 
 class Reenters(Strategy):
@@ -919,21 +919,21 @@ class Reenters(Strategy):
 async def test_what_is_wanted_on_an_event_that_bears_the_id_of_another_is_ordered() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
-    loop = room(venue, strategies=[Reenters(name="trend", markets=["BTC"])])
-    await loop.recover()
-    await loop.cycle()
+    kernel = room(venue, strategies=[Reenters(name="trend", markets=["BTC"])])
+    await kernel.recover()
+    await kernel.cycle()
     before = {name: deepcopy(getattr(venue, name)) for name in SERVICE_KEEPS}
-    await minutes(loop, venue, "97")
-    assert len(list(loop.journal.db["intents"].rows)) == 2
+    await minutes(kernel, venue, "97")
+    assert len(list(kernel.journal.db["intents"].rows)) == 2
     for name, value in before.items():
         setattr(venue, name, value)
-    await loop.cycle()
-    await minutes(loop, venue, "97")
-    first, *again = [row for row in loop.journal.db["intents"].rows if row["cause"].startswith("event:")]
+    await kernel.cycle()
+    await minutes(kernel, venue, "97")
+    first, *again = [row for row in kernel.journal.db["intents"].rows if row["cause"].startswith("event:")]
     assert [row["state"] for row in again] == ["accepted"]
     assert again[0]["cause"].startswith(f"{first['cause']}:")
     assert "BTC" in venue.positions
-    with queries.in_rows(loop.journal.db.conn) as db:
+    with queries.in_rows(kernel.journal.db.conn) as db:
         told = explain(db, again[0]["id"])[0]
     assert told.at_ms == again[0]["opened_ms"]
 
@@ -957,43 +957,43 @@ async def test_what_is_wanted_on_such_an_event_is_ordered_also_where_the_next_ru
     def started() -> Kernel:
         return room(venue, strategies=[Leaves(name="trend", markets=["BTC"])], path=tmp_path / "journal.db")
 
-    loop = started()
-    await loop.recover()
-    await loop.cycle()
+    kernel = started()
+    await kernel.recover()
+    await kernel.cycle()
     before = {name: deepcopy(getattr(venue, name)) for name in SERVICE_KEEPS}
-    await minutes(loop, venue, "97")
+    await minutes(kernel, venue, "97")
     for name, value in before.items():
         setattr(venue, name, value)
-    await loop.cycle()
-    loop.desk.seat(loop.desk.seats, away=["trend"])  # As while it is built anew.
-    await minutes(loop, venue, "97")
+    await kernel.cycle()
+    kernel.strategy_host.set_instances(kernel.strategy_host.instances, away=["trend"])  # As while it is built anew.
+    await minutes(kernel, venue, "97")
     assert "BTC" in venue.positions
-    kill(loop)
-    loop = started()
-    await loop.recover()
-    first, *again = [row for row in loop.journal.db["intents"].rows if row["cause"].startswith("event:")]
+    kill(kernel)
+    kernel = started()
+    await kernel.recover()
+    first, *again = [row for row in kernel.journal.db["intents"].rows if row["cause"].startswith("event:")]
     assert [(row["state"], row["cause"][: len(first["cause"])]) for row in again] == [("accepted", first["cause"])]
     assert "BTC" not in venue.positions
 
 
 async def test_a_fill_that_no_event_told_is_believed_from_the_snapshot() -> None:
     venue = FakeVenue()
-    loop = await opened(venue)
+    kernel = await opened(venue)
     venue.positions["BTC"].size += 1
-    assert kinds(await loop.reconcile()) == ["missing_fill", "naked_position"]
+    assert kinds(await kernel.reconcile()) == ["missing_fill", "naked_position"]
     assert trailing(venue) == [("BTC", 2.0)], "its stop is for five"
-    assert str(loop.mirror.positions["BTC"].size) == "6.0000"
-    assert loop.mirror.positions["BTC"].owner == "trend"
+    assert str(kernel.mirror.positions["BTC"].size) == "6.0000"
+    assert kernel.mirror.positions["BTC"].owner == "trend"
 
 
 async def test_a_repair_that_is_refused_is_tried_again_later_and_not_in_every_pass() -> None:
     venue = FakeVenue()
-    loop = await opened(venue)
+    kernel = await opened(venue)
     venue.faults = [Fault("arm", refused("invalid_input"), 9), Fault("close", refused("market_closed"), 1)]
     await venue.cancel(stop_of(venue))
     for _ in range(5):
-        await loop.cycle()
+        await kernel.cycle()
     assert venue.calls.count("close") == 1
     assert "BTC" in venue.positions
-    await minutes(loop, venue, "101")
+    await minutes(kernel, venue, "101")
     assert venue.positions == {}

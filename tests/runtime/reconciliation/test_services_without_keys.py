@@ -72,89 +72,89 @@ def bought_once(*wishes: Intent) -> Any:
     return script
 
 
-def booked(loop: Kernel, name: str) -> tuple[int, Decimal, Decimal]:
-    book = loop.books.of(name)
+def booked(kernel: Kernel, name: str) -> tuple[int, Decimal, Decimal]:
+    book = kernel.attribution.of(name)
     return book.fills, book.fees_usd, book.realized_usd
 
 
-def ours(loop: Kernel) -> dict[str, str | None]:
-    return {market: position.owner for market, position in loop.mirror.positions.items()}
+def ours(kernel: Kernel) -> dict[str, str | None]:
+    return {market: position.owner for market, position in kernel.mirror.positions.items()}
 
 
-def proves_nothing(loop: Kernel) -> bool:
-    return not (loop.mirror.keys_proven or loop.mirror.events_named or loop.journal.events.has_seen_own_key())
+def proves_nothing(kernel: Kernel) -> bool:
+    return not (kernel.mirror.keys_proven or kernel.mirror.events_named or kernel.journal.events.has_seen_own_key())
 
 
 @pytest.mark.parametrize("foreign", ["ignore", "flatten", "adopt"])
 async def test_an_entry_is_ours_and_is_closed_by_its_strategy(foreign: str) -> None:
     venue = Keyless()
-    loop = await begun(venue, settings=policy(foreign))
-    assert ours(loop) == {"BTC": "trend"}
-    await minutes(loop, venue, "100", "100")
+    kernel = await begun(venue, settings=policy(foreign))
+    assert ours(kernel) == {"BTC": "trend"}
+    await minutes(kernel, venue, "100", "100")
     assert set(venue.positions) == {"BTC"}, "nobody takes it for another's"
-    await minutes(loop, venue, "101")
-    assert (venue.positions, refusals(loop), loop.degraded) == ({}, [], {})
-    assert (booked(loop, "trend"), booked(loop, FOREIGN)) == ((2, 2, 2), (0, 0, 0))
-    assert loop.journal.state_of("trend")["fills"] == 2, "the strategy was told of both"
-    assert proves_nothing(loop)
+    await minutes(kernel, venue, "101")
+    assert (venue.positions, refusals(kernel), kernel.degraded) == ({}, [], {})
+    assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((2, 2, 2), (0, 0, 0))
+    assert kernel.journal.state_of("trend")["fills"] == 2, "the strategy was told of both"
+    assert proves_nothing(kernel)
 
 
 async def test_orders_that_leave_side_by_side_are_ours() -> None:
     venue = Keyless()
     venue.minute(BTC="100")
-    loop = room(venue, always, markets=("BTC", "ETH"), settings=policy("flatten"))
-    loop.in_flight.abreast = 4
-    await loop.recover()
-    await loop.cycle()
-    await replied(loop)
-    assert ours(loop) == {"BTC": "trend", "ETH": "trend"}
+    kernel = room(venue, always, markets=("BTC", "ETH"), settings=policy("flatten"))
+    kernel.in_flight.abreast = 4
+    await kernel.recover()
+    await kernel.cycle()
+    await replied(kernel)
+    assert ours(kernel) == {"BTC": "trend", "ETH": "trend"}
     venue.minute(BTC="101", ETH="101")
-    await loop.cycle()
-    await replied(loop)
-    assert (venue.positions, refusals(loop), loop.degraded) == ({}, [], {})
-    assert (booked(loop, "trend"), booked(loop, FOREIGN)) == ((4, 4, 4), (0, 0, 0))
+    await kernel.cycle()
+    await replied(kernel)
+    assert (venue.positions, refusals(kernel), kernel.degraded) == ({}, [], {})
+    assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((4, 4, 4), (0, 0, 0))
 
 
 @pytest.mark.parametrize(("close", "gain"), [("94", -10), ("106", 10)])
 async def test_what_its_stop_or_target_does_is_booked_to_its_strategy(close: str, gain: int) -> None:
     """The exit is a trade of its own, which no answer has told of: it takes from whoever holds the position."""
     venue = Keyless()
-    loop = await begun(venue, bought_once(Open("BTC", "long", usd=200, bracket=STOP)))
-    await minutes(loop, venue, close)
-    assert (venue.positions, ours(loop)) == ({}, {})
-    assert (booked(loop, "trend"), booked(loop, FOREIGN)) == ((2, 2, gain), (0, 0, 0))
-    assert loop.degraded == {}
+    kernel = await begun(venue, bought_once(Open("BTC", "long", usd=200, bracket=STOP)))
+    await minutes(kernel, venue, close)
+    assert (venue.positions, ours(kernel)) == ({}, {})
+    assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((2, 2, gain), (0, 0, 0))
+    assert kernel.degraded == {}
 
 
 async def test_a_restart_knows_its_position_again_and_still_has_no_proof(tmp_path: Path) -> None:
     venue = Keyless()
     path = tmp_path / "journal.db"
     kill(await begun(venue, path=path))
-    loop = room(venue, always, path=path, settings=policy("flatten"))
+    kernel = room(venue, always, path=path, settings=policy("flatten"))
     asked = venue.calls.count("trades")
-    await loop.recover()
-    assert (ours(loop), venue.calls.count("trades")) == ({"BTC": "trend"}, asked), "by the journal alone"
+    await kernel.recover()
+    assert (ours(kernel), venue.calls.count("trades")) == ({"BTC": "trend"}, asked), "by the journal alone"
     assert set(venue.positions) == {"BTC"}
-    assert proves_nothing(loop)
-    await minutes(loop, venue, "101")
-    assert (venue.positions, refusals(loop)) == ({}, [])
-    (entry,) = [e for e in of_journal(loop) if e["subtype"] == "entry"]
-    assert (loop.journal.intents.find(entry["idempotencyKey"]) is not None, entry["keyFrom"]) == (True, "trade")
+    assert proves_nothing(kernel)
+    await minutes(kernel, venue, "101")
+    assert (venue.positions, refusals(kernel)) == ({}, [])
+    (entry,) = [e for e in of_journal(kernel) if e["subtype"] == "entry"]
+    assert (kernel.journal.intents.find(entry["idempotencyKey"]) is not None, entry["keyFrom"]) == (True, "trade")
 
 
-def of_journal(loop: Kernel) -> list[dict[str, Any]]:
-    newest = (loop.journal.events.last_event("BTC", "fill", name, epoch=0) for name in ("entry", "exit"))
+def of_journal(kernel: Kernel) -> list[dict[str, Any]]:
+    newest = (kernel.journal.events.last_event("BTC", "fill", name, epoch=0) for name in ("entry", "exit"))
     return [one for one in newest if one is not None]
 
 
 async def test_a_notice_names_the_strategy() -> None:
     venue = Keyless()
     venue.minute(BTC="100")
-    loop = room(venue, always)
-    loop.notices_of = lambda event, _parts: of_event(event, loop.order_owners.owner_of)
-    await loop.recover()
-    await loop.cycle()
-    (said,) = [row["payload"] for row in loop.journal.db["outbox"].rows if row["kind"] == "fill.entry"]
+    kernel = room(venue, always)
+    kernel.notices_of = lambda event, _parts: of_event(event, kernel.order_owners.owner_of)
+    await kernel.recover()
+    await kernel.cycle()
+    (said,) = [row["payload"] for row in kernel.journal.db["outbox"].rows if row["kind"] == "fill.entry"]
     assert '"strategy": "trend"' in said
 
 
@@ -163,16 +163,16 @@ async def test_an_entry_that_rests_is_ours_takes_of_the_budget_and_can_be_cancel
     venue = Keyless()
     path = tmp_path / "journal.db"
 
-    def is_ours(loop: Kernel) -> bool:
-        (order,) = loop.mirror.entries("BTC")
-        return (loop.order_owners.owner_of(order.key or ""), loop.gate.used_usd("trend")) == (
+    def is_ours(kernel: Kernel) -> bool:
+        (order,) = kernel.mirror.entries("BTC")
+        return (kernel.order_owners.owner_of(order.key or ""), kernel.risk.used_usd("trend")) == (
             "trend",
             Decimal("299.997"),
         )
 
-    loop = await begun(venue, bought_once(rests), path=path)
-    assert is_ours(loop)
-    kill(loop)
+    kernel = await begun(venue, bought_once(rests), path=path)
+    assert is_ours(kernel)
+    kill(kernel)
     again = room(venue, lambda _view, bar: [Cancel(market="BTC")] if bar.close == 102 else [], path=path)
     await again.recover()
     assert is_ours(again)
@@ -185,11 +185,11 @@ async def test_an_entry_that_rested_over_a_restart_is_ours_when_it_fills(tmp_pat
     venue = Keyless()
     path = tmp_path / "journal.db"
     kill(await begun(venue, bought_once(Open("BTC", "long", usd=300, limit_px=90, bracket=STOP)), path=path))
-    loop = room(venue, path=path, settings=policy("flatten"))
-    await loop.recover()
-    await minutes(loop, venue, "90")
-    assert (ours(loop), set(venue.positions)) == ({"BTC": "trend"}, {"BTC"})
-    assert booked(loop, "trend") == (1, 1, 0)
+    kernel = room(venue, path=path, settings=policy("flatten"))
+    await kernel.recover()
+    await minutes(kernel, venue, "90")
+    assert (ours(kernel), set(venue.positions)) == ({"BTC": "trend"}, {"BTC"})
+    assert booked(kernel, "trend") == (1, 1, 0)
 
 
 # -- the event comes before the answer
@@ -205,24 +205,24 @@ async def test_an_entry_whose_answer_comes_later_is_ours_from_then_on(
     venue.minute(BTC="100")
     path = tmp_path / "journal.db"
     script = bought_once(Open("BTC", "long", usd=200, bracket=STOP))
-    loop = room(venue, script, path=path, settings=policy(foreign))
-    await loop.recover()
+    kernel = room(venue, script, path=path, settings=policy(foreign))
+    await kernel.recover()
     venue.faults = [Fault("confirm", *one) for one in LOST]
-    await loop.cycle()
-    assert (ours(loop), loop.execution.in_doubt("BTC")) == ({"BTC": None}, True)
-    assert (set(venue.positions), booked(loop, FOREIGN)) == ({"BTC"}, (1, 1, 0))
+    await kernel.cycle()
+    assert (ours(kernel), kernel.execution.in_doubt("BTC")) == ({"BTC": None}, True)
+    assert (set(venue.positions), booked(kernel, FOREIGN)) == ({"BTC"}, (1, 1, 0))
     if killed:
-        kill(loop)
-        loop = room(venue, script, path=path, settings=policy(foreign))
-        await loop.recover()
+        kill(kernel)
+        kernel = room(venue, script, path=path, settings=policy(foreign))
+        await kernel.recover()
     else:
-        later(loop, 60_000)
-        await loop.cycle()
-    assert (ours(loop), loop.execution.in_doubt("BTC"), loop.degraded) == ({"BTC": "trend"}, False, {})
-    assert (booked(loop, "trend"), booked(loop, FOREIGN)) == ((1, 1, 0), (0, 0, 0)), "also its fee"
-    assert loop.books.of("trend").shares[0].entry_px == 100
-    assert proves_nothing(loop)
-    kill(loop)
+        later(kernel, 60_000)
+        await kernel.cycle()
+    assert (ours(kernel), kernel.execution.in_doubt("BTC"), kernel.degraded) == ({"BTC": "trend"}, False, {})
+    assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((1, 1, 0), (0, 0, 0)), "also its fee"
+    assert kernel.attribution.of("trend").shares[0].entry_px == 100
+    assert proves_nothing(kernel)
+    kill(kernel)
     again = room(venue, always, path=path, settings=policy("flatten"))
     asked = venue.calls.count("trades")
     await again.recover()
@@ -236,14 +236,14 @@ async def test_an_entry_whose_answer_comes_later_is_ours_from_then_on(
 async def test_a_late_answer_names_the_order_that_rests() -> None:
     venue = Keyless()
     venue.minute(BTC="100")
-    loop = room(venue, bought_once(Open("BTC", "long", usd=300, limit_px=90, bracket=STOP)))
-    await loop.recover()
+    kernel = room(venue, bought_once(Open("BTC", "long", usd=300, limit_px=90, bracket=STOP)))
+    await kernel.recover()
     venue.faults = [Fault("confirm", *one) for one in LOST]
-    await loop.cycle()
-    assert [order.key for order in loop.mirror.entries("BTC")] == [None]
-    later(loop, 60_000)
-    await loop.cycle()
-    assert [loop.order_owners.owner_of(order.key or "") for order in loop.mirror.entries("BTC")] == ["trend"]
+    await kernel.cycle()
+    assert [order.key for order in kernel.mirror.entries("BTC")] == [None]
+    later(kernel, 60_000)
+    await kernel.cycle()
+    assert [kernel.order_owners.owner_of(order.key or "") for order in kernel.mirror.entries("BTC")] == ["trend"]
 
 
 async def test_a_kill_between_the_answer_and_the_naming_leaves_neither(
@@ -251,19 +251,19 @@ async def test_a_kill_between_the_answer_and_the_naming_leaves_neither(
 ) -> None:
     """So that the next run asks again, and books the order to its strategy."""
     venue, path = Keyless(), tmp_path / "journal.db"
-    loop = await begun(venue, path=path, faults=[Fault("confirm", *one) for one in LOST])
+    kernel = await begun(venue, path=path, faults=[Fault("confirm", *one) for one in LOST])
 
     def killed(_events: Any, _owner: str) -> None:
         raise Crash
 
-    monkeypatch.setattr(loop.books, "name", killed)
-    later(loop, 60_000)
-    loop.budget.begin()
+    monkeypatch.setattr(kernel.attribution, "name", killed)
+    later(kernel, 60_000)
+    kernel.budget.begin()
     with pytest.raises(Crash):
-        await loop.execution.settle()
-    (doubt,) = loop.journal.intents.live()
+        await kernel.execution.settle()
+    (doubt,) = kernel.journal.intents.live()
     assert doubt.state == "sending"
-    kill(loop)
+    kill(kernel)
     again = room(venue, always, path=path, settings=policy("flatten"))
     await again.recover()
     assert (again.journal.intents.live(), ours(again), set(venue.positions)) == ([], {"BTC": "trend"}, {"BTC"})
@@ -273,11 +273,11 @@ async def test_a_kill_between_the_answer_and_the_naming_leaves_neither(
 async def test_an_order_whose_events_have_no_name_has_its_owner_by_its_trade(tmp_path: Path) -> None:
     """The trades of the service have the id too."""
     venue, path = Keyless(), tmp_path / "journal.db"
-    loop = await begun(venue, path=path, faults=[Fault("confirm", *one) for one in LOST])
-    (doubt,) = loop.journal.intents.live()
-    loop.journal.intents.accept(doubt, venue.trade_rows[0].id, now_ms=venue.clock.now_ms())
-    assert ours(loop) == {"BTC": None}
-    kill(loop)
+    kernel = await begun(venue, path=path, faults=[Fault("confirm", *one) for one in LOST])
+    (doubt,) = kernel.journal.intents.live()
+    kernel.journal.intents.accept(doubt, venue.trade_rows[0].id, now_ms=venue.clock.now_ms())
+    assert ours(kernel) == {"BTC": None}
+    kill(kernel)
     again = room(venue, always, path=path, settings=policy("flatten"))
     await again.recover()
     assert (ours(again), set(venue.positions)) == ({"BTC": "trend"}, {"BTC"})
@@ -296,12 +296,12 @@ async def test_an_order_of_the_run_before_is_named_when_its_trade_is_found_after
 
     venue = Dies()
     venue.minute(BTC="100")
-    loop = room(venue, always, path=path)
-    await loop.recover()
+    kernel = room(venue, always, path=path)
+    await kernel.recover()
     with pytest.raises(Crash):
-        await loop.cycle()
-    (doubt,) = loop.journal.intents.live()
-    kill(loop)
+        await kernel.cycle()
+    (doubt,) = kernel.journal.intents.live()
+    kill(kernel)
     again = room(venue, always, path=path)
     monkeypatch.setattr(again.sender, "is_due", lambda _intent: False)  # It has no time for it at first.
     await again.recover()
@@ -320,8 +320,8 @@ async def test_an_exit_that_left_while_the_journal_could_not_be_written_is_looke
 ) -> None:
     """On the disk it was never sent: its memory was lost with the run."""
     venue, path = KeysOnTrades(), tmp_path / "journal.db"
-    loop = await begun(venue, path=path)
-    await minutes(loop, venue, "100")
+    kernel = await begun(venue, path=path)
+    await minutes(kernel, venue, "100")
     now_ms = venue.clock.now_ms()
     body = b'{"fraction":1,"source":"agent"}'
     exit_ = intent(
@@ -334,8 +334,8 @@ async def test_an_exit_that_left_while_the_journal_could_not_be_written_is_looke
         opened_ms=now_ms,
         not_after_ms=now_ms + 1,
     )
-    loop.journal.decided([exit_])
-    kill(loop)
+    kernel.journal.decided([exit_])
+    kill(kernel)
     venue._close("BTC", CloseRequest(), exit_.id)
     venue.minute(BTC="100")
     again = room(venue, lambda _view, _bar: [], path=path)
@@ -348,19 +348,19 @@ async def test_an_exit_that_left_while_the_journal_could_not_be_written_is_looke
 async def test_trades_that_are_refused_once_are_asked_for_again() -> None:
     """Past its fence, and the events tell nothing: the trade's key is all there is."""
     venue = KeysOnTrades()
-    loop = await begun(
+    kernel = await begun(
         venue, faults=[Fault("confirm", "lose_reply"), Fault("confirm", AWAY, 10**9), Fault("trades", AWAY, 10**9)]
     )
-    (doubt,) = loop.journal.intents.live()
-    later(loop, 60_000)
-    await minutes(loop, venue, "100")
+    (doubt,) = kernel.journal.intents.live()
+    later(kernel, 60_000)
+    await minutes(kernel, venue, "100")
     venue.faults = [Fault("confirm", refused("plan_stale"), 10**9), Fault("trades", refused("invalid_input"), 1)]
     for _ in range(2):
-        later(loop, 60_000)
-        await minutes(loop, venue, "100")
-    found = loop.journal.intents.find(doubt.id)
+        later(kernel, 60_000)
+        await minutes(kernel, venue, "100")
+    found = kernel.journal.intents.find(doubt.id)
     assert found is not None
-    assert (found.state, ours(loop)) == ("accepted", {"BTC": "trend"})
+    assert (found.state, ours(kernel)) == ("accepted", {"BTC": "trend"})
 
 
 # -- what is not ours
@@ -369,37 +369,37 @@ async def test_trades_that_are_refused_once_are_asked_for_again() -> None:
 @pytest.mark.parametrize(("foreign", "left"), [("ignore", {"BTC"}), ("flatten", set())])
 async def test_what_another_hand_opens_stays_foreign(foreign: str, left: set[str]) -> None:
     venue = Keyless()
-    loop = await begun(venue, settings=policy(foreign))
-    await minutes(loop, venue, "101")
+    kernel = await begun(venue, settings=policy(foreign))
+    await minutes(kernel, venue, "101")
     assert venue.positions == {}
     by_hand(venue)
-    await loop.cycle()
-    await minutes(loop, venue, "101")
+    await kernel.cycle()
+    await minutes(kernel, venue, "101")
     assert set(venue.positions) == left
-    assert set(ours(loop).values()) <= {None}
-    assert booked(loop, FOREIGN)[0] >= 1
-    assert booked(loop, "trend")[0] == 2
+    assert set(ours(kernel).values()) <= {None}
+    assert booked(kernel, FOREIGN)[0] >= 1
+    assert booked(kernel, "trend")[0] == 2
 
 
 async def test_what_another_hand_adds_to_our_position_is_booked_as_anothers() -> None:
     venue = Keyless()
-    loop = await begun(venue, bought_once(Open("BTC", "long", usd=200, bracket=STOP)))
+    kernel = await begun(venue, bought_once(Open("BTC", "long", usd=200, bracket=STOP)))
     by_hand(venue, size=3)
-    await loop.cycle()
-    assert ours(loop) == {"BTC": "trend"}
-    assert (booked(loop, "trend"), booked(loop, FOREIGN)) == ((1, 1, 0), (1, 1, 0))
-    sizes = {share.strategy: share.size for share in loop.books.shares["BTC"].values()}
+    await kernel.cycle()
+    assert ours(kernel) == {"BTC": "trend"}
+    assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((1, 1, 0), (1, 1, 0))
+    sizes = {share.strategy: share.size for share in kernel.attribution.shares["BTC"].values()}
     assert sizes == {"trend": Decimal(2), FOREIGN: Decimal(3)}
 
 
 async def test_after_a_lost_journal_nobody_can_know(tmp_path: Path) -> None:
     venue = Keyless()
     kill(await begun(venue, path=tmp_path / "lost.db"))
-    loop = room(venue, always, path=tmp_path / "new.db")
-    await loop.recover()
-    assert ours(loop) == {"BTC": None}
-    await minutes(loop, venue, "101", "101")
-    assert (set(venue.positions), refusals(loop)[-1]) == ({"BTC"}, "foreign_position")
+    kernel = room(venue, always, path=tmp_path / "new.db")
+    await kernel.recover()
+    assert ours(kernel) == {"BTC": None}
+    await minutes(kernel, venue, "101", "101")
+    assert (set(venue.positions), refusals(kernel)[-1]) == ({"BTC"}, "foreign_position")
 
 
 @pytest.mark.parametrize("kept", ["file", "session"])
@@ -422,52 +422,52 @@ def test_trades_are_known_by_market_action_and_epoch(kept: str) -> None:
 
 async def test_where_events_show_keys_no_trade_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     venue = FakeVenue()
-    loop = await begun(venue)
-    assert loop.mirror.events_named
-    assert loop.mirror.keys_proven
-    monkeypatch.setattr(loop.mirror, "keys_of", None)
+    kernel = await begun(venue)
+    assert kernel.mirror.events_named
+    assert kernel.mirror.keys_proven
+    monkeypatch.setattr(kernel.mirror, "keys_of", None)
     by_hand(venue, "ETH")
-    await minutes(loop, venue, "101", "100")
+    await minutes(kernel, venue, "101", "100")
     assert len(venue.fills) == 3
-    assert "foreign_writer" in loop.degraded, "who shows no key where keys are shown is another"
+    assert "foreign_writer" in kernel.degraded, "who shows no key where keys are shown is another"
 
 
 async def proven_by_a_trade(script: Any, **more: Any) -> tuple[KeysOnTrades, Kernel]:
     """An order was in doubt, was looked for and found: keys are proven, and events still say nothing."""
     venue = KeysOnTrades()
     venue.minute(BTC="100")
-    loop = room(venue, script, **more)
-    await loop.recover()
+    kernel = room(venue, script, **more)
+    await kernel.recover()
     venue.faults = [Fault("confirm", *one) for one in LOST]
-    await loop.cycle()
-    (doubt,) = loop.live.values()
-    await loop.sender.search(doubt)
-    assert (loop.mirror.keys_proven, loop.mirror.events_named) == (True, False)
-    later(loop, 60_000)
-    return venue, loop
+    await kernel.cycle()
+    (doubt,) = kernel.live.values()
+    await kernel.sender.search(doubt)
+    assert (kernel.mirror.keys_proven, kernel.mirror.events_named) == (True, False)
+    later(kernel, 60_000)
+    return venue, kernel
 
 
 async def test_keys_on_trades_alone_make_no_other_hand_of_our_events() -> None:
-    venue, loop = await proven_by_a_trade(always)
-    await minutes(loop, venue, "100", "101")
-    assert (booked(loop, "trend"), booked(loop, FOREIGN)) == ((2, 2, 2), (0, 0, 0))
+    venue, kernel = await proven_by_a_trade(always)
+    await minutes(kernel, venue, "100", "101")
+    assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((2, 2, 2), (0, 0, 0))
     venue.faults = [Fault("confirm", *one) for one in LOST]
-    await minutes(loop, venue, "100")
-    assert (ours(loop), loop.execution.in_doubt("BTC"), loop.degraded) == ({"BTC": "trend"}, True, {}), (
+    await minutes(kernel, venue, "100")
+    assert (ours(kernel), kernel.execution.in_doubt("BTC"), kernel.degraded) == ({"BTC": "trend"}, True, {}), (
         "known by its trade's key"
     )
-    later(loop, 60_000)
-    await minutes(loop, venue, "100")
-    assert (loop.execution.in_doubt("BTC"), loop.degraded, ours(loop)) == (False, {}, {"BTC": "trend"})
-    assert (booked(loop, "trend"), booked(loop, FOREIGN)) == ((3, 3, 2), (0, 0, 0))
+    later(kernel, 60_000)
+    await minutes(kernel, venue, "100")
+    assert (kernel.execution.in_doubt("BTC"), kernel.degraded, ours(kernel)) == (False, {}, {"BTC": "trend"})
+    assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((3, 3, 2), (0, 0, 0))
 
 
 async def test_an_order_of_ours_that_shows_no_key_is_left_where_it_rests() -> None:
     rests = Open("BTC", "long", usd=300, limit_px=90, bracket=STOP)
-    venue, loop = await proven_by_a_trade(bought_once(rests), settings=policy("flatten"))
+    venue, kernel = await proven_by_a_trade(bought_once(rests), settings=policy("flatten"))
     for _ in range(2):
-        await minutes(loop, venue, "100")
-        await loop.reconcile()
+        await minutes(kernel, venue, "100")
+        await kernel.reconcile()
     assert [order.kind for order in venue.working.values()] == ["limit"]
 
 
@@ -476,11 +476,11 @@ async def test_another_agent_is_known_by_the_key_of_its_trade_where_events_show_
     made: type[Keyless], flagged: bool
 ) -> None:
     venue = made()
-    loop = await begun(venue)
+    kernel = await begun(venue)
     by_hand(venue, "ETH")
-    await loop.cycle()
-    assert ("foreign_writer" in loop.degraded) is flagged
-    await minutes(loop, venue, "101", "100")
+    await kernel.cycle()
+    assert ("foreign_writer" in kernel.degraded) is flagged
+    await minutes(kernel, venue, "101", "100")
     assert (len(venue.fills) == 3) is flagged, "no entry after the close, or entries go on elsewhere"
 
 
@@ -499,12 +499,12 @@ async def test_the_doctor_says_what_the_ids_of_trades_are_good_for() -> None:
 
 async def test_an_event_that_shows_a_key_of_ours_is_taken_as_it_is() -> None:
     venue = FakeVenue()
-    loop = await begun(venue)
+    kernel = await begun(venue)
     shown = next(e for e in venue.event_rows if e.type == "fill")
     bare = shown.model_copy(update={"id": "bare", "idempotency_key": None})
     others = {"ETH": {"coin": "ETH"}, "close": {"data": bare.data.model_copy(update={"intent": "close"})}}
     foreign = [bare.model_copy(update={"id": name, **more}) for name, more in others.items()]
-    *same, given = loop.mirror.named([shown, *foreign, bare])
+    *same, given = kernel.mirror.named([shown, *foreign, bare])
     assert same == [shown, *foreign], "nor is one of another market, or an exit under the id of an entry"
     assert given.idempotency_key == shown.idempotency_key
     assert '"keyFrom":"trade"' in given.model_dump_json()

@@ -31,18 +31,18 @@ def order(oid: str = "1", kind: str = "limit", action: str = "open", **more: Any
     return MirrorOrder(oid, "BTC", kind, "long", action, Decimal(2), Decimal(0), Decimal(90), None, None, "KEY", **more)
 
 
-def gate(
+def risk(
     *,
     live: list[Intent] | None = None,
     stopped: Refusal | None = None,
     doubt: Callable[[str], bool] = lambda _m: False,
     **more: Any,
 ) -> RiskEngine:
-    allowance = replace(StrategyLimits("trend", frozenset({"BTC", "ETH"}), 60_000, Decimal(1_000), 3), **more)
+    limits = replace(StrategyLimits("trend", frozenset({"BTC", "ETH"}), 60_000, Decimal(1_000), 3), **more)
     mirror = Mirror(lambda key: "trend" if key == "KEY" else None)
     return RiskEngine(
         mirror,
-        {"trend": allowance},
+        {"trend": limits},
         lambda: live or [],
         lambda _now: stopped,
         lambda coin, _besides: doubt(coin),
@@ -73,7 +73,7 @@ LONG = Open("BTC", "long", usd=500, bracket=STOP)
     ],
 )
 def test_an_order_that_no_request_can_carry_is_refused_with_what_of_it_cannot_be(wish: Open, said: str) -> None:
-    no = judge(gate(budget_usd=Decimal(10_000_000)), wish)
+    no = judge(risk(budget_usd=Decimal(10_000_000)), wish)
     assert isinstance(no, Refusal)
     assert (no.code, no.message.rpartition(": ")[2]) == ("invalid_input", said)
 
@@ -103,26 +103,26 @@ def test_an_order_that_no_request_can_carry_is_refused_with_what_of_it_cannot_be
     ],
 )
 def test_each_rule_says_its_own_no(wish: Any, more: dict[str, Any], expected: str) -> None:
-    assert code(judge(gate(**more), wish)) == expected
+    assert code(judge(risk(**more), wish)) == expected
 
 
 def test_a_bar_older_than_two_intervals_is_history() -> None:
-    assert code(judge(gate(), LONG, at_ms=NOW - 120_000)) == "permitted"
-    assert code(judge(gate(), LONG, at_ms=NOW - 120_001)) == "stale_bar"
-    clockless = gate()
+    assert code(judge(risk(), LONG, at_ms=NOW - 120_000)) == "permitted"
+    assert code(judge(risk(), LONG, at_ms=NOW - 120_001)) == "stale_bar"
+    clockless = risk()
     clockless.judges_freshness = False
     assert code(judge(clockless, LONG, at_ms=0)) == "permitted"
 
 
 def test_what_stops_entries_does_not_stop_exits() -> None:
-    it = gate(stopped=Refusal("paused", "by a person"), doubt=lambda market: market == "BTC")
+    it = risk(stopped=Refusal("paused", "by a person"), doubt=lambda market: market == "BTC")
     it.mirror.positions["BTC"] = position()
     assert code(judge(it, LONG)) == "paused"
     assert code(judge(it, Close("BTC"))) == "permitted"
 
 
 def test_a_market_in_doubt_takes_no_entry_and_the_next_market_does() -> None:
-    it = gate(doubt=lambda market: market == "BTC")
+    it = risk(doubt=lambda market: market == "BTC")
     assert code(judge(it, LONG)) == "market_in_doubt"
     assert code(judge(it, Open("ETH", "long", usd=500, bracket=STOP))) == "permitted"
 
@@ -132,7 +132,7 @@ def test_the_budget_counts_positions_resting_entries_and_live_intents() -> None:
         id="K2", strategy="trend", market="ETH", action="open", path="plan", trigger="t", ordinal=0, leg="order", epoch=0, body=b"",
         not_after_ms=0, opened_ms=0, notional_usd=Decimal(100),
     )  # fmt: skip
-    it = gate(live=[intent])
+    it = risk(live=[intent])
     it.mirror.positions["ETH"] = position("ETH", "5")
     it.mirror.orders["1"] = order()
     assert it.used_usd("trend") == 500 + 180 + 100
@@ -152,7 +152,7 @@ def test_the_budget_counts_positions_resting_entries_and_live_intents() -> None:
 )
 @pytest.mark.parametrize("nets", [False, True])
 def test_a_no_takes_of_the_budget_what_it_has_cost(side: str, used: Decimal, nets: bool) -> None:
-    it = gate(markets=frozenset({"event:X"}), nets=nets)
+    it = risk(markets=frozenset({"event:X"}), nets=nets)
     held = position("event:X", "5")._replace(side=side, entry_px=Decimal("0.2"))
     it.mirror.positions["event:X"] = held
     it.shares_of = lambda name: [Share("event:X", name, side, Decimal(5), Decimal(1))]
@@ -163,13 +163,13 @@ def test_a_no_takes_of_the_budget_what_it_has_cost(side: str, used: Decimal, net
 
 
 def test_a_foreign_position_is_not_added_to() -> None:
-    it = gate()
+    it = risk()
     it.mirror.positions["BTC"] = position(owner=None)
     assert code(judge(it, LONG)) == "foreign_position"
 
 
 def test_a_part_of_a_close_is_an_absolute_size_rounded_down() -> None:
-    it = gate()
+    it = risk()
     it.mirror.positions["BTC"] = position(size="5")
     for wish, size in (
         (Close("BTC", fraction=0.3333333), "1.666"),
@@ -190,7 +190,7 @@ def test_a_part_of_a_close_is_an_absolute_size_rounded_down() -> None:
 
 
 def test_a_strategy_cancels_entries_and_keeps_its_stop() -> None:
-    it = gate()
+    it = risk()
     it.mirror.positions["BTC"] = position()
     it.mirror.orders = {"1": order("1"), "2": order("2", "stop_loss", "close"), "3": order("3", "take_profit", "close")}
     everything = judge(it, Cancel(market="BTC"))
@@ -215,7 +215,7 @@ def test_a_strategy_cancels_entries_and_keeps_its_stop() -> None:
 def test_a_price_goes_to_the_grid_of_its_market_and_no_entry_is_worse_than_wanted(
     market: str, decimals: int | None, side: Any, limit: float, stop: float, target: float, sent: tuple[str, str, str]
 ) -> None:
-    it = gate(markets=frozenset({market}))
+    it = risk(markets=frozenset({market}))
     it.size_decimals = {} if decimals is None else {market: decimals}
     answer = judge(
         it, Open(market, side, usd=500, limit_px=limit, bracket=Bracket(stop_px=stop, target_px=target)), price="100"
@@ -232,7 +232,7 @@ def test_a_price_goes_to_the_grid_of_its_market_and_no_entry_is_worse_than_wante
 def test_what_passes_is_the_request_that_was_meant() -> None:
     wish = Open("BTC", "short", usd=123.456, leverage=2, bracket=Bracket(stop_px=101.5, target_r=2), guardians=(TrailingStop(trail_r=1, activate_at_r=1.5), MaxHold(3_600)),
                 max_slippage_bps=30)  # fmt: skip
-    answer = judge(gate(), wish)
+    answer = judge(risk(), wish)
     assert isinstance(answer, ApprovedOrder)
     request = answer.request
     assert isinstance(request, OrderRequest)

@@ -15,7 +15,7 @@ from bot.clock import boot_ns
 from bot.config.settings import STRATEGIES_MAX
 from bot.errors import StrategyError
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.liveness.heartbeat_process import BELIEF, LeaseFile
+from bot.runtime.liveness.heartbeat_process import LEASE, LeaseFile
 from bot.runtime.liveness.heartbeat_rule import Heart
 from bot.runtime.strategy_host import call_record
 from bot.runtime.strategy_host import worker as worker_module
@@ -40,9 +40,9 @@ def stood_still(folder: Path) -> list[call_record.Asked]:
 
 def seen_alive(folder: Path, later_s: float, fence: int = FENCE) -> None:
     """The heartbeat process has seen the daemon live so long after now."""
-    belief = LeaseFile(str(folder / BELIEF), write=True)
-    belief.write(fence, boot_ns() + int(later_s * 1e9), Heart())
-    belief.close()
+    lease = LeaseFile(str(folder / LEASE), write=True)
+    lease.write(fence, boot_ns() + int(later_s * 1e9), Heart())
+    lease.close()
 
 
 def test_a_call_that_was_not_ended_is_known_with_its_version_and_for_how_long(

@@ -70,12 +70,12 @@ def test_an_error_names_each_line_of_the_strategys_file_and_debug_shows_the_whol
 
 
 def test_what_a_strategy_says_and_writes_down_of_the_past_is_dropped() -> None:
-    seat = seated()
+    instance = seated()
     old, new = (Bar("BTC", at_ms, 1.0, 1.0, 1.0, 1.0, 1.0) for at_ms in (60_000, 120_000))
     with capture_logs() as lines:
-        seat.rehearse(lambda: seat.strategy.on_bar(seat.view, old), now_ms=old.at_ms)
-        seat.call(lambda: seat.strategy.on_bar(seat.view, new), now_ms=new.at_ms)
-    assert [line["at_ms"] for line in lines] == seat.source.state["seen"] == [120_000]
+        instance.rehearse(lambda: instance.strategy.on_bar(instance.view, old), now_ms=old.at_ms)
+        instance.call(lambda: instance.strategy.on_bar(instance.view, new), now_ms=new.at_ms)
+    assert [line["at_ms"] for line in lines] == instance.source.state["seen"] == [120_000]
 
 
 @pytest.mark.parametrize("pretty", [False, True])
@@ -104,63 +104,63 @@ def test_a_line_of_a_strategy_says_whose_it_is_and_each_field_whatever_it_is_cal
 
 
 def test_a_state_that_was_kept_under_another_name_before_the_past_is_lived_through_is_the_state_after_it() -> None:
-    seat = seated()
-    kept = seat.view.state
+    instance = seated()
+    kept = instance.view.state
     kept["trades"] = 1
-    assert seat.changed_state() == '{"trades": 1}'
-    seat.rehearse(lambda: kept.update(trades=7), now_ms=60_000)
-    assert kept == seat.view.state == {"trades": 1}
+    assert instance.changed_state() == '{"trades": 1}'
+    instance.rehearse(lambda: kept.update(trades=7), now_ms=60_000)
+    assert kept == instance.view.state == {"trades": 1}
     kept["trades"] += 1
-    assert seat.changed_state() == '{"trades": 2}'
+    assert instance.changed_state() == '{"trades": 2}'
 
 
 @pytest.mark.parametrize("state", [{1_748_736_000_000: "entered"}, {"on": [{"BTC": {None: 1}}]}, {"on": ({True: 1},)}])
 def test_a_key_of_the_state_that_a_restart_would_not_find_is_refused(state: dict[Any, Any]) -> None:
-    seat = seated()
-    seat.source.state |= state
+    instance = seated()
+    instance.source.state |= state
     with pytest.raises(
         StrategyError, match=r"^talker: the keys of view\.state must be strings, and (1748736000000|None|True) is not"
     ):
-        seat.changed_state()
+        instance.changed_state()
     assert seated().changed_state() is None
 
 
 def test_a_change_of_the_state_is_seen_however_equal_it_looks_and_nothing_else_is() -> None:
     """1, 1.0 and True are equal, and not the same after a restart."""
-    seat = seated()
-    state = seat.source.state
+    instance = seated()
+    state = instance.source.state
     told = []
     for value in (1, 1.0, True, -0.0, 0.0, "1", [1], (1,), [1.0], [True], {"a": 1, "b": 2}, {"b": 2, "a": 1}, None, 1):
         state["n"] = value
-        told.append(seat.changed_state())
-        assert seat.changed_state() is None, "it is told once"
+        told.append(instance.changed_state())
+        assert instance.changed_state() is None, "it is told once"
     texts = [None if text is None else json.loads(text)["n"] for text in told]
     assert list(map(repr, texts)) == [
         "1", "1.0", "True", "-0.0", "0.0", "'1'", "[1]", "None", "[1.0]", "[True]", "{'a': 1, 'b': 2}", "None", "None", "1"
     ]  # fmt: skip
     assert told[-2] == '{"n": null}'
-    seat.source.state["n"] = float("nan")
+    instance.source.state["n"] = float("nan")
     for _ in range(2):
         with pytest.raises(StrategyError, match=r"^talker: view\.state must hold only numbers"):
-            seat.changed_state()
-    seat.source.state["n"] = 1
-    assert seat.changed_state() is None
+            instance.changed_state()
+    instance.source.state["n"] = 1
+    assert instance.changed_state() is None
 
 
 @pytest.mark.parametrize("state", [{1_748_736_000_000: "entered"}, {"n": Unspeakable}])
 def test_what_cannot_be_kept_is_refused_each_time_it_is_looked_at(state: dict[Any, Any]) -> None:
-    seat = seated()
-    seat.source.state |= state
+    instance = seated()
+    instance.source.state |= state
     for _ in range(2):
         with pytest.raises(StrategyError):
-            seat.changed_state()
+            instance.changed_state()
 
 
 def test_a_state_that_is_nested_as_deeply_as_json_can_is_kept() -> None:
-    seat, deep = seated(), dict[str, Any]()
+    instance, deep = seated(), dict[str, Any]()
     for _ in range(300):
         deep = {"in": [deep]}
-    seat.source.state["deep"] = deep
-    text = seat.changed_state()
+    instance.source.state["deep"] = deep
+    text = instance.changed_state()
     assert text is not None
-    assert json.loads(text) == seat.source.state
+    assert json.loads(text) == instance.source.state

@@ -48,9 +48,9 @@ async def test_events_that_strategies_take_long_over_are_told_in_several_passes(
 
     slow = SlowToFill(enters, pacer, markets=("BTC", "ETH"))
     venue = FakeVenue()
-    loop = await begun(venue, strategies=[slow], pacer=pacer, path=path)
-    while loop.is_late:
-        await loop.cycle()
+    kernel = await begun(venue, strategies=[slow], pacer=pacer, path=path)
+    while kernel.is_late:
+        await kernel.cycle()
     assert (set(venue.positions), len(slow.lived)) == ({"BTC", "ETH"}, 2)
     entered = True
     (stop,) = [one for one in venue.working.values() if one.coin == "BTC" and one.kind == "stop_loss"]
@@ -62,16 +62,16 @@ async def test_events_that_strategies_take_long_over_are_told_in_several_passes(
             venue._order_event("armed", stop)
     events = len(venue.event_rows)
     made = 0
-    while made == 0 or loop.is_late:
+    while made == 0 or kernel.is_late:
         began_ms = pacer.now_ms
-        await loop.cycle()
+        await kernel.cycle()
         assert pacer.now_ms - began_ms <= PASS_MS + HOOK_MS
-        assert not loop.is_page_cut or loop.entries_stopped(loop.now_ms()) is not None
+        assert not kernel.is_page_cut or kernel.entries_stopped(kernel.now_ms()) is not None
         made += 1
     assert made <= 14
     assert slow.lived[2:] == [f"open 0.{n:02}".rstrip("0") for n in range(1, 13)]
     assert (trailing(venue), len(venue.event_rows)) == ([], events), "nothing is repaired on half of a page"
-    kill(loop)
+    kill(kernel)
     again = room(venue, path=path, strategies=[Scripted(enters, markets=("BTC", "ETH"))], pacer=pacer)
     await again.recover()
     assert again.journal.state_of("trend")["fills"] == 14
@@ -86,12 +86,12 @@ def enters_once(view: View, bar: Bar) -> Iterable[Intent]:
 async def left_to_tell(path: Path, pacer: FakePacer, fills: int) -> tuple[FakeVenue, Kernel, SlowToFill]:
     """A start after a run that was killed with some fills still to tell; one more has come since."""
     venue = FakeVenue()
-    loop = await begun(venue, enters_once, path=path)
-    loop.desk.seat(loop.desk.seats, away=["trend"])
+    kernel = await begun(venue, enters_once, path=path)
+    kernel.strategy_host.set_instances(kernel.strategy_host.instances, away=["trend"])
     for n in range(1, fills + 1):
         grown(venue, "BTC", f"0.{n:02}", 100)()
-    await loop.cycle()
-    kill(loop)
+    await kernel.cycle()
+    kill(kernel)
     grown(venue, "BTC", "1", 100)()
     slow = SlowToFill(enters_once, pacer)
     return venue, room(venue, path=path, strategies=[slow], pacer=pacer), slow
@@ -107,7 +107,7 @@ async def test_what_was_left_to_tell_is_told_beside_the_passes_of_a_start(tmp_pa
     await again.cycle()
     assert max(after - before for before, after in pairwise(passed)) <= PASS_MS + 2 * HOOK_MS
     assert slow.lived == [f"open 0.{n:02}".rstrip("0") for n in range(1, 13)] + ["open 1"]
-    assert list(again.desk.away) == []
+    assert list(again.strategy_host.away) == []
     assert list(EventBacklog.of_journal(again.journal, "trend", 0)) == []
 
 
