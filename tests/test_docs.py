@@ -147,7 +147,7 @@ execution executor explain fast file firing flag fold folder formatting frame ha
 index indicator init injection input json latency layout lifecycle line loader local lock log logging loss machine mailbox main mapped mcp
 memory message model money naked name named notifier number open openapi opening operate option outside ownership package param path pending
 phone plane plugin policy portfolio process progress public quality query queue read reader reconciliation record recorded reference
-rejection repair report reporting request resource response restore result route row rule run runtime scheduler schema secret security
+rejection repair report reporting request resource response restore result route row rule run runtime schedule schema secret security
 seen sender server service set setting shutdown sign signing simulated simulator sizing slot source stamp start statistic status stepper store
 strict suggestion summary synthetic systemd table tail testing text timeline tool trace trading type unit v1 value version vocabulary wait wakeup watch
 wire word worker write writer

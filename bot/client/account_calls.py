@@ -18,7 +18,7 @@ from bot.wire.account import (
     SettingsResult,
     VerifyResult,
 )
-from bot.wire.market import ChangelogResult, CountriesResult, Country
+from bot.wire.market import ChangelogResult, CountriesResult, Country, StartResult
 from bot.wire.orders import TradesPage
 from bot.wire.requests import DeviceTokenRequest, KeyRequest, OtpRequest, SettingsRequest, VerifyRequest, WebhookRequest
 from bot.wire.resources import Key, KeyCreated, KeysResult, Revoked, Webhook, WebhookCreated, WebhooksResult
@@ -31,6 +31,9 @@ class AccountCalls(Caller):
     """The part of a client that is about people, credentials and views."""
 
     # ── Onboarding ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def start(self) -> StartResult:
+        return await self._call(StartResult, "GET", "/v1/start", reads=True)
 
     async def changelog(self) -> ChangelogResult:
         return await self._call(ChangelogResult, "GET", "/v1/changelog", reads=True)

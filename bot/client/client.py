@@ -23,7 +23,7 @@ from bot.wire.account import AccountSnapshot, KillResult, ResetResult, SandboxAc
 from bot.wire.events import Event, EventsPage
 from bot.wire.guardian_requests import GuardianRequest
 from bot.wire.limits import Limits
-from bot.wire.market import BookResult, CandlesResult, MarketsResult, StartResult, StatusResult
+from bot.wire.market import BookResult, CandlesResult, MarketsResult, StatusResult
 from bot.wire.order_requests import CancelCoinRequest, CloseRequest, ConfirmRequest, OrderRequest, SuggestRequest
 from bot.wire.orders import (
     CancelCoinResult,
@@ -77,9 +77,6 @@ class Client(AccountCalls):
     def entry_wait_ms(self) -> int:
         """Real time until the service's rate limit has room for an entry; 0: now."""
         return 0 if self._clock.speed <= 0 else self.limiter.wait_ms(Kind.ENTRY, "POST /v1/orders")
-
-    async def start(self) -> StartResult:
-        return await self._call(StartResult, "GET", "/v1/start", reads=True)
 
     async def status(self) -> StatusResult:
         return await self._call(StatusResult, "GET", "/v1/system/status", reads=True)

@@ -112,7 +112,7 @@ async def build_up(db: Path, accounts: int, events: int) -> None:
     await machine.settle()
     say(f"memory with {machine.events:,} events", f"{_rss_mb() - before:,.0f} MB")
 
-    machine._snapshot_due = machine.seq
+    machine.snapshots.due_seq = machine.seq
     pieces: list[float] = []
     more = True
     while more:
@@ -123,7 +123,7 @@ async def build_up(db: Path, accounts: int, events: int) -> None:
     for name in names:
         machine.state.accounts[name]  # Asked for: all of them are written again.
     machine.push_price("SOL", px["SOL"])
-    machine._snapshot_due = machine.seq
+    machine.snapshots.due_seq = machine.seq
     whole: list[float] = []
     more = True
     while more:

@@ -103,7 +103,7 @@ class SimulatedExchange(Machine):
         self._bands_now: dict[str, Calm] = {}
         self._banded_seq = -1
         self._is_behind = False
-        self._skipped: dict[str, int] = {}  # for each market in _marks: when its newest skipped bar opened
+        self._skipped: dict[str, int] = {}  # for each market in the quiet marks: when its newest skipped bar opened
         self.run(SetRules(Rules(fill_at="next", paths=options.path)))
         for number, cursor in enumerate(cursors):
             listed = CATALOGUE[cursor.coin]
@@ -185,7 +185,7 @@ class SimulatedExchange(Machine):
 
     def _leave(self, cursor: MarketCursor, last: int) -> None:
         cursor.seek(last + 1)
-        self._marks[cursor.coin] = round(cursor.close[last] * E8)
+        self._quiet.marks[cursor.coin] = round(cursor.close[last] * E8)
         self._skipped[cursor.coin] = cursor.ts[last]
 
     def pass_bar(self, cursor: MarketCursor, row: int) -> None:
@@ -294,22 +294,22 @@ class SimulatedExchange(Machine):
     def _apply(self, command: Command, at_ms: int) -> Any:
         if self._is_behind:
             self._show_passed_points()
-        if self._marks:
-            self._say_marks()
+        if self._quiet.marks:
+            self.log_marks()
         applied = apply(self.state, command, at_ms)
         self.seq += 1
         if applied.events:
             self.event_buffer.events += applied.events
         return applied
 
-    def _say_marks(self) -> None:
+    def log_marks(self) -> None:
         """The effect of the command SetMarks. A session has no log to replay, so the command itself is left out."""
-        for coin, px in self._marks.items():
+        for coin, px in self._quiet.marks.items():
             market = self.state.markets[coin]
             market.see(px)
             market.volume_left = 0
             market.begin_bar(self._skipped[coin], px, px)  # Only the bar's last millisecond is left.
-        self._marks = {}
+        self._quiet.marks = {}
 
     def _show_passed_points(self) -> None:
         """Show the venue the past points of longer bars that were skipped so far. They touch nothing, but new orders must meet the current bar."""
@@ -356,7 +356,7 @@ class SimulatedExchange(Machine):
             self.clock.move_to(to_ms)
 
     def _next_change_ms(self) -> int | None:
-        turn = self.turns[0][0] if self.turns else None
+        turn = self.schedule.next_ms()
         change = self._changes[0][0] if self._changes else None
         if turn is None or change is None:
             return turn if change is None else change

@@ -157,9 +157,10 @@ class _Lane:
 
 
 class PriceFeed:
-    """The points of all markets, by time, then by market order."""
+    """The points of all markets, by time, then by market order. `options`: where the prices come from, as saved in the database."""
 
-    def __init__(self, sources: dict[str, Source]) -> None:
+    def __init__(self, sources: dict[str, Source], options: str = "") -> None:
+        self.options = options
         self._order = {coin: index for index, coin in enumerate(sources)}
         self._lanes = {coin: _Lane(coin, source, []) for coin, source in sources.items()}
         self._heap: list[tuple[int, int, str]] = []

@@ -49,7 +49,7 @@ class _Prices:
     listings: dict[str, Listing]
     start_ms: int
     hold: bool
-    known: str
+    options: str  # as saved in the database
     series: EventSeries
 
 
@@ -67,14 +67,14 @@ def open_machine(command_log: CommandLog, *, speed: float, prices: PriceOptions)
         machine = Machine(
             clock=clock,
             command_log=command_log,
-            feed=PriceFeed(made.sources | _later(made, replayed.state)),
+            feed=PriceFeed(made.sources | _later(made, replayed.state), made.options),
             state=replayed.state,
             seq=replayed.seq,
             chain=replayed.chain,
             events=replayed.events,
-            kept_seq=0 if recovered.snapshot is None else recovered.snapshot.seq,
+            stored_seq=0 if recovered.snapshot is None else recovered.snapshot.seq,
         )
-        machine.known, machine.series = made.known, made.series
+        machine.schedule.series = made.series
         if recovered.clock is None:
             _begin(machine, made)
         else:
@@ -95,7 +95,7 @@ def _begin(machine: Machine, made: _Prices) -> None:
         if made.hold:
             machine.feed.hold(coin)
     machine.follow_sessions(made.start_ms)
-    machine.log.save_meta("prices", made.known)
+    machine.log.save_meta("prices", made.options)
     machine.save_clock()
 
 
@@ -153,7 +153,7 @@ def begin_again(
     rewind_log: Callable[[], None],
 ) -> None:
     """Reset to the first start, with another seed or start time if given. A ConfigError changes nothing."""
-    stored = json.loads(machine.known)
+    stored = json.loads(machine.feed.options)
     if seed is not None:
         stored |= {"seed": seed, "seeded": True}
     if start_ms is not None:
@@ -162,32 +162,31 @@ def begin_again(
     rewind_log()
     clock = ServiceClock.start(speed, None if real else made.start_ms)
     machine.become(
-        clock=clock, feed=PriceFeed(made.sources), state=State(), seq=0, chain=EMPTY_CHAIN, events=0, known=made.known
+        clock=clock, feed=PriceFeed(made.sources, made.options), state=State(), seq=0, chain=EMPTY_CHAIN, events=0
     )
-    machine.series = made.series
+    machine.schedule.series = made.series
     _begin(machine, made)
 
 
 def go_back(machine: Machine, options: PriceOptions, kept: NamedSnapshot, *, rewind_log: Callable[[], None]) -> None:
     """Restore the snapshot `kept` at its instant and at the present speed. A ConfigError changes nothing."""
-    made = _stored_prices(options, json.loads(kept.known), str(machine.log.path))
+    made = _stored_prices(options, json.loads(kept.price_options), str(machine.log.path))
     state = codec.loads(kept.state)
     index.rebuild(state)
     rewind_log()
     machine.become(
         clock=ServiceClock.start(machine.clock.speed, kept.at_ms),
-        feed=PriceFeed(made.sources | _later(made, state)),
+        feed=PriceFeed(made.sources | _later(made, state), made.options),
         state=state,
         seq=kept.seq,
         chain=kept.chain,
         events=kept.events,
-        known=made.known,
     )
-    machine.series = made.series
+    machine.schedule.series = made.series
     _take_up(machine, made, PricePosition(kept.at_ms), kept.pushes)
     machine.caught_ms = kept.at_ms
     machine.follow_sessions(kept.at_ms)
-    machine.log.save_meta("prices", made.known)
+    machine.log.save_meta("prices", made.options)
     machine.save_clock()
 
 

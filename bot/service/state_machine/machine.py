@@ -9,19 +9,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
-from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
 import structlog
 from pydantic_core import to_json
 
 from bot.clock import SystemClock
-from bot.service.market_data.event_series import EventSeries
 from bot.service.market_data.price_feed import Point, PriceFeed
 from bot.service.market_data.trading_hours import session_at
 from bot.service.state_machine.clock import ServiceClock
-from bot.service.state_machine.command_log import CommandLog, Push, Row, SavedClock, Snapshot, Statement
-from bot.service.state_machine.snapshots import SnapshotWriter, tracked
+from bot.service.state_machine.command_log import CommandLog, Push, Row, SavedClock, Statement
+from bot.service.state_machine.market_schedule import MarketSchedule
+from bot.service.state_machine.quiet_marks import QuietMarks
+from bot.service.state_machine.snapshot_schedule import SnapshotSchedule
 from bot.service.views.read_access import peek, peek_all
 from bot.venue import codec, index, pages
 from bot.venue.apply import Applied, apply
@@ -42,13 +42,10 @@ from bot.venue.commands import (
     StorePlan,
 )
 from bot.venue.events import Event
-from bot.venue.numbers import E8
-from bot.venue.quiet_band import QuietBand, band_of
 from bot.venue.state import State
 
 log = structlog.get_logger()
 
-SNAPSHOT_EVERY: Final = 10_000  # commands that a start after a crash replays at most, about a second's work
 EVENTS_OPEN: Final = 256  # unpacked events of an account; packed ones take a tenth of the memory
 LEASE_REAL_MS: Final = 3_000  # how far the saved ceiling is ahead of the clock, in real time
 DEAD_MAN_FLOOR_REAL_MS: Final = (
@@ -63,7 +60,7 @@ _TRADING: Final = frozenset(
 
 
 class Machine:
-    """State that changes only through `run` and `catch_up`. `kept_seq`: the last command in the snapshot on disk."""
+    """State that changes only through `run` and `catch_up`. `stored_seq`: the last command in the snapshot on disk."""
 
     def __init__(
         self,
@@ -75,7 +72,7 @@ class Machine:
         seq: int,
         chain: bytes,
         events: int,
-        kept_seq: int = 0,
+        stored_seq: int = 0,
     ) -> None:
         self.clock = clock
         self.log = command_log
@@ -92,18 +89,10 @@ class Machine:
         self.processed = 0  # price points and deadlines run since the start
         self.last_price_ms: int | None = None
         self.publish: Callable[[list[Event]], Sequence[Statement]] | None = None  # gets events before they are on disk
-        # Counted from the last snapshot, so that repeated kills do not let the log grow.
-        self._snapshot_seq = kept_seq
-        self._snapshot_due = kept_seq + SNAPSHOT_EVERY
-        self._saving: tuple[SnapshotWriter, Snapshot] | None = None
-        if command_log.path is not None:
-            tracked(state)
+        self.snapshots = SnapshotSchedule(command_log, state, stored_seq)
         self._ceiling_ms = 0
-        self._marks: dict[str, int] = {}  # marks that are not logged yet
-        self._bands: dict[str, QuietBand] = {}
-        self.turns: list[tuple[int, str]] = []  # a heap of (instant, coin): openings and closings of outside prices
-        self.known = ""  # where the prices come from, as saved in the database
-        self.series: EventSeries | None = None  # the event markets that follow settled ones
+        self._quiet = QuietMarks()
+        self.schedule = MarketSchedule()
         self.generation = 0  # changes when the state is replaced, which invalidates all references into it
 
     # ── Time ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -122,7 +111,7 @@ class Machine:
     def _catch_up_to(self, now_ms: int) -> None:
         feed = self.feed
         while True:
-            at, turn = feed.next_ms(), self.turns[0][0] if self.turns else None
+            at, turn = feed.next_ms(), self.schedule.next_ms()
             if turn is not None and turn <= now_ms and (at is None or turn <= at):
                 self._run_deadlines(before_ms=turn)
                 self._turn()
@@ -136,54 +125,62 @@ class Machine:
 
     def follow_sessions(self, at_ms: int) -> None:
         """Schedule the openings and closings of outside prices. A market without a session gets the session of `at_ms`."""
+        schedule = self.schedule
         for coin, market in self.state.markets.items():
             expires_ms = market.spec.expires_ms
-            if expires_ms is not None and expires_ms > at_ms and market.status != "settled" and self._follower(coin):
-                self.turns.append((expires_ms, coin))
+            if (
+                expires_ms is not None
+                and expires_ms > at_ms
+                and market.status != "settled"
+                and self._has_successor(coin)
+            ):
+                schedule.add(expires_ms, coin)
             if market.spec.hours is None:
                 continue
             if market.external is None:
-                found = session_at(market.spec.hours, at_ms)
-                external = "open" if found.is_open else "closed"
-                self._apply(SetMarket(coin, external=external, turns_ms=found.turns_ms), max(at_ms, self.state.now_ms))
+                self._set_session(market.spec.hours, coin, at_ms)
             turns_ms = market.closes_ms if market.external == "open" else market.opens_ms
             if turns_ms is not None:
-                self.turns.append((turns_ms, coin))
-        heapify(self.turns)
+                schedule.add(turns_ms, coin)
 
     def _turn(self) -> None:
         """An outside price opens or closes: apply that at its instant, before the prices of that instant."""
-        at_ms, coin = heappop(self.turns)
+        at_ms, coin = self.schedule.pop()
         hours = self.state.markets[coin].spec.hours
         if hours is None:
-            self._follow(coin, at_ms)
-            return
-        found = session_at(hours, at_ms)
-        external = "open" if found.is_open else "closed"
-        self._apply(SetMarket(coin, external=external, turns_ms=found.turns_ms), max(at_ms, self.state.now_ms))
-        heappush(self.turns, (found.turns_ms, coin))
+            self._list_successor(coin, at_ms)
+        else:
+            self.schedule.add(self._set_session(hours, coin, at_ms), coin)
         self.processed += 1
 
-    def _follower(self, coin: str) -> str | None:
-        """The event market that follows this one, if it is not listed yet."""
-        name = None if self.series is None else self.series.next_coin(coin)
-        return None if name is None or name in self.state.markets else name
+    def _set_session(self, hours: str, coin: str, at_ms: int) -> int:
+        """Apply whether the outside price is open at `at_ms`. Returns when that changes."""
+        session = session_at(hours, at_ms)
+        external = "open" if session.is_open else "closed"
+        self._apply(SetMarket(coin, external=external, turns_ms=session.turns_ms), max(at_ms, self.state.now_ms))
+        return session.turns_ms
 
-    def _follow(self, coin: str, at_ms: int) -> None:
+    def _has_successor(self, coin: str) -> bool:
+        """True if another event market follows this one and is not listed yet."""
+        series = self.schedule.series
+        name = None if series is None else series.next_coin(coin)
+        return name is not None and name not in self.state.markets
+
+    def _list_successor(self, coin: str, at_ms: int) -> None:
         """List the next event market of a series just before this one is settled."""
-        assert self.series is not None
-        following = self.series.after(coin, at_ms)
+        series = self.schedule.series
+        assert series is not None, "only a series schedules a market without trading hours"
+        following = series.after(coin, at_ms)
         spec = following.spec
         assert spec.expires_ms is not None
         self._apply(ListMarket(spec, following.px), max(at_ms, self.state.now_ms))
         self.feed.add(spec.coin, following.source, at_ms)
-        if self.series.is_held:
+        if series.is_held:
             self.feed.hold(spec.coin)
-        heappush(self.turns, (spec.expires_ms, spec.coin))
+        self.schedule.add(spec.expires_ms, spec.coin)
         for over, market in self.state.markets.items():
             if market.status == "settled":
                 self.feed.forget(over)
-        self.processed += 1
 
     def _run_deadlines(self, *, before_ms: int) -> None:
         while (deadline := index.next_deadline_ms(self.state)) is not None and deadline < before_ms:
@@ -204,14 +201,9 @@ class Machine:
         coin, px, at = point.coin, point.px, point.at_ms
         self.processed += 1
         self.last_price_ms = at
-        band = self._bands.get(coin)
-        if band is None:
-            band = self._bands[coin] = band_of(self.state, coin)
-        if band.lo < px / E8 < band.hi and at < band.until_ms:
-            self._marks[coin] = px
-        else:
+        if not self._quiet.note(self.state, point):
             market = self.state.markets[coin]
-            seen = self._marks.pop(coin, market.mark)
+            seen = self._quiet.take(coin, market.mark)
             if point.step and market.bar_ms != point.bar_ms:
                 # The bar's open was calm and not applied. Apply it now: it carries the volume that resting limits may take.
                 self._apply(PricePoint(coin, seen, 0, point.bar_ms, point.volume), at)
@@ -223,9 +215,7 @@ class Machine:
 
     def next_instant_ms(self) -> int | None:
         """The next instant at which something is due."""
-        instants = [self.feed.next_ms(), index.next_deadline_ms(self.state)]
-        if self.turns:
-            instants.append(self.turns[0][0])
+        instants = (self.feed.next_ms(), index.next_deadline_ms(self.state), self.schedule.next_ms())
         return min((at for at in instants if at is not None), default=None)
 
     # ── Commands ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -243,16 +233,15 @@ class Machine:
         """Apply a price from outside. From then on only such prices move this market."""
         at = self.catch_up()
         self.feed.push(coin, at, px, volume)
-        self._marks.pop(coin, None)
+        self._quiet.take(coin, px)
         self._apply(PricePoint(coin, px, 0, at - at % 60_000, volume or None, oracle, mid), at)
         self.log.push(Push(self.seq, at, coin, px, volume))
         self.last_price_ms = at
 
     def _apply(self, command: Command, at_ms: int) -> Applied:
         assert self.fault is None, "the state may hold half a command"
-        if self._marks:
-            marks = SetMarks(tuple(sorted(self._marks.items())), running=True)
-            self._marks = {}
+        marks = self._quiet.drain()
+        if marks is not None:
             self._apply(marks, at_ms)
         text = _text(command)
         try:
@@ -264,7 +253,7 @@ class Machine:
             self.fault = error
             self.moved.set()
             raise
-        self._bands = {}
+        self._quiet.forget_bands()
         self.seq += 1
         self.events += len(applied.events)
         self._fold(applied.events)
@@ -284,12 +273,11 @@ class Machine:
     def _is_nearer(self) -> bool:
         """True if the last command made something due earlier than the ticker expects."""
         at, until = index.next_deadline_ms(self.state), self.sleeps_until_ms
-        return self.seq >= self._snapshot_due or (at is not None and (until is None or at < until))
+        return self.snapshots.is_due(self.seq) or (at is not None and (until is None or at < until))
 
     def show_marks(self) -> None:
-        """Show the marks of calm markets to a reader. They are logged before the next command."""
-        for coin, px in self._marks.items():
-            self.state.markets[coin].see(px)
+        """Show the marks of quiet markets to a reader. They are logged before the next command."""
+        self._quiet.show(self.state)
 
     # ── Keeping ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -303,59 +291,39 @@ class Machine:
 
     def snapshot_if_due(self) -> bool:
         """Start a snapshot if one is due, and write a piece of it. True while there is more to write."""
-        if self._saving is None:
-            if self.seq < self._snapshot_due or self.log.path is None:
+        if not self.snapshots.is_running:
+            if not self.snapshots.is_due(self.seq):
                 return False
-            self._begin_saving()
-        return not self._save_on()
+            self._begin_snapshot()
+        return not self.snapshots.write_piece()
 
     def snapshot(self) -> None:
         """Save the whole state now, so that the next start replays from here."""
-        while self._saving is not None:
-            self._save_on(whole=True)
-        if self.seq != self._snapshot_seq and self.log.path is not None:
-            self._begin_saving()
-            self._save_on(whole=True)
+        self.snapshots.finish()
+        if self.snapshots.is_behind(self.seq):
+            self._begin_snapshot()
+            self.snapshots.finish()
 
-    def _begin_saving(self) -> None:
-        self._say_marks()
-        saving = SnapshotWriter(self.state, tracked(self.state))
-        self._saving = saving, Snapshot(self.seq, self.state.now_ms, saving.head, self.chain, self.events)
-
-    def _save_on(self, *, whole: bool = False) -> bool:
-        """Continue the current snapshot; True when it is queued for the disk in one transaction."""
-        assert self._saving is not None
-        saving, snapshot = self._saving
-        if not saving.go_on(None) if whole else not saving.go_on():
-            return False
-        self.log.save_snapshot(snapshot, SystemClock().now_ms(), saving.kept)
-        self._saving = None
-        self._snapshot_seq = snapshot.seq
-        self._snapshot_due = snapshot.seq + SNAPSHOT_EVERY
-        return True
+    def _begin_snapshot(self) -> None:
+        self.log_marks()
+        self.snapshots.begin(self.state, self.seq, self.chain, self.events)
 
     def become(
-        self, *, clock: ServiceClock, feed: PriceFeed, state: State, seq: int, chain: bytes, events: int, known: str
+        self, *, clock: ServiceClock, feed: PriceFeed, state: State, seq: int, chain: bytes, events: int
     ) -> None:
         """Replace the state and its time. The caller replaces the log."""
-        self.clock, self.feed, self.state, self.known = clock, feed, state, known
+        self.clock, self.feed, self.state = clock, feed, state
         self.generation += 1
         self.seq, self.chain, self.events = seq, chain, events
-        self._snapshot_seq, self._snapshot_due = seq, seq + SNAPSHOT_EVERY
-        self._saving = None
-        if self.log.path is not None:
-            tracked(state)
+        self.snapshots = SnapshotSchedule(self.log, state, seq)
         self._ceiling_ms, self.caught_ms, self.down_since_ms, self.last_price_ms = 0, 0, None, None
-        self._marks, self._bands, self.turns = {}, {}, []
+        self._quiet, self.schedule = QuietMarks(), MarketSchedule()
         self.moved.set()
 
-    def say_marks(self) -> None:
-        """Log all marks."""
-        self._say_marks()
-
-    def _say_marks(self) -> None:
-        if self._marks:
-            marks, self._marks = SetMarks(tuple(sorted(self._marks.items())), running=True), {}
+    def log_marks(self) -> None:
+        """Log the marks of quiet markets."""
+        marks = self._quiet.drain()
+        if marks is not None:
             self._apply(marks, self.state.now_ms)
 
     def _put_off(self, now_ms: int) -> None:
@@ -371,7 +339,7 @@ class Machine:
         """Note the price that a calm market had when the service stopped, which may not be in the log."""
         market = self.state.markets[coin]
         if market.mark != px and market.status != "settled":
-            self._marks[coin] = px
+            self._quiet.marks[coin] = px
 
     async def settle(self) -> None:
         """Wait until everything that has happened is on disk."""

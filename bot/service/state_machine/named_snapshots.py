@@ -27,7 +27,7 @@ _GENERATION: Final = (
 
 @dataclass(frozen=True, slots=True)
 class NamedSnapshot:
-    """The whole state of a service at `at_ms`. `known`: where its prices come from."""
+    """The whole state of a service at `at_ms`. `price_options`: where its prices come from."""
 
     name: str
     state: str = field(repr=False)
@@ -35,13 +35,13 @@ class NamedSnapshot:
     at_ms: int
     chain: bytes
     events: int
-    known: str
+    price_options: str
     pushes: tuple[Push, ...] = field(repr=False)
 
     def pack(self) -> bytes:
         body = {
             "state": self.state, "seq": self.seq, "at": self.at_ms, "chain": b64encode(self.chain).decode(), "events": self.events,
-            "known": self.known, "pushes": self.pushes,
+            "known": self.price_options, "pushes": self.pushes,
         }  # fmt: skip
         return zlib.compress(json.dumps(body).encode(), 1)
 

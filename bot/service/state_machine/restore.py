@@ -42,7 +42,7 @@ class StateRestorer:
                     f"would be snapshot {NAMED_SNAPSHOTS_MAX + 1}: the service keeps {NAMED_SNAPSHOTS_MAX}; a reset deletes all of them",
                 )
             )
-        machine.say_marks()
+        machine.log_marks()
         kept = NamedSnapshot(
             name,
             codec.dumps(machine.state),
@@ -50,7 +50,7 @@ class StateRestorer:
             now,
             machine.chain,
             machine.events,
-            machine.known,
+            machine.feed.options,
             self.named_snapshots.pushes(),
         )
         self.named_snapshots.keep(kept)

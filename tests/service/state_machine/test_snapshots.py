@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bot.service.state_machine import machine as machine_module
-from bot.service.state_machine.machine import SNAPSHOT_EVERY
+from bot.service.state_machine import snapshot_schedule
+from bot.service.state_machine.snapshot_schedule import SNAPSHOT_EVERY
 from bot.service.state_machine.snapshots import SnapshotWriter, tracked
 from bot.service.views.read_access import peek_all
 from bot.venue import codec
@@ -80,7 +80,7 @@ async def test_a_file_is_whole_at_every_moment_of_a_snapshot_in_pieces(open_box:
     box, callers = await busy(open_box, db, 6)
     machine = box.service.machine
     for round_ in range(3):
-        machine._snapshot_due = machine.seq  # As after SNAPSHOT_EVERY commands.
+        machine.snapshots.due_seq = machine.seq  # As after SNAPSHOT_EVERY commands.
         number = 0
         while machine.snapshot_if_due():
             await callers[number % 6].post("/v1/orders", ENTRY)
@@ -100,7 +100,7 @@ async def test_a_file_is_whole_at_every_moment_of_a_snapshot_in_pieces(open_box:
 async def test_the_log_stays_short_however_often_the_service_is_killed(
     open_box: OpenBox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine_module, "SNAPSHOT_EVERY", 20)
+    monkeypatch.setattr(snapshot_schedule, "SNAPSHOT_EVERY", 20)
     box: Box = await open_box(db=tmp_path / "0.db")
     lengths = []
     for life in range(1, 8):
