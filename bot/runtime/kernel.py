@@ -45,7 +45,7 @@ from bot.runtime.risk.loss_limits import LossLimits
 from bot.runtime.risk.pauses import Pauses
 from bot.runtime.risk.risk_engine import RiskEngine
 from bot.runtime.strategy_host.event_backlog import EventBacklog
-from bot.runtime.strategy_host.host import Decision, LogLine, OwnedSignal, Run, StrategyHost, StrategySpec, run_inline
+from bot.runtime.strategy_host.host import Decision, OwnedSignal, Run, StrategyHost, StrategySpec, run_inline
 from bot.runtime.strategy_host.instance import StrategyInstance
 from bot.runtime.strategy_host.timers import Timers
 from bot.strategy import Bar, Close, Open
@@ -480,7 +480,7 @@ class Kernel:
     def decide_run(
         self, series: Series, bars: Iterator[Bar], calm: Calm, seen: Bar | None = None
     ) -> tuple[Bar | None, Decision | None]:
-        """A session's hot loop; see Desk.decide_run. Live goes through `step`, one bar at a time.
+        """A session's hot loop; see StrategyHost.decide_run. Live goes through `step`, one bar at a time.
 
         It ends before the next timer and before a close that would reach a daily loss: such a bar goes through `step`. `seen`, which
         comes before them all, is decided wherever it lies: only for a series that has no bounds of ours.
@@ -488,15 +488,6 @@ class Kernel:
         if self.timers.next_ms is not None and self.timers.next_ms < calm.until_ms:
             calm = calm._replace(until_ms=self.timers.next_ms)
         return self.strategy_host.decide_run(series, bars, self.losses.narrowed(series, calm), seen)
-
-    def decide_abreast(
-        self, lines: Sequence[LogLine], slots: Iterator[tuple[Bar, ...]], bands: Sequence[Calm], seen: tuple[Bar, ...] | None = None, first: int = 0,
-    ) -> tuple[tuple[Bar, ...] | None, Decision | None, int]:  # fmt: skip
-        """The same of several series abreast; see Desk.decide_abreast. The bands are narrowed by whoever gives them."""
-        until_ms = min([band.until_ms for band in bands])
-        if self.timers.next_ms is not None and self.timers.next_ms < until_ms:
-            until_ms = self.timers.next_ms
-        return self.strategy_host.decide_abreast(lines, slots, bands, until_ms, seen, first)
 
     async def fire_timers(self, until_ms: int) -> None:
         """Ask the strategies whose timers are due at or before that instant. A session calls it when the bars of an instant are decided."""

@@ -308,10 +308,6 @@ class Indicators:
         if made:
             self._foreseen[market] = _stepper(market, made)
 
-    def updater(self, market: str) -> Callable[[Bar], object] | None:
-        """The function that takes the next bars of a market; None if the strategy declares no indicator."""
-        return self._foreseen.get(market, self.update) if self.names else None
-
 
 def _stepper(market: str, made: list[tuple[Values, list[float | None]]]) -> Callable[[Bar], None]:
     """Sets the values of the next bar of a chunk."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bot.backtest.data.candles import Candles
-from bot.backtest.engine.fast_path import AlignedMarketsPath, SingleMarketPath
+from bot.backtest.engine.fast_path import SingleMarketPath
 from bot.backtest.engine.latency import OrderLatency
 from bot.backtest.engine.local_port import LocalPort, drive
 from bot.backtest.engine.options import Outage, SessionOptions
@@ -39,7 +39,6 @@ class Paths:
     """Which of the faster paths a session may take. All of them give the same events."""
 
     single_market: bool  # one market and one series of its own candles
-    aligned: bool  # several markets, each with one series of its own candles, which are equally long
     leap: bool  # every market is heard in longer bars than its candles, so that most closes concern no strategy
 
     @classmethod
@@ -49,7 +48,6 @@ class Paths:
         step_ms = cursors[0].step_ms
         return cls(
             single_market=len(cursors) == 1 and len(series_cursors) == 1 and are_base,
-            aligned=len(series_cursors) == len(cursors) and are_base and len({cursor.step_ms for cursor in cursors}) == 1,
             leap=not any(series_cursor.is_base for series_cursor in series_cursors)
             and all(cursor.step_ms == step_ms and not cursor.ts[0] % step_ms for cursor in cursors),
         )  # fmt: skip
@@ -101,8 +99,7 @@ class Session:
         end_ms = timeline.end_ms
         common = (timeline, self.options, self.exchange, stepper, self._monitor)
         single = SingleMarketPath(*common)
-        aligned = AlignedMarketsPath(*common, journal=self.journal) if self.paths.aligned else None
-        by_slot = SlotPath(*common, aligned=aligned, may_leap=self.paths.leap)
+        by_slot = SlotPath(*common, may_leap=self.paths.leap)
         for outage in [*self._outages, None]:
             until_ms = end_ms if outage is None else min(outage.at_ms, end_ms)
             path = single if self.paths.single_market else by_slot

@@ -166,7 +166,7 @@ class BarBatch:
 class SeriesCursor:
     """The closed bars of one series, as far as strategies have got them: the market's own candles, or coarser ones made of them."""
 
-    __slots__ = ("_ahead", "_ahead_end", "at", "candles", "cursor", "end", "interval", "next_close_ms", "step_ms")
+    __slots__ = ("_ahead", "at", "candles", "cursor", "end", "interval", "next_close_ms", "step_ms")
 
     def __init__(self, cursor: MarketCursor, candles: Candles, interval: str, *, start_ms: int, end_ms: int) -> None:
         self.cursor = cursor
@@ -187,14 +187,9 @@ class SeriesCursor:
 
     def seek(self, row: int) -> None:
         """Make this row the next bar."""
-        self.at = self._ahead_end = row
+        self.at = row
         self._ahead = iter(())
         self.next_close_ms = self.candles.at_ms[row] + self.step_ms if row < self.end else None
-
-    @property
-    def is_between(self) -> bool:
-        """True if every bar of the current block has been taken."""
-        return self.at >= self._ahead_end
 
     def pass_over(self, until_ms: int) -> None:
         """Skip the bars that close by `until_ms`."""
@@ -204,8 +199,7 @@ class SeriesCursor:
         """The next bar, which must exist (`next_close_ms` is not None). `begin` gets the columns of each block at its first bar."""
         bar = next(self._ahead, None)
         if bar is None:
-            c, first, last = self.candles, self.at, self._block_end(self.at)
-            self._ahead_end = last
+            c, first, last = self.candles, self.at, min(self.end, self.at + BATCH_ROWS)
             at = [ts + self.step_ms for ts in c.at_ms[first:last]]
             columns = Columns(*(one[first:last].tolist() for one in (c.open, c.high, c.low, c.close, c.volume)))
             if begin is not None:
@@ -215,11 +209,6 @@ class SeriesCursor:
         row = self.at = self.at + 1
         self.next_close_ms = self.candles.at_ms[row] + self.step_ms if row < self.end else None
         return bar
-
-    def _block_end(self, row: int) -> int:
-        """The first row of the next block. All series of one interval have blocks that end at the same instants."""
-        ts, span_ms = self.candles.at_ms, BATCH_ROWS * self.step_ms
-        return bisect_left(ts, ts[row] - ts[row] % span_ms + span_ms, row, min(self.end, row + BATCH_ROWS))
 
     def closed_by(self, now_ms: int, limit: int) -> list[int]:
         """The rows of the last `limit` bars that have closed by `now_ms`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from bot.backtest.engine.fast_path import AlignedMarketsPath
 from bot.backtest.engine.options import SessionOptions
 from bot.backtest.engine.progress import RunMonitor
 from bot.backtest.engine.stepper import ExchangeControl, Stepper
@@ -18,14 +17,13 @@ class SlotPath:
 
     def __init__(
         self, timeline: Timeline, options: SessionOptions, exchange: ExchangeControl, stepper: Stepper, monitor: RunMonitor, *,
-        aligned: AlignedMarketsPath | None, may_leap: bool,
+        may_leap: bool,
     ) -> None:  # fmt: skip
         self._timeline = timeline
         self._may_skip = options.skip
         self._exchange = exchange
         self._stepper = stepper
         self._monitor = monitor
-        self._aligned = aligned
         self._may_leap = may_leap and options.skip
         self._coarse = [series_cursor for series_cursor in timeline.series_cursors if not series_cursor.is_base]
         self._heard = [
@@ -36,17 +34,9 @@ class SlotPath:
 
     def run(self, until_ms: int) -> bool:
         """True when `until_ms` is reached; False when the run was stopped before."""
-        timeline, monitor, aligned = self._timeline, self._monitor, self._aligned
+        monitor = self._monitor
         since_chunk = since_report = 0
         while True:
-            if aligned is not None and (rows := aligned.aligned_rows(until_ms)):
-                if not aligned.run(rows):
-                    return timeline.is_over
-                since_report = 0
-                if (since_chunk := since_chunk + rows) >= monitor.chunk:
-                    since_chunk = 0
-                    self._stepper.end_of_chunk()
-                continue
             slot = self._next_slot()
             if slot is None or slot[0] > until_ms:
                 return True
@@ -61,7 +51,7 @@ class SlotPath:
             if since_report >= monitor.polling.bars:
                 since_report = 0
                 if not monitor.goes_on():
-                    return timeline.is_over
+                    return self._timeline.is_over
 
     def _next_slot(self) -> tuple[int, bool] | None:
         """The next instant at which a bar closes or a timer is due, and whether a candle closes there. None when all candles are past."""

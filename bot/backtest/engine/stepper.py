@@ -127,8 +127,6 @@ class Stepper:
         """The strategies' decision on a bar, and whether a timer or a daily loss limit falls on its close."""
         kernel = self.running()
         self.cause_ms = bar.at_ms - 1
-        if not kernel.has_bounds(series):
-            return kernel.strategy_host.decide_one(series, bar), False
         left, decision = kernel.decide_run(series, iter((bar,)), ANY_BAR)
         if decision is not None or left is None:
             return decision, False

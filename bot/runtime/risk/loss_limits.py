@@ -105,11 +105,6 @@ class LossLimits:
                 hi = min(hi, px)
         return Calm(lo, hi, until_ms)
 
-    @property
-    def are_limited(self) -> bool:
-        """Whether any strategy has a limit at all."""
-        return any(limits.daily_loss_usd is not None for limits in self.strategy_limits().values())
-
     def has_limits(self, market: str) -> bool:
         """Whether anybody with a limit has a share there."""
         held = self.attribution.shares.get(market)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from dataclasses import dataclass, field
 from decimal import getcontext, setcontext
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -26,7 +26,7 @@ from bot.runtime.ports import Calm
 from bot.runtime.risk.pauses import quarantine, quarantine_of
 from bot.runtime.strategy_host.event_backlog import EventBacklog, Heard
 from bot.runtime.strategy_host.instance import HOOKS, StrategyInstance, hook_of
-from bot.strategy import Bar, Strategy, View
+from bot.strategy import Bar, Strategy
 from bot.strategy import Intent as Signal
 from bot.wire import Event
 
@@ -56,14 +56,6 @@ class OwnedSignal(NamedTuple):
     signal: Signal
 
 
-class LogLine(NamedTuple):
-    """One series of `decide_abreast`: where its bars go, and its strategies."""
-
-    market: str
-    take: Callable[[Bar], None]
-    instances: Sequence[StrategyInstance]
-
-
 @dataclass(slots=True)
 class Decision:
     """The strategies' signals for one trigger, and their states afterwards."""
@@ -83,11 +75,6 @@ async def run_inline(instance: StrategyInstance, call: Callable[[], T]) -> T:
 
 
 NO_WISHES: Final = ()  # one object for the most frequent answer
-
-
-def _nothing(_view: View, _bar: Bar) -> Iterable[Signal]:
-    """on_bar of a quarantined strategy."""
-    return ()
 
 
 class StrategyHost:
@@ -218,71 +205,11 @@ class StrategyHost:
     def decide_run(
         self, series: Series, bars: Iterator[Bar], calm: Calm, seen: Bar | None = None
     ) -> tuple[Bar | None, Decision | None]:
-        """The fast path of a session: on_bar for bar after bar of one series, until one leaves the band or something is wanted.
+        """In a backtest: decide bar after bar of one series, until a bar leaves the range `calm` or a strategy yields a signal.
 
-        (bar, None): the venue must see this bar before it is decided. (bar, decision): act on it. (None, None): no bar left.
-        Nothing is built for a bar on which nobody wants anything. `seen` comes first, and whatever the band: the venue has had it.
+        (bar, None): the venue must see this bar before the strategies do. (bar, decision): act on it. (None, None): no bar is left.
+        `seen` is a bar that the venue has seen already: it comes first, and the range does not matter for it.
         """
-        instances = self._listeners[series]
-        if len(instances) != 1:
-            return self._decide_run_by_all(series, bars, calm, seen)
-        ours = getcontext()
-        setcontext(instances[0].context)
-        try:
-            return self._decide_run_by_one(instances[0], series, bars, calm, seen)
-        finally:
-            setcontext(ours)
-
-    def _decide_run_by_one(
-        self, instance: StrategyInstance, series: Series, bars: Iterator[Bar], calm: Calm, seen: Bar | None
-    ) -> tuple[Bar | None, Decision | None]:
-        """`decide_run` for a series with one strategy."""
-        lo, hi, until_ms = calm
-        market = series.market
-        history, marks = self.feed.histories[series], self.mirror.marks
-        take = history.take
-        update = instance.indicators.updater(market)
-        on_bar = instance.strategy.on_bar if instance.quarantined is None else _nothing
-        view, source = instance.view, instance.source
-        is_durable, nothing = instance.has_state, NO_WISHES
-        last_ms: int | None = None
-        for bar in bars if seen is None else chain((seen,), bars):
-            _, at_ms, _, high, low, close, _ = bar
-            if (low <= lo or high >= hi or at_ms >= until_ms) and bar is not seen:
-                self._done(series, last_ms)
-                return bar, None
-            take(bar)
-            marks[market] = close
-            if update is not None:
-                update(bar)
-            source.now_ms = last_ms = at_ms
-            decision: Decision | None = None
-            try:
-                signals: Any = on_bar(view, bar)
-                if signals is nothing or signals is None:
-                    if not (source.state or is_durable):
-                        continue  # True of most bars.
-                else:
-                    for signal in (signals := iter(signals)):
-                        decision = decision or Decision()
-                        found = instance.call(partial(chain, (signal,), signals), now_ms=at_ms)
-                        decision.signals += [OwnedSignal(instance, one) for one in found]
-            except BaseException as error:  # noqa: BLE001 - as in StrategyInstance.call
-                self._quarantine(instance, instance.blame(error))
-                on_bar = _nothing
-            if source.state or is_durable:
-                self._keep_state(instance, decision)
-                is_durable = instance.has_state
-            if decision is not None and (decision.signals or decision.states):
-                return bar, decision
-        self._done(series, last_ms)
-        history.trim()
-        return None, None
-
-    def _decide_run_by_all(
-        self, series: Series, bars: Iterator[Bar], calm: Calm, seen: Bar | None
-    ) -> tuple[Bar | None, Decision | None]:
-        """`decide_run` for a series with several strategies, or none."""
         lo, hi, until_ms = calm
         market = series.market
         history, marks = self.feed.histories[series], self.mirror.marks
@@ -295,7 +222,7 @@ class StrategyHost:
                 return bar, None
             history.take(bar)
             marks[market] = close
-            decision = self._ask_crew(instances, bar)
+            decision = self._call_on_bar(instances, bar)
             if decision is not None:
                 return bar, decision
             last_ms = at_ms
@@ -303,48 +230,7 @@ class StrategyHost:
         history.trim()
         return None, None
 
-    def lines_of(self, series: Sequence[Series]) -> list[LogLine]:
-        """The argument `lines` of `decide_abreast` for these series."""
-        return [LogLine(s.market, self.feed.histories[s].take, self._listeners[s]) for s in series]
-
-    def decide_abreast(
-        self, lines: Sequence[LogLine], slots: Iterator[tuple[Bar, ...]], bands: Sequence[Calm], until_ms: int, seen: tuple[Bar, ...] | None = None,
-        first: int = 0,
-    ) -> tuple[tuple[Bar, ...] | None, Decision | None, int]:  # fmt: skip
-        """As `decide_run`, of several series whose bars close together: a slot is one bar of each line, decided in that order.
-
-        (slot, None, 0): the venue must see these bars before any of them is decided. (slot, decision, n): act on what is wanted on the bar of line n,
-        then come again with the slot as `seen` and n + 1 as `first`. (None, None, 0): no slot left. Which bars are done the caller tells the journal.
-        """
-        marks, ask = self.mirror.marks, self._ask_crew
-        for slot in slots if seen is None else chain((seen,), slots):
-            if slot is seen:
-                todo = enumerate(islice(zip(slot, lines, strict=True), first, None), first)
-            else:
-                if slot[0].at_ms >= until_ms:
-                    return slot, None, 0
-                for (_, _, _, high, low, _, _), (lo, hi, _) in zip(slot, bands, strict=True):
-                    if low <= lo or high >= hi:
-                        return slot, None, 0
-                todo = enumerate(zip(slot, lines, strict=True))
-            for number, (bar, (market, take, instances)) in todo:
-                take(bar)
-                marks[market] = bar.close
-                decision = ask(instances, bar)
-                if decision is not None:
-                    return slot, decision, number
-        return None, None, 0
-
-    def decide_one(self, series: Series, bar: Bar) -> Decision | None:
-        """As `decide_run`, of one bar and whatever the band. None: nobody wants anything, and the bar is done. `feed.trim` now and then."""
-        self.feed.histories[series].take(bar)
-        self.mirror.marks[series.market] = bar.close
-        decision = self._ask_crew(self._listeners[series], bar)
-        if decision is None:
-            self.journal.bar_done(series.market, series.interval, bar.at_ms)
-        return decision
-
-    def _ask_crew(self, instances: Sequence[StrategyInstance], bar: Bar) -> Decision | None:
+    def _call_on_bar(self, instances: Sequence[StrategyInstance], bar: Bar) -> Decision | None:
         """Call on_bar of each strategy; None if there is no signal and no state has changed."""
         at_ms = bar.at_ms
         decision: Decision | None = None

@@ -611,12 +611,10 @@ def test_indicators_foreseen_by_a_session_are_those_of_live_bars_to_the_last_bit
     for size in (3, 30, 1, 200, 466):
         chunk = Columns(*(column[at : at + size] for column in columns))
         ahead.foresee("BTC", chunk)
-        update = ahead.updater("BTC")
-        assert update is not None
         for row in range(at, at + size):
             bar = Bar("BTC", walk.at_ms[row] + MINUTE_MS, *(column[row] for column in columns))
             live.update(bar)
-            update(bar)
+            ahead.update(bar)
             assert {name: dict(one) for name, one in live.values.items()} == {
                 name: dict(one) for name, one in ahead.values.items()
             }
