@@ -1,7 +1,7 @@
-"""A client of the interface: `Client` for /v1, `ControlClient` for the sandbox's own control surface.
+"""Clients of the service: `Client` for /v1, `ControlClient` for the sandbox control.
 
-`http` is one exchange over HTTP, and alone imports httpx; `connections` carries it to an address; `faults` says what an outcome
-means; `retry` waits; `service_clock` follows the service's time. Nothing here decides to send an order again: that is the runtime's, with its journal in hand.
+`http` sends one HTTP request, over `connections` (TCP) or httpx. `faults` decides what an outcome means for an order. `retry` waits and repeats.
+`service_clock` follows the service's time. No module here repeats an order by itself: the daemon does, because it has the journal.
 """
 
 from bot.client.client import Client

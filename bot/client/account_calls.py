@@ -1,4 +1,4 @@
-"""The operations that no order needs: signing in, keys, settings, webhooks, views of the account and of any wallet. Each call is one attempt."""
+"""Operations beside trading: sign-in, keys, settings, webhooks, and views of the account and of any wallet. Each call is one attempt."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WAITING: Final = frozenset({"authorization_pending", "slow_down"})
 
 
 class AccountCalls(Caller):
-    """The part of a client that is about people, credentials and views."""
+    """The methods of `Client` that concern people, credentials and views."""
 
     # ── Onboarding ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -39,36 +39,36 @@ class AccountCalls(Caller):
         return await self._call(ChangelogResult, "GET", "/v1/changelog", reads=True)
 
     async def countries(self) -> list[Country]:
-        """Countries by name, with ISO and calling code."""
+        """All countries, sorted by name, with ISO code and calling code."""
         return list((await self._call(CountriesResult, "GET", "/v1/auth/countries", reads=True)).countries)
 
     # ── Signing in ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def send_code(self, request: OtpRequest) -> OtpResult:
-        """Have a code sent to a phone. A sandbox sends none: its answer carries `sandbox_code`."""
+        """Send a sign-in code to a phone. A sandbox sends no SMS: its answer contains `sandbox_code`."""
         return await self._call(OtpResult, "POST", "/v1/auth/otp", body=request.body())
 
     async def verify(self, request: VerifyRequest) -> VerifyResult:
-        """Sign in with the code; the first time this opens the account. `access_token` is the credential of another client."""
+        """Sign in with the code; the first sign-in opens the account. Use `access_token` as the credential of another client."""
         return await self._call(VerifyResult, "POST", "/v1/auth/verify", body=request.body())
 
     async def end_session(self) -> None:
-        """End the session that this client speaks with. Refused for an API key: revoke that one instead."""
+        """End the session of this client's token. The service refuses this for an API key; revoke the key instead."""
         await self._call(Revoked, "DELETE", "/v1/auth/session")
 
     async def start_device(self) -> DeviceResult:
-        """Begin the device flow: show `user_code` and `verification_uri` to a person, then `wait_for_device`."""
+        """Start the device flow. Show `user_code` and `verification_uri` to a person, then call `wait_for_device`."""
         return await self._call(DeviceResult, "POST", "/v1/oauth/device", body=b"{}")
 
     async def device_token(self, device_code: str) -> DeviceTokenResult:
-        """One poll. Until a person has decided it is refused, with details.oauthError authorization_pending."""
+        """Poll once. Raises with details.oauthError `authorization_pending` until a person has decided."""
         body = DeviceTokenRequest(device_code=device_code).body()
         return await self._call(DeviceTokenResult, "POST", "/v1/oauth/device/token", body=body)
 
     async def wait_for_device(
         self, device: DeviceResult, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> DeviceTokenResult:
-        """Poll, no faster than the service wants, until the person has decided. Raises when they denied or the code has expired."""
+        """Poll at the service's interval until the person has approved. Raises if the person denied or the code has expired."""
         interval: float = device.interval
         while True:
             await sleep(interval)
@@ -83,25 +83,25 @@ class AccountCalls(Caller):
     # ── Keys, settings, webhooks: the owner's ───────────────────────────────────────────────────────────────────────
 
     async def create_key(self, request: KeyRequest, *, key: str) -> KeyCreated:
-        """A scoped key; its secret is shown this once. The same idempotency `key` again tells the key without its secret."""
+        """Create a scoped key. Only this answer contains its secret; a repeat with the same idempotency `key` returns the key without it."""
         return await self._call(KeyCreated, "POST", "/v1/keys", body=request.body(), key=key)
 
     async def keys(self) -> list[Key]:
         return list((await self._call(KeysResult, "GET", "/v1/keys", reads=True)).keys)
 
     async def revoke_key(self, key_id: str) -> None:
-        """From the next request on the key is refused."""
+        """Revoke a key. The service refuses it from the next request on."""
         await self._call(Revoked, "DELETE", f"/v1/keys/{segment(key_id)}")
 
     async def settings(self) -> SettingsResult:
         return await self._call(SettingsResult, "GET", "/v1/settings", reads=True)
 
     async def change_settings(self, request: SettingsRequest) -> SettingsResult:
-        """Set or clear the self-limits. What the request leaves out stays as it is; None clears a cap."""
+        """Set or clear the self-limits. Fields that the request omits stay unchanged; None clears a cap."""
         return await self._call(SettingsResult, "PATCH", "/v1/settings", body=request.body())
 
     async def create_webhook(self, request: WebhookRequest, *, key: str) -> WebhookCreated:
-        """Register a URL; the signing secret is shown this once. Receivers check deliveries with `bot.client.webhooks.verify`."""
+        """Register a URL. Only this answer contains the signing secret. A receiver checks deliveries with `bot.client.webhooks.verify`."""
         return await self._call(WebhookCreated, "POST", "/v1/webhooks", body=request.body(), key=key)
 
     async def webhooks(self) -> list[Webhook]:
@@ -119,11 +119,11 @@ class AccountCalls(Caller):
         return await self._call(Home, "GET", "/v1/home", reads=True)
 
     async def funding(self) -> Funding:
-        """How the account gets money; nothing here moves any."""
+        """Instructions for funding the account. Moves no money."""
         return await self._call(Funding, "GET", "/v1/funding", reads=True)
 
     async def wallet(self, address: str) -> WalletResult:
-        """What anybody may see of an address; one that is no account has `registered` False."""
+        """The public view of an address. `registered` is False if it is no account of this service."""
         return await self._call(WalletResult, "GET", f"/v1/wallets/{segment(address)}", reads=True)
 
     async def wallet_positions(self, address: str) -> WalletPositionsResult:
@@ -138,6 +138,6 @@ class AccountCalls(Caller):
         return await self._call(WalletNavResult, "GET", path, query={"range": span}, reads=True)
 
     async def wallet_trades(self, address: str, *, limit: int = 50, before: int | None = None) -> TradesPage:
-        """Newest first; `next_before` leads to the page behind."""
+        """Trades, newest first. Pass `next_before` as `before` to get the next page."""
         query = present({"limit": limit, "before": before})
         return await self._call(TradesPage, "GET", f"/v1/wallets/{segment(address)}/trades", query=query, reads=True)

@@ -1,4 +1,4 @@
-"""From a reply to a wire model, or to the exception that names the next move. Knows headers and faults, no route."""
+"""Sends one request and turns the reply into a wire model or an exception. The exception's class names what the caller does next."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import SecretStr, ValidationError
 
 from bot.client.faults import MOVES, Observation, TransportFault, carry, classify
 from bot.client.http import TIMEOUTS, Exchange, Reply, Timeouts, Transport
-from bot.client.limiter import Kind, Limiter, Place
+from bot.client.limiter import Admission, Kind, Limiter
 from bot.client.retry import FIRST_MS, RETRY_AFTER_MAX_MS
 from bot.client.service_clock import ServiceClock
 from bot.client.stream import follow
@@ -36,7 +36,7 @@ from bot.wire.headers import (
 
 R = TypeVar("R", bound=Resource)
 
-INVALID_BODY: Final = "invalid_body"  # a code of our own, for an answer that is not of the interface
+INVALID_BODY: Final = "invalid_body"  # our own code for an answer that is not in the interface's form
 
 
 @cache
@@ -48,7 +48,7 @@ def user_agent() -> str:
 
 
 class Caller:
-    """Sends requests of one credential and reads the answers. The base of both clients."""
+    """Sends the requests of one credential. Base class of `Client` and `ControlClient`."""
 
     def __init__(
         self,
@@ -63,7 +63,9 @@ class Caller:
         self._limiter = limiter
         self._secret = SecretStr(secret) if isinstance(secret, str) else secret
         self._clock = ServiceClock() if clock is None else clock
-        self._signs = False  # this service has put its version on an answer: one without it is not the service's
+        self._sends_version = (
+            False  # True once the service has sent its version header; a later answer without it comes from a proxy
+        )
         headers = {"User-Agent": user_agent(), API_VERSION_HEADER: API_VERSION}
         self._exchange = Exchange(base_url, headers=headers, transport=transport, timeouts=timeouts)
 
@@ -75,7 +77,7 @@ class Caller:
         return self._exchange.base_url
 
     async def aclose(self) -> None:
-        """Close the connections. What is on its way is in doubt."""
+        """Close the connections. The outcome of requests in flight is then unknown."""
         await self._exchange.aclose()
 
     async def _call(
@@ -92,7 +94,7 @@ class Caller:
         total: float | None = None,
         kind: Kind = Kind.READ,
     ) -> R:
-        """One attempt. `reads`: it changes nothing, so that no outcome of it is in doubt. `kind`: whose share of the rate limit it draws on."""
+        """One attempt. `reads`: the request changes nothing, so its outcome is never in doubt. `kind`: the share of the rate limit that it uses."""
         headers: dict[str, str] = {}
         if self._secret is not None:
             headers["Authorization"] = f"Bearer {self._secret.get_secret_value()}"
@@ -100,31 +102,31 @@ class Caller:
             headers[IDEMPOTENCY_KEY_HEADER] = parse_idempotency_key(key)
         if expires_at_ms is not None:
             headers[EXPIRES_AFTER_HEADER] = str(expires_at_ms)
-        limiter = None if self._clock.speed <= 0 else self._limiter  # A clock moved by hand has no limits.
+        limiter = None if self._clock.speed <= 0 else self._limiter  # A manual clock has no rate limits.
         route = route_of(method, path)
-        place: Place = ()
+        admission: Admission = ()
         if limiter is not None:
-            place = await limiter.admit(kind, route, within_ms=self._within_ms(expires_at_ms))
+            admission = await limiter.admit(kind, route, within_ms=self._within_ms(expires_at_ms))
         try:
             reply = await self._exchange.send(method, path, query=query, body=body, headers=headers, total=total)
         except TransportFault as fault:
             raise _fault_error(fault, reads=reads) from fault
         finally:
             if limiter is not None:
-                limiter.ended(place)
-        is_signed = API_VERSION_HEADER in reply.headers
-        self._signs = self._signs or is_signed
+                limiter.ended(admission)
+        has_version = API_VERSION_HEADER in reply.headers
+        self._sends_version = self._sends_version or has_version
         self._clock.observe(
             sandbox=reply.headers.get(SANDBOX_CLOCK_HEADER),
             date=reply.headers.get("Date"),
-            # A gateway's refusal may carry the version too, and knows nothing of a sandbox's clock.
-            is_service=is_signed and 200 <= reply.status < 300,
+            # A gateway's refusal may carry the version header too, but not the sandbox clock.
+            is_service=has_version and 200 <= reply.status < 300,
             sent_ns=reply.sent_ns,
             received_ns=reply.received_ns,
             age=reply.headers.get("Age"),
             may_be_kept=method == "GET",
         )
-        if limiter is not None and (is_signed or reply.status == 429):
+        if limiter is not None and (has_version or reply.status == 429):
             limiter.learn(
                 route,
                 status=reply.status,
@@ -132,20 +134,20 @@ class Caller:
                 policy=reply.headers.get("RateLimit-Policy"),
                 retry_after_ms=retry_after_ms(reply.headers.get("Retry-After"), reply.headers.get("Date")),
             )
-        if self._signs and not is_signed:
-            raise _failure(reply, reads=reads, is_stranger=True)  # Whatever it says, even 200 or 401.
+        if self._sends_version and not has_version:
+            raise _failure(reply, reads=reads, is_proxy=True)  # Whatever its status is, even 200 or 401.
         if 200 <= reply.status < 300:
             return _read(model, reply, reads=reads)
         raise _failure(reply, reads=reads)
 
     def _within_ms(self, expires_at_ms: int | None) -> float:
-        """Real time until a request is no longer wanted."""
+        """Milliseconds of real time until the request is too late."""
         if expires_at_ms is None:
             return math.inf
         return max(0.0, (expires_at_ms - self._clock.now_ms()) / self._clock.speed)
 
     def _stream(self, query: Mapping[str, str], since: str | None) -> AsyncGenerator[Event, None]:
-        """The event stream, taken up again whenever it breaks."""
+        """The event stream. Reconnects whenever the connection ends."""
         secret = self._secret
         headers = {} if secret is None else {"Authorization": f"Bearer {secret.get_secret_value()}"}
         return follow(
@@ -164,7 +166,7 @@ def _read(model: type[R], reply: Reply, *, reads: bool) -> R:
         problem = message_of(fields_of(error))
         request_id = reply.headers.get(REQUEST_ID_HEADER)
         text = f"the answer cannot be read as {model.__name__}: {problem}"
-        if reads:  # Half an answer may come whole the next time; another form will not.
+        if reads:  # Half an answer may be whole at the next try; an answer in another form will not change.
             kind: type[ApiError] = Refused if _is_json(reply.body) else TryLater
         else:
             kind = MOVES[classify(Observation(status=reply.status))]
@@ -172,13 +174,13 @@ def _read(model: type[R], reply: Reply, *, reads: bool) -> R:
         raise carry(failure, Observation(status=reply.status)) from error
 
 
-def _failure(reply: Reply, *, reads: bool, is_stranger: bool = False) -> ApiError:
-    """`is_stranger`: something in between spoke, and not the service; it may be gone the next time."""
-    body = None if is_stranger else _error_object(reply.body)
+def _failure(reply: Reply, *, reads: bool, is_proxy: bool = False) -> ApiError:
+    """The exception for a failed reply. `is_proxy`: a proxy answered, not the service; a retry may reach the service."""
+    body = None if is_proxy else _error_object(reply.body)
     after_ms = retry_after_ms(reply.headers.get("Retry-After"), reply.headers.get("Date"))
     if body is None:
         seen = Observation(status=reply.status)
-        passes = is_stranger or reply.status in (408, 425, 429) or reply.status >= 500
+        passes = is_proxy or reply.status in (408, 425, 429) or reply.status >= 500
         failure = _build(
             (TryLater if passes else Refused) if reads else MOVES[classify(seen)],
             ErrorBody(
@@ -214,7 +216,7 @@ def _failure(reply: Reply, *, reads: bool, is_stranger: bool = False) -> ApiErro
 def _build(kind: type[ApiError], body: ErrorBody, status: int, after_ms: int | None) -> ApiError:
     row = CODES.get(body.code)
     retryable = body.retryable if body.retryable is not None else row is not None and row.retryable
-    said = (
+    fields = (
         body.code,
         body.message,
         body.request_id or None,
@@ -225,8 +227,8 @@ def _build(kind: type[ApiError], body: ErrorBody, status: int, after_ms: int | N
         status,
     )
     if issubclass(kind, TryLater):
-        return kind(*said, after_ms=RETRY_AFTER_MS if after_ms is None else after_ms)
-    return kind(*said)
+        return kind(*fields, after_ms=RETRY_AFTER_MS if after_ms is None else after_ms)
+    return kind(*fields)
 
 
 def _fault_error(fault: TransportFault, *, reads: bool) -> ApiError:
@@ -239,12 +241,12 @@ def _fault_error(fault: TransportFault, *, reads: bool) -> ApiError:
 
 
 def _error_object(body: bytes) -> ErrorBody | None:
-    """The error object, or None where there is none of the interface: code, message and requestId must be there."""
+    """The interface's error object, or None. It must have code, message and requestId."""
     try:
-        found = ErrorEnvelope.model_validate_json(body).error
+        parsed = ErrorEnvelope.model_validate_json(body).error
     except ValidationError:
         return None
-    return found if found.code and found.request_id else None
+    return parsed if parsed.code and parsed.request_id else None
 
 
 def _is_json(body: bytes) -> bool:
@@ -256,7 +258,7 @@ def _is_json(body: bytes) -> bool:
 
 
 def retry_after_ms(text: str | None, date: str | None) -> int | None:
-    """Retry-After as milliseconds: seconds, or a date against the answer's own Date. None when absent or unreadable."""
+    """Retry-After in milliseconds. A date counts from the answer's own Date. None if absent or unreadable."""
     if text is None:
         return None
     if text.strip().isascii() and text.strip().isdigit():
@@ -270,17 +272,17 @@ def retry_after_ms(text: str | None, date: str | None) -> int | None:
 
 
 def route_of(method: str, path: str) -> str:
-    """The operation without its names and ids: `DELETE /v1/orders/7` is `DELETE /v1/orders`."""
+    """The operation without names and ids: `DELETE /v1/orders/7` becomes `DELETE /v1/orders`."""
     return f"{method} {'/'.join(path.split('/', 3)[:3])}"
 
 
 def segment(name: str) -> str:
-    """A caller's name as one segment of a path. Refused, before anything is sent, when it would be another path."""
+    """A name as one segment of a path. Raises Refused, before anything is sent, if it would change the path."""
     if name in ("", ".", ".."):
         raise Refused("invalid_input", f"{name!r} names nothing", order_submitted=False)
     return quote(name, safe=":")
 
 
 def present(pairs: Mapping[str, object]) -> dict[str, str]:
-    """A query without what is None."""
+    """The query without its None values."""
     return {name: str(value) for name, value in pairs.items() if value is not None}

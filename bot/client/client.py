@@ -1,8 +1,8 @@
-"""The interface as typed methods, one for each operation. Each call is one attempt with an end; repeating is the caller's.
+"""The interface as typed methods, one per operation. Each call is one attempt with a time limit; the caller decides about repeats.
 
-Every method answers with a wire model, or raises one of `bot.errors`, named for the next move:
-Refused (a clear no), TryLater (not done; `after_ms`, then the same key), OutcomeUnknown (it may be done; the same key or token
-again can tell), AccessLost (the credential is no longer good). `bot.client.faults.verdict_of(error)` has the finer verdict.
+A method returns a wire model or raises an exception of `bot.errors`:
+Refused: the service says no. TryLater: not done; repeat after `after_ms` with the same key. OutcomeUnknown: it may be done; the same key or
+token tells. AccessLost: the credential is not valid any more. `bot.client.faults.verdict_of(error)` distinguishes further.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from bot.wire.resources import Guardian, Order
 
 
 class Client(AccountCalls):
-    """A client of /v1. `clock` follows the service's time from the first answer on; `limiter` keeps within the service's rate limits.
+    """A client of /v1. `clock` follows the service's time from the first answer on. `limiter` keeps the service's rate limits.
 
-    `base_url`: https, or http to this machine. `api_key` may be None for the operations that need no credential. `transport`
-    is for tests and for an app in process.
+    `base_url`: https, or http to this machine. `api_key` may be None for operations that need no credential. `transport` is for tests and for
+    a service in the same process.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class Client(AccountCalls):
 
     @property
     def clock(self) -> ServiceClock:
-        """The service's time, followed from the first answer on."""
+        """The service's time, known from the first answer on."""
         return self._clock
 
     def entry_wait_ms(self) -> int:
-        """Real time until the service's rate limit has room for an entry; 0: now."""
+        """Milliseconds of real time until the rate limit allows an entry; 0 means now."""
         return 0 if self._clock.speed <= 0 else self.limiter.wait_ms(Kind.ENTRY, "POST /v1/orders")
 
     async def status(self) -> StatusResult:
@@ -84,12 +84,12 @@ class Client(AccountCalls):
     async def create_sandbox_account(
         self, *, name: str | None = None, starting_balance_usd: Decimal | int = 10_000
     ) -> SandboxAccountResult:
-        """A new play-money account and its owner's key, shown this once. Not repeatable: each success is another account."""
+        """Create a play-money account and its owner's key. Only this answer contains the secret. Each successful repeat creates another account."""
         request = SandboxAccountRequest(name=name, starting_balance_usd=Decimal(starting_balance_usd))
         return await self._call(SandboxAccountResult, "POST", "/v1/sandbox/accounts", body=request.body())
 
     async def reset(self, *, balance_usd: Decimal | int | None = None) -> ResetResult:
-        """Wipe the sandbox account; the epoch goes up and earlier keys and cursors are void."""
+        """Wipe the sandbox account. The epoch increases, and earlier idempotency keys and cursors become invalid."""
         request = ResetRequest(balance_usd=None if balance_usd is None else Decimal(balance_usd))
         return await self._call(ResetResult, "POST", "/v1/sandbox/accounts/reset", body=request.body())
 
@@ -97,7 +97,7 @@ class Client(AccountCalls):
         return await self._call(AccountSnapshot, "GET", "/v1/account", reads=True)
 
     async def place(self, request: OrderRequest, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
-        """Place the order. After `expires_at_ms` on the service's clock it will not run, and stays refused."""
+        """Place an order. After `expires_at_ms` on the service's clock the service refuses it for good."""
         assert not request.dry_run, "a dry run is a plan"
         return await self._call(
             OrderResult,
@@ -110,12 +110,14 @@ class Client(AccountCalls):
         )
 
     async def plan(self, request: OrderRequest, *, key: str | None = None) -> PlanResult:
-        """What the order would do, and the single-use token that does it. Changes nothing and may be repeated; `key` is of the runtime's port and is not sent, for it is the confirm that has to be single."""
+        """What the order would do, and a single-use token that executes it. Changes nothing, so it may be repeated. `key` is unused: the runtime's port
+        has this parameter, and only the confirm must be unique.
+        """
         dry = request.model_copy(update={"dry_run": True})
         return await self._call(PlanResult, "POST", "/v1/orders", body=dry.body(), reads=True, kind=Kind.ENTRY)
 
     async def confirm(self, token: str, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
-        """Execute a plan. The same token again, after doubt, can only tell what became of it."""
+        """Execute a plan. Repeating a token whose outcome is unknown returns that outcome and never executes the plan twice."""
         body = ConfirmRequest(confirm_token=token).body()
         return await self._call(
             OrderResult, "POST", "/v1/orders/confirm", body=body, key=key, expires_at_ms=expires_at_ms, kind=Kind.ENTRY
@@ -127,7 +129,7 @@ class Client(AccountCalls):
     async def close(
         self, market: str, request: CloseRequest, *, key: str, expires_at_ms: int | None = None
     ) -> OrderResult:
-        """Reduce or close a position. Nothing given in the request closes all of it."""
+        """Reduce or close a position. An empty request closes all of it."""
         path = f"/v1/positions/{segment(market)}/close"
         return await self._call(
             OrderResult, "POST", path, body=request.body(), key=key, expires_at_ms=expires_at_ms, kind=Kind.EXIT
@@ -138,11 +140,11 @@ class Client(AccountCalls):
         return list(page.orders)
 
     async def cancel(self, oid: str) -> CancelResult:
-        """Cancel one order or trigger by its venue id. A stop can be cancelled too: look at `unprotected`."""
+        """Cancel one order or trigger by its venue id. It may be the stop: `unprotected` tells."""
         return await self._call(CancelResult, "DELETE", f"/v1/orders/{segment(oid)}", kind=Kind.EXIT)
 
     async def cancel_coin(self, coin: str) -> CancelCoinResult:
-        """Cancel everything open in one coin, stops and targets too."""
+        """Cancel all open orders of a coin, stops and targets included."""
         body = CancelCoinRequest(coin=coin).body()
         return await self._call(CancelCoinResult, "DELETE", "/v1/orders", body=body, kind=Kind.EXIT)
 
@@ -157,34 +159,35 @@ class Client(AccountCalls):
         await self._call(DisarmResult, "DELETE", f"/v1/guardians/{segment(guardian_id)}", kind=Kind.EXIT)
 
     async def lift_kill_switches(self) -> list[str]:
-        """Take back every kill switch that stands; their ids. Refused (forbidden) with a key that is not the owner's."""
+        """Disarm every kill switch and return their ids. The service refuses this for a key that is not the owner's."""
         switches = [one.id for one in await self.guardians() if one.type == "kill_switch"]
         for one in switches:
             await self.disarm(one)
         return switches
 
     async def heartbeat(self) -> HeartbeatResult:
-        """Refresh every armed dead-man switch. An empty list means that none is armed."""
+        """Refresh all armed dead-man switches. An empty list means that none is armed."""
         return await self._call(HeartbeatResult, "POST", "/v1/heartbeat", body=b"{}", kind=Kind.EXIT)
 
     async def kill(self, *, flatten: bool = False, key: str) -> KillResult:
-        """Cancel what could open, with `flatten` close every position, and block openings until the owner lifts it. The same key again is the same kill."""
+        """Cancel all entries, close all positions if `flatten`, and block openings until the owner lifts the block. The same key is the same kill."""
         body = KillRequest(flatten=flatten).body()
         return await self._call(KillResult, "POST", "/v1/account/kill", body=body, key=key, kind=Kind.EXIT)
 
     async def limits(self) -> Limits:
-        """What bounds the account and this key: caps, scopes, rates."""
+        """The limits of the account and of this key: caps, scopes, rates."""
         return await self._call(Limits, "GET", "/v1/limits", reads=True)
 
     async def events(self, since: str | None = None, *, limit: int = 200, types: Sequence[str] = ()) -> EventsPage:
-        """Events after `since`, oldest first; a page short of `limit` is the end for now."""
+        """Events after `since`, oldest first. A page with fewer than `limit` events is the last one for now."""
         query = present({"since": since, "limit": limit, "types": ",".join(types) or None})
         return await self._call(EventsPage, "GET", "/v1/events", query=query, reads=True)
 
     def stream(self, since: str | None = None, *, types: Sequence[str] = ()) -> AsyncGenerator[Event, None]:
-        """Events behind `since` as they happen, over one connection that is taken up again when it breaks: `async for`, then `aclose()`.
+        """Events after `since` as they happen. Reconnects when the connection breaks. Use `async for`, then `aclose()`.
 
-        A doorbell: whoever keeps state looks at `events` when it rings. Ends only with Refused (the place is lost: resync) or AccessLost.
+        The stream is only a wake-up: read `events` when it yields, because a stream can miss events. It raises Refused if the cursor is lost (resync)
+        and AccessLost if the credential is.
         """
         return self._stream(present({"types": ",".join(types) or None}), since)
 
@@ -199,7 +202,7 @@ class Client(AccountCalls):
         return await self._call(MarketsResult, "GET", "/v1/markets", query=asked, reads=True)
 
     async def candles(self, coin: str, interval: str, limit: int) -> CandlesResult:
-        """Oldest first; the last one still runs (`closed` False)."""
+        """Candles, oldest first. The last one is running (`closed` is False)."""
         query = present({"interval": interval, "limit": limit})
         return await self._call(CandlesResult, "GET", f"/v1/markets/{segment(coin)}/candles", query=query, reads=True)
 

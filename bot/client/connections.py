@@ -1,8 +1,8 @@
-"""HTTP/1.1 on connections of our own: the way that orders take, so it does little. One exchange at a time on each; nothing is sent again here.
+"""A small HTTP/1.1 client for one address: a pool of connections with one exchange at a time on each. It never sends a request twice.
 
-A request is given to its connection in one piece, and only to one that is open. Before that nothing of it has left (CONNECT,
-CONNECT_TIMEOUT, POOL_TIMEOUT); from then on any other end is in doubt. A connection on which anything went wrong, or on which more
-came than was asked for, is closed and never used again: an answer can belong to no other request than its own.
+A connection gets the whole request at once, and only while it is open. A failure before that means that no byte was sent (CONNECT,
+CONNECT_TIMEOUT, POOL_TIMEOUT); a failure after it leaves the outcome in doubt. A connection is closed after any error or unexpected byte,
+so that an answer never belongs to another request.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from bot.client.faults import Fault, TransportFault
 from bot.descriptors import reserved
 
 HEAD_BYTES_MAX: Final = 64 * 1024  # of all header lines of an answer
-READ_BYTES: Final = 16 * 1024  # at a time: a whole answer of most kinds
-STAGGER_S: Final = 0.25  # between tries of a name's addresses (RFC 8305): one that swallows packets holds up no other
+READ_BYTES: Final = 16 * 1024  # per read; most answers fit
+STAGGER_S: Final = (
+    0.25  # between attempts at a name's addresses (RFC 8305), so that an address that drops packets delays no other
+)
 SWITCHING: Final = 101
 
-_Found = tuple[int, int, int, str, Any]  # as getaddrinfo has it; an address differs with its family
+_Resolved = tuple[int, int, int, str, Any]  # an entry of getaddrinfo; the form of the address depends on the family
 
 
 class Fields(Mapping[str, str]):
-    """Header fields by their name in small letters; asked for in any letters."""
+    """Header fields. Names are case-insensitive."""
 
     __slots__ = ("_of",)
 
@@ -37,7 +39,7 @@ class Fields(Mapping[str, str]):
         self._of: dict[str, str] = {}
 
     def add(self, name: str, value: str) -> None:
-        """Take one line; what comes more than once is one list."""
+        """Add one line. Values of a repeated field are joined with commas."""
         known = self._of.get(name)
         self._of[name] = value if known is None else f"{known}, {value}"
 
@@ -61,7 +63,7 @@ class Answer(NamedTuple):
 
 
 class Address(NamedTuple):
-    """`context`: None for plain text."""
+    """Where to connect. `context`: for TLS; None for plain text."""
 
     host: str
     port: int
@@ -69,7 +71,7 @@ class Address(NamedTuple):
 
 
 class Connection(asyncio.Protocol):
-    """One connection. `is_open` until something was seen that ends it."""
+    """One connection. `is_open` becomes False at the first sign that it cannot be used again."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -78,17 +80,17 @@ class Connection(asyncio.Protocol):
         self._headers = Fields()
         self._parts: list[bytes] = []
         self._size = 0
-        self._received = 0  # of the head, as far as it has come
+        self._received = 0  # bytes since the request was sent
         self._in_body = False
         self._ends_with_connection = False
         self._transport: asyncio.Transport | None = None
         self._poll = select.poll()
         self.is_open = False
-        self.idle_since_s = 0.0  # of the loop's time
+        self.idle_since_s = 0.0  # by the event loop's clock
         self.lost = asyncio.get_running_loop().create_future()
 
     def ask(self, request: bytes) -> asyncio.Future[Answer]:
-        """Give the request to the socket; what comes of it."""
+        """Send a request. The future gets its answer or a TransportFault."""
         assert self._asked is None, "one exchange at a time"
         if self._transport is None or not self.is_open or self._transport.is_closing():
             raise TransportFault(Fault.CONNECT, "the connection was closed before it could be used")
@@ -98,24 +100,26 @@ class Connection(asyncio.Protocol):
         return self._asked
 
     def is_calm(self) -> bool:
-        """Whether an idle connection is still good: open, and nothing has come on it, not even its end."""
+        """True if an idle connection can still be used: it is open, and the socket has nothing to read, not even an end of file."""
         return self.is_open and not self._poll.poll(0)
 
     def drop(self) -> None:
-        """Close at once, whatever is under way."""
+        """Close at once; a request in flight stays without an answer."""
         self.is_open = False
         if self._transport is not None:
             self._transport.abort()
 
-    # -- what the socket says
+    # -- Callbacks of asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # Another event loop's is one in all but its base class.
+        self._transport = cast(
+            "asyncio.Transport", transport
+        )  # uvloop's transport has the same methods and another base class.
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
         self.is_open = True
 
     def data_received(self, data: bytes | memoryview) -> None:
-        if self._asked is None:  # Nothing was asked: whoever asks next must not get this.
+        if self._asked is None:  # Data without a request: the next request must not read it as its answer.
             self.drop()
             return
         try:
@@ -137,16 +141,16 @@ class Connection(asyncio.Protocol):
             self.lost.set_result(None)
         self._fail(Fault.READ if exc is not None else Fault.PROTOCOL_REMOTE, str(exc or "the connection was closed"))
 
-    # -- what the parser says
+    # -- Callbacks of the parser
 
     def on_message_begin(self) -> None:
         self._headers, self._parts, self._size = Fields(), [], 0
         self._in_body = self._ends_with_connection = False
-        if self._asked is None:  # A second answer behind the one that was asked for.
+        if self._asked is None:  # A second answer to one request.
             self.drop()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_body:  # Behind a body in chunks; what is said there comes too late.
+        if self._in_body:  # A trailer after a chunked body; it cannot change the answer any more.
             return
         self._size += len(name) + len(value)
         if self._size > HEAD_BYTES_MAX:
@@ -169,15 +173,15 @@ class Connection(asyncio.Protocol):
             self._parts.append(part)
 
     def on_message_complete(self) -> None:
-        self._ends_with_connection = False  # It has ended before: what the connection's end would end is not this one.
+        self._ends_with_connection = False  # The body is complete, so the end of the connection does not end it.
         status = self._parser.get_status_code()
         if status == SWITCHING:
             self._fail(Fault.PROTOCOL_REMOTE, "the answer changes the protocol")
-        elif status >= 200:  # What comes before is no answer yet.
+        elif status >= 200:  # 1xx is not the final answer.
             assert self._transport is not None
-            # Answered before all of the request had left: the next one would be read as the rest of it.
-            is_rid_of_it = not self._transport.get_write_buffer_size()
-            self.is_open = self.is_open and is_rid_of_it and self._parser.should_keep_alive()
+            # If the service answered before it read the whole request, it would read the rest as the next request.
+            is_request_sent = not self._transport.get_write_buffer_size()
+            self.is_open = self.is_open and is_request_sent and self._parser.should_keep_alive()
             self._deliver()
 
     def _deliver(self) -> None:
@@ -196,9 +200,9 @@ class Connection(asyncio.Protocol):
 
 
 class PlainConnection(Connection, asyncio.BufferedProtocol):
-    """One without TLS. It reads into a buffer of its own: for any other protocol asyncio takes a quarter of a megabyte anew for each read.
+    """A connection without TLS. It reads into its own buffer, because asyncio allocates 256 kB per read for other protocols.
 
-    Under TLS asyncio fills such a buffer once a turn, and drops what it has read besides when the connection ends: the end of a long answer.
+    With TLS, asyncio fills such a buffer only once per loop iteration and loses data when the connection ends, so TLS uses `Connection`.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -213,7 +217,7 @@ class PlainConnection(Connection, asyncio.BufferedProtocol):
 
 
 class Connections:
-    """At most `most` at a time to one address; an idle one is used for `idle_s` at the longest. The newest is used first."""
+    """A pool of at most `most` connections to one address. Uses the newest idle connection first, and none that was idle for `idle_s` seconds."""
 
     def __init__(
         self, address: Address, *, most: int, idle_s: float, connect_s: float, pool_s: float, bytes_max: int
@@ -224,12 +228,12 @@ class Connections:
         self._pool_s = pool_s
         self._bytes_max = bytes_max
         self._free = asyncio.Semaphore(most)
-        self._idle: list[Connection] = []  # the oldest first
+        self._idle: list[Connection] = []  # oldest first
         self._busy: set[Connection] = set()
         self._is_closed = False
 
     async def exchange(self, request: bytes) -> Answer:
-        """One request, one answer; TransportFault without one. Cancelled, it closes the connection: an answer to it may still come."""
+        """Send one request and return its answer, or raise TransportFault. If cancelled, it closes the connection, because an answer may still come."""
         if self._free.locked():
             try:
                 async with asyncio.timeout(self._pool_s):
@@ -239,7 +243,7 @@ class Connections:
         else:
             await self._free.acquire()
         try:
-            connection = self._idle_one() or await self._connect()
+            connection = self._take_idle() or await self._connect()
             if self._is_closed:
                 connection.drop()
                 raise TransportFault(Fault.CONNECT, "the client was closed")
@@ -261,7 +265,7 @@ class Connections:
             self._free.release()
 
     async def close(self) -> None:
-        """Returns when all are closed. What is on its way is in doubt; what has not left does not leave."""
+        """Close all connections and wait for their end. Outcomes of requests in flight are in doubt; waiting requests are not sent."""
         self._is_closed = True
         closing = (*self._idle, *self._busy)
         self._idle.clear()
@@ -269,13 +273,13 @@ class Connections:
             connection.drop()
         await asyncio.gather(*(connection.lost for connection in closing))
 
-    def _idle_one(self) -> Connection | None:
+    def _take_idle(self) -> Connection | None:
         oldest_s = asyncio.get_running_loop().time() - self._idle_s
-        kept = [one for one in self._idle if one.is_open and one.idle_since_s > oldest_s]
-        if len(kept) < len(self._idle):
-            for one in set(self._idle) - set(kept):
-                one.drop()
-            self._idle = kept
+        usable = [idle for idle in self._idle if idle.is_open and idle.idle_since_s > oldest_s]
+        if len(usable) < len(self._idle):
+            for stale in set(self._idle) - set(usable):
+                stale.drop()
+            self._idle = usable
         while self._idle:
             connection = self._idle.pop()
             if connection.is_calm():
@@ -289,37 +293,38 @@ class Connections:
                 return await self._race(await _addresses(self._address.host, self._address.port))
         except TimeoutError as error:
             raise TransportFault(Fault.CONNECT_TIMEOUT, str(error)) from None
-        except (OSError, UnicodeError) as error:  # Also of TLS; and of a name that none can be.
+        except (OSError, UnicodeError) as error:  # OSError includes TLS errors; UnicodeError: a name that cannot exist.
             raise TransportFault(Fault.CONNECT, str(error)) from error
 
-    async def _race(self, addresses: Sequence[_Found]) -> Connection:
-        """The first that connects; the next begins when the one before has failed, or STAGGER_S after it. Whatever else was begun is closed,
-        also when nobody waits any more: the race of asyncio's own loses a socket that had connected by then."""
+    async def _race(self, addresses: Sequence[_Resolved]) -> Connection:
+        """Connect to the first address that accepts. The next attempt starts when the previous one fails, or after STAGGER_S. All other connections are
+        closed, also on cancellation: asyncio's own race leaks a socket that had just connected.
+        """
         waiting, tries, made = list(addresses), list[asyncio.Task[Connection]](), list[Connection]()
         winner: Connection | None = None
         try:
             while winner is None:
                 if waiting:
                     tries.append(asyncio.create_task(self._try(waiting.pop(0), made)))
-                    tries[-1].add_done_callback(_heard)
-                under_way = [one for one in tries if not one.done()]
+                    tries[-1].add_done_callback(_discard_exception)
+                under_way = [attempt for attempt in tries if not attempt.done()]
                 if not under_way:
                     break
                 done, _ = await asyncio.wait(
                     under_way, timeout=STAGGER_S if waiting else None, return_when=asyncio.FIRST_COMPLETED
                 )
-                winner = next((one.result() for one in done if one.exception() is None), None)
+                winner = next((attempt.result() for attempt in done if attempt.exception() is None), None)
             return tries[0].result() if winner is None else winner
         finally:
-            for one in tries:
-                one.cancel()
+            for attempt in tries:
+                attempt.cancel()
             for connection in made:
                 if connection is not winner:
                     connection.drop()
 
-    async def _try(self, found: _Found, made: list[Connection]) -> Connection:
-        """One address. What it has made is in `made` as soon as there is something to close."""
-        family, kind, protocol, _, address = found
+    async def _try(self, resolved: _Resolved, made: list[Connection]) -> Connection:
+        """Connect to one address. `made` gets the connection as soon as there is something to close."""
+        family, kind, protocol, _, address = resolved
 
         loop, (host, _, context) = asyncio.get_running_loop(), self._address
 
@@ -327,7 +332,9 @@ class Connections:
             made.append((PlainConnection if context is None else Connection)(self._bytes_max))
             return made[-1]
 
-        with reserved():  # An exit must reach the service, whatever else has used the descriptors up.
+        with (
+            reserved()
+        ):  # Use a reserved file descriptor if necessary, so that an exit reaches the service when none is free.
             connected = socket.socket(family, kind, protocol)
         try:
             connected.settimeout(0)
@@ -335,23 +342,23 @@ class Connections:
         except BaseException:
             connected.close()
             raise
-        # From here on the socket is the transport's, which closes it when this is cancelled.
+        # The transport owns the socket from here on and closes it on cancellation.
         name = None if context is None else host
         return (await loop.create_connection(connection, sock=connected, ssl=context, server_hostname=name))[1]
 
 
-def _heard(one: asyncio.Task[Connection]) -> None:
-    """What a try that nobody waits for any more has come to is nobody's business."""
-    if not one.cancelled():
-        one.exception()
+def _discard_exception(attempt: asyncio.Task[Connection]) -> None:
+    """Read the exception of an attempt that nobody awaits, so that asyncio does not log it."""
+    if not attempt.cancelled():
+        attempt.exception()
 
 
-async def _addresses(host: str, port: int) -> Sequence[_Found]:
-    """Of a name, in the order in which they are tried: families in turn (RFC 8305)."""
-    try:  # No name at all: then nobody has to be asked.
+async def _addresses(host: str, port: int) -> Sequence[_Resolved]:
+    """The addresses of a host name, alternating between IPv4 and IPv6 (RFC 8305)."""
+    try:  # An IP address needs no lookup.
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    first = [one for one in found if one[0] == found[0][0]]
-    others = [one for one in found if one[0] != found[0][0]]
+        resolved = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    first = [one for one in resolved if one[0] == resolved[0][0]]
+    others = [one for one in resolved if one[0] != resolved[0][0]]
     return [one for pair in zip_longest(first, others) for one in pair if one is not None]

@@ -1,4 +1,4 @@
-"""The sandbox's control surface, /sandbox/v1, over its Unix socket. No hosted service has it; the daemon does without."""
+"""Client of the sandbox control, /sandbox/v1, over its Unix socket. No hosted service has it, and the daemon does not need it."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ from bot.wire.resources import Market
 from bot.wire.vocabulary import FaultKind
 
 _BASE = "/sandbox/v1"
-CONTROL_TIMEOUTS = Timeouts(total=60.0)  # an advance over days works through every point in between
+CONTROL_TIMEOUTS = Timeouts(total=60.0)  # advancing over days processes every price between
 
 
 class ControlClient(Caller):
-    """Moves the sandbox's clock and prices. `socket` is the path of its Unix socket, whose file permission is the credential;
-    `base_url` and `token` are for a control surface that is served on a port."""
+    """Controls the sandbox's clock and prices. `socket`: path of its Unix socket, whose file permissions are the credential. `base_url` and `token`:
+    for a control that is served on a port.
+    """
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class ControlClient(Caller):
         await self.aclose()
 
     async def mint_key(self, account_id: str | None = None) -> MintKeyResult:
-        """A fresh owner's key of an embedded account; the one minted before stops working. None: the only account."""
+        """Create an owner's key of the embedded account; the previous one stops working. `account_id` None: the only account."""
         return await self._call(
             MintKeyResult, "POST", f"{_BASE}/keys", body=MintKeyRequest(account_id=account_id).body()
         )
@@ -69,14 +70,14 @@ class ControlClient(Caller):
         return await self._call(ClockState, "GET", f"{_BASE}/clock", reads=True)
 
     async def set_speed(self, speed: float | Decimal) -> ClockState:
-        """0 is manual, 1 real, more is accelerated."""
+        """Set the clock's speed: 0 is manual, 1 real time, more is accelerated."""
         number = speed if isinstance(speed, Decimal) else Decimal(repr(speed))
         return await self._call(ClockState, "PATCH", f"{_BASE}/clock", body=ClockRequest(speed=number).body())
 
     async def advance(
         self, *, ms: int | None = None, to_ms: int | None = None, to_next: bool | None = None
     ) -> ClockState:
-        """Move a manual clock: by `ms`, to an instant, or to the next thing that is due. Exactly one of the three."""
+        """Advance a manual clock by `ms`, to an instant, or to the next deadline. Give exactly one of the three."""
         request = AdvanceRequest(ms=ms, to_ms=to_ms, to_next=to_next)
         return await self._call(ClockState, "POST", f"{_BASE}/clock/advance", body=request.body())
 
@@ -90,7 +91,7 @@ class ControlClient(Caller):
         ask_px: str | None = None,
         volume: str | None = None,
     ) -> Market:
-        """Push one price point; amounts are text, as on the wire."""
+        """Push one price. Amounts are text, as on the wire."""
         request = PriceRequest(px=px, oracle_px=oracle_px, bid_px=bid_px, ask_px=ask_px, volume=volume)
         return await self._call(Market, "POST", f"{_BASE}/markets/{segment(coin)}/price", body=request.body())
 
@@ -121,5 +122,5 @@ class ControlClient(Caller):
         return await self._call(ForkResult, "POST", f"{_BASE}/fork", body=NameRequest(name=name).body())
 
     async def reset(self) -> ControlResetResult:
-        """The whole service as at its start."""
+        """Reset the whole service to its start."""
         return await self._call(ControlResetResult, "POST", f"{_BASE}/reset")

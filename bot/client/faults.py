@@ -1,6 +1,6 @@
-"""What an outcome of a request that acts means for the order: one total, pure function over what was seen. No sending and no waiting here.
+"""Decides what the outcome of a request means for its order: one pure function over what the client observed. Sends nothing, waits for nothing.
 
-The rule behind every row: absence is no proof. What is not listed is UNKNOWN, and UNKNOWN is never a no.
+The rule behind every row: a missing answer proves nothing. An outcome that is not listed is UNKNOWN, and UNKNOWN never means "not placed".
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from bot.wire.errors import ErrorBody
 
 
 class Fault(StrEnum):
-    """How an exchange ended without an answer."""
+    """How an exchange failed without an answer."""
 
-    CONNECT = "connect_error"  # name resolution and TLS are part of connecting
+    CONNECT = "connect_error"  # includes name resolution and TLS
     CONNECT_TIMEOUT = "connect_timeout"
     POOL_TIMEOUT = "pool_timeout"
     READ = "read_error"
@@ -34,7 +34,7 @@ class Fault(StrEnum):
     TOO_LARGE = "reply_too_large"
     TOTAL_TIMEOUT = "total_timeout"
     CANCELLED = "cancelled"
-    CRASHED = "crashed"  # found at start: sent, or not, by a process that is gone
+    CRASHED = "crashed"  # a process died after it had recorded the request; the start finds it open
     OTHER = "transport_error"
 
 
@@ -51,29 +51,28 @@ NOT_SENT_FAULTS: Final = frozenset({Fault.CONNECT, Fault.CONNECT_TIMEOUT, Fault.
 
 
 class Verdict(StrEnum):
-    """What is certain, and so the next move."""
+    """What is certain about a request, and what the caller does next."""
 
-    DONE = "done"  # take the answer
-    NOT_SENT = "not_sent"  # no byte of the request left: same key again
-    UNKNOWN = "unknown"  # it may be live: same key again, then look it up
-    EXISTS = "exists"  # the order is there: look it up by its key until found, never a new key
-    RETRY = "retry"  # not placed, for a reason that may pass: same key again until not_after
-    IN_FLIGHT = "in_flight"  # the first copy still runs: wait, same key again
+    DONE = "done"  # use the answer
+    NOT_SENT = "not_sent"  # no byte was sent: repeat with the same key
+    UNKNOWN = "unknown"  # it may be live: repeat with the same key, then look the order up
+    EXISTS = "exists"  # the order exists: look it up by its key until found; never use a new key
+    RETRY = "retry"  # not placed for a passing reason: repeat with the same key until not_after
+    IN_FLIGHT = "in_flight"  # the first copy is still running: wait, then repeat with the same key
     REFUSED = "refused"  # a final no
-    UNPROVEN = (
-        "unproven"  # a no to this copy, but an earlier one may still be on its way: stay in doubt until the fence
-    )
-    FINGERPRINT = "fingerprint"  # the key stands for another body: adopt that order, or quarantine
+    UNPROVEN = "unproven"  # this copy was refused, but an earlier copy may still arrive: in doubt until the expiry
+    FINGERPRINT = "fingerprint"  # the key belongs to another body: adopt that order, or quarantine the intent
     USED_TOKEN = "used_token"  # noqa: S105  the token has executed: details name the trade
-    FENCED_VOID = "fenced_void"  # a reset wiped the account: definite
-    FENCED_EXPIRED = "fenced_expired"  # it came too late to run, and will not run later: definite
-    ACCESS_LOST = "access_lost"  # not executed: a new credential, then the same key
+    FENCED_VOID = "fenced_void"  # an account reset voided the key: certain
+    FENCED_EXPIRED = "fenced_expired"  # it arrived after its expiry and will never run: certain
+    ACCESS_LOST = "access_lost"  # not executed: repeat with a new credential and the same key
 
 
-# With one of these codes and a requestId, nothing was executed, though orderSubmitted is absent.
+# If an error has one of these codes and a requestId, nothing was executed, even if orderSubmitted is missing.
 BEFORE_EXECUTION: Final = frozenset(code for code, row in CODES.items() if row.before_execution)
 
-# Refusals that our service keeps with the key, so that a late copy meets the same no. Those of the edge (schema, access, rate) are not kept.
+# Refusals that our service stores with the key, so that a late copy gets the same answer. It stores no refusals of schema, authentication
+# or rate.
 STORED_REFUSALS: Final = frozenset(
     {
         "insufficient_funds",
@@ -88,7 +87,7 @@ STORED_REFUSALS: Final = frozenset(
 
 ACCESS_CODES: Final = frozenset(code for code, row in CODES.items() if row.move is AccessLost)
 
-CONFLICTS: Final[Mapping[str, Verdict]] = {  # details.reason of idempotency_conflict
+CONFLICTS: Final[Mapping[str, Verdict]] = {  # by details.reason of idempotency_conflict
     "in_flight": Verdict.IN_FLIGHT,
     "fingerprint": Verdict.FINGERPRINT,
     "used_token": Verdict.USED_TOKEN,
@@ -99,12 +98,12 @@ CONFLICTS: Final[Mapping[str, Verdict]] = {  # details.reason of idempotency_con
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What was seen of one attempt: a transport fault, or a status with an error object, or a status with a body that reads or not."""
+    """What the client observed of one attempt: a transport fault, or a status with an error object, or a status with a readable or unreadable body."""
 
     fault: Fault | None = None
     status: int | None = None
     body_valid: bool = False
-    code: str | None = None  # of the error object; None: there was none (a proxy's page, an empty body)
+    code: str | None = None  # of the error object; None without one (a proxy's page, an empty body)
     order_submitted: OrderSubmitted = None
     retryable: bool | None = None
     reason: str | None = None  # details.reason
@@ -126,14 +125,14 @@ def classify(
 ) -> Verdict:
     """The verdict on one attempt.
 
-    `after_ambiguous`: an earlier attempt of the same intent ended in doubt. Then a refusal is final only if the service keeps
-    it with the key (`stores_refusals`, true of our service) or the fence has passed (`fenced`: not_after, the token's expiry).
+    `after_ambiguous`: the outcome of an earlier attempt of the same intent is unknown. Then a refusal is final only if the service stores
+    it with the key (`stores_refusals`, true for ours) or the order's expiry has passed (`fenced`: not_after, or the token's expiry).
     """
     verdict = _alone(seen)
     if verdict is not Verdict.REFUSED or not after_ambiguous or fenced:
         return verdict
-    kept = stores_refusals and seen.code in STORED_REFUSALS and seen.status not in (401, 403, 429)
-    return Verdict.REFUSED if kept else Verdict.UNPROVEN
+    is_stored = stores_refusals and seen.code in STORED_REFUSALS and seen.status not in (401, 403, 429)
+    return Verdict.REFUSED if is_stored else Verdict.UNPROVEN
 
 
 def _alone(seen: Observation) -> Verdict:
@@ -154,7 +153,7 @@ def _alone(seen: Observation) -> Verdict:
         return Verdict.UNKNOWN
     if seen.order_submitted is None and seen.code not in BEFORE_EXECUTION:
         return Verdict.UNKNOWN
-    # From here on it was not placed; what is left is whether the same request may pass later.
+    # Below, the order was not placed; the question is whether a repeat may succeed.
     if seen.retryable is True:
         return Verdict.RETRY
     if seen.code in ACCESS_CODES:
@@ -181,17 +180,17 @@ MOVES: Final[Mapping[Verdict, type[ApiError]]] = {
     Verdict.ACCESS_LOST: AccessLost,
 }
 
-_CARRIED = "_observation"  # kept on the exception, so that a later judgement sees all of what was seen
+_CARRIED = "_observation"  # attribute of the exception, for `verdict_of`
 
 
 def carry(error: ApiError, seen: Observation) -> ApiError:
-    """The exception with what was seen attached, for `verdict_of`."""
+    """Attach the observation to the exception, for `verdict_of`."""
     error.__dict__[_CARRIED] = seen
     return error
 
 
 def observation_of(error: ApiError) -> Observation:
-    """What was seen when this was raised; rebuilt from its fields when it was not raised by the client."""
+    """The observation of an exception. Rebuilt from its fields if the client did not raise it."""
     seen = error.__dict__.get(_CARRIED)
     if isinstance(seen, Observation):
         return seen
@@ -212,11 +211,11 @@ def observation_of(error: ApiError) -> Observation:
 def verdict_of(
     error: ApiError, *, after_ambiguous: bool = False, fenced: bool = False, stores_refusals: bool = True
 ) -> Verdict:
-    """The verdict on the attempt that raised `error`; the arguments as in `classify`."""
+    """The verdict on the attempt that raised `error`. Arguments as in `classify`."""
     seen = observation_of(error)
     return classify(seen, after_ambiguous=after_ambiguous, fenced=fenced, stores_refusals=stores_refusals)
 
 
 def crashed() -> Observation:
-    """An attempt found open at start."""
+    """The observation of an attempt that was open when the process died."""
     return Observation(fault=Fault.CRASHED)

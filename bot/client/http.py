@@ -24,21 +24,21 @@ from bot.clock import monotonic_ns
 from bot.errors import ConfigError
 from bot.wire.addresses import address_problem
 
-REPLY_BYTES_MAX: Final = 16 * 1024 * 1024  # 5,000 candles are under 1 MB
-CONNECTIONS_MAX: Final = 128  # a daemon has up to 50 orders and 50 questions for bars in flight, and asks besides
-KEEPALIVE_S: Final = 3.0  # shorter than any server's, so that an idle connection is closed by us and never found dead
+REPLY_BYTES_MAX: Final = 16 * 1024 * 1024  # 5,000 candles take less than 1 MB
+CONNECTIONS_MAX: Final = 128  # a daemon has up to 50 orders and 50 candle requests in flight, and a few others
+KEEPALIVE_S: Final = 3.0  # shorter than servers' timeouts, so that we close an idle connection before the server does
 
 Transport = httpx.AsyncBaseTransport
 
 _TARGET: Final = re.compile(r"/[\x21-\x7e]*")
-_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")  # of a header: no end of line, so that none is smuggled in
+_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")  # a header value without line breaks, so that nobody can inject a header
 
-# httpcore imports sniffio anew for every lock that it makes, several a request. Where it is not installed, each time is a search of the
-# whole path (a fifth of what a request cost); an entry of None makes it the same error at once.
+# httpcore imports sniffio for every lock, several times per request. If it is not installed, each import searches the whole path, a fifth
+# of the cost of a request. With None in sys.modules the import fails at once.
 if importlib.util.find_spec("sniffio") is None:
     sys.modules["sniffio"] = None  # type: ignore[assignment]  # A None there is the import system's own word for "not to be had".
 
-# The most derived class that matches names the fault; a class not listed here is OTHER, which is in doubt.
+# The most derived class that matches gives the fault. A class that is not listed is OTHER, and the outcome is in doubt.
 FAULT_OF: Final[Mapping[type[BaseException], Fault]] = {
     httpx.ConnectError: Fault.CONNECT,
     httpx.ConnectTimeout: Fault.CONNECT_TIMEOUT,
@@ -59,7 +59,7 @@ FAULT_OF: Final[Mapping[type[BaseException], Fault]] = {
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds. `total` bounds the whole exchange: httpx alone waits for ever on a server that drips."""
+    """Seconds. `total` bounds the whole exchange, because httpx has no limit for a server that sends a few bytes at a time."""
 
     total: float = 15.0
     connect: float = 3.0
@@ -71,7 +71,7 @@ TIMEOUTS: Final = Timeouts()
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back, whole. Instants are of the clock given to Exchange."""
+    """A complete answer. `sent_ns` and `received_ns` are monotonic."""
 
     status: int
     headers: Mapping[str, str]
@@ -82,7 +82,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """An answer that has begun. `parts` end with the answer, or with TransportFault."""
+    """An answer that has started. `parts` ends with the answer, or raises TransportFault."""
 
     status: int
     headers: Mapping[str, str]
@@ -90,7 +90,7 @@ class Listening:
 
 
 class Exchange:
-    """Sends one request and reads one answer. No redirects, no retries, no proxies from the environment, no compression."""
+    """Sends requests to one service. It does not redirect, retry, compress, or use proxies of the environment."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Exchange:
             url, context = httpx.URL(self.base_url), httpx.create_ssl_context(trust_env=False)
             context.set_alpn_protocols(["http/1.1"])
             is_tls = url.scheme == "https"
-            # As it is spelled in Host: its Unicode form would be encoded again, by older rules that make another name of some.
+            # The encoded form, as in Host: encoding the Unicode form again, by older rules, can give another name.
             host = url.raw_host.decode("ascii")
             address = Address(host, url.port or (443 if is_tls else 80), context if is_tls else None)
             self._connections = Connections(
@@ -137,7 +137,7 @@ class Exchange:
         headers: Mapping[str, str] | None = None,
         total: float | None = None,
     ) -> Reply:
-        """One exchange, at most `total` seconds in all. TransportFault when no whole answer came."""
+        """Send a request and read its answer within `total` seconds. Raises TransportFault without a complete answer."""
         extra = dict(headers or {})
         if body is not None:
             extra["Content-Type"] = "application/json"
@@ -162,7 +162,7 @@ class Exchange:
     def _request(
         self, method: str, path: str, query: Mapping[str, str] | None, headers: Mapping[str, str], body: bytes | None
     ) -> bytes:
-        """All of it. TransportFault when it would be another request than the one that was meant."""
+        """The bytes of a request. TransportFault if a character would change its meaning."""
         target = f"{self._base_path}{path}?{urlencode(query)}" if query else self._base_path + path
         if _TARGET.fullmatch(target) is None:
             raise TransportFault(Fault.PROTOCOL_LOCAL, "the path has characters that no request may have")
@@ -191,7 +191,7 @@ class Exchange:
         headers: Mapping[str, str] | None = None,
         silence: float,
     ) -> AsyncIterator[Listening]:
-        """An answer that goes on: at most `total` seconds until it begins, then at most `silence` seconds between two parts of it."""
+        """A streamed answer. It must start within the total timeout; then at most `silence` seconds may pass between two parts."""
         timeout = httpx.Timeout(silence, connect=self.timeouts.connect, pool=self.timeouts.pool)
         request = self._http.build_request(
             "GET", self.base_url + path, params=query or None, headers=headers, timeout=timeout
@@ -225,7 +225,7 @@ class Exchange:
 
 
 def _lines(headers: Mapping[str, str]) -> str:
-    """The header lines. TransportFault for a value that would end its line."""
+    """The header lines. TransportFault for a value with a line break."""
     if not all(map(_VALUE.fullmatch, headers.values())):
         raise TransportFault(Fault.PROTOCOL_LOCAL, "a header has characters that no header may have")
     return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
@@ -240,17 +240,17 @@ async def _parts(answer: httpx.Response) -> AsyncIterator[bytes]:
 
 
 def unix_transport(path: str) -> Transport:
-    """A transport over a Unix socket, where the file's permission is the credential."""
+    """A transport over a Unix socket. The file's permissions are the credential."""
     return httpx.AsyncHTTPTransport(uds=path, retries=0, trust_env=False)
 
 
 def fault_of(error: BaseException) -> Fault:
-    """The fault that an exception of the transport stands for."""
+    """The fault of an exception of httpx."""
     return next((FAULT_OF[kind] for kind in type(error).__mro__ if kind in FAULT_OF), Fault.OTHER)
 
 
 def checked_base_url(text: str) -> str:
-    """The base address without a trailing slash: https, or http to this machine itself. ConfigError otherwise."""
+    """The base address without a trailing slash. ConfigError unless it is https, or http to this machine."""
     problem = address_problem(text)
     if problem is not None:
         raise ConfigError(f"base_url {problem}")

@@ -1,10 +1,10 @@
-"""The rate limiter of one credential: what the service says is left, who may take of it, and the wait for more. It sends nothing.
+"""The rate limiter of one credential. It learns from answers what the service still allows, and delays or refuses requests. It sends nothing.
 
-It believes the answers (RateLimit, RateLimit-Policy, and Retry-After of a 429) and nothing before the first one. Of what is
-left a share is kept back from reads and a larger one from entries, so that an exit, a kill or a beat always finds room: that
-order needs no queue, and the heartbeat process, which has no part in this, finds the kept share too. Where nothing is left at
-all, entries wait as long as the service says; an exit asks again now and then, and a read less often, since whoever sees
-nothing closes nothing. Once such an exit is taken, the other exits follow as there is room. Under a clock that is moved by hand there are no limits.
+It reads RateLimit, RateLimit-Policy and the Retry-After of a 429, and limits nothing before the first answer. Reads and entries leave a share
+of the quota unused, entries the larger one, so that exits, kills and heartbeats need no queue; the heartbeat process is another process
+and uses that share too. If the quota is used up, entries wait as long as the service says. Exits are sent again after 10 s without quota, and reads
+after a longer time, because a daemon that cannot read cannot close. When the service accepts such an exit, the other exits follow. A manual
+clock has no rate limits.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from bot.errors import TryLater
 
 
 class Kind(Enum):
-    """What a request is for: the share of a quota that it leaves to the others, how long it waits (ms), and after how long without
-    room it asks all the same (ms)."""
+    """What a request is for: the share of the quota that it leaves unused, how long it waits at most (ms), and after how many ms without quota it
+    is sent anyway.
+    """
 
-    EXIT = (0.0, 2_000, 10_000.0)  # closes, cancels, guardians, the beat, the kill switch
+    EXIT = (0.0, 2_000, 10_000.0)  # closes, cancels, guardians, heartbeats, the kill switch
     READ = (0.1, 2_000, 60_000.0)
-    ENTRY = (0.25, 500, math.inf)  # a dry run too: it is the first half of an entry
+    ENTRY = (0.25, 500, math.inf)  # a dry run too, because it is the first half of an entry
 
     @property
-    def kept(self) -> float:
+    def reserve(self) -> float:
         return self.value[0]
 
     @property
@@ -42,12 +43,12 @@ class Kind(Enum):
         return self.value[2]
 
 
-SILENT_MS: Final = 1_000  # waited after a 429 that names no time
-BLOCK_MAX_MS: Final = 3_600_000  # a service that says longer is asked again after an hour
-POLICIES_MAX: Final = 50  # names of policies remembered; a service has a handful
-KEPT_MAX: Final = 50  # requests that a share keeps back at most: of a large quota a tenth would be a waste
+SILENT_MS: Final = 1_000  # wait after a 429 without a time
+BLOCK_MAX_MS: Final = 3_600_000  # if the service says longer, ask again after an hour
+POLICIES_MAX: Final = 50  # policies that are remembered; a service has a few
+RESERVE_MAX: Final = 50  # most requests that a share leaves unused; a tenth of a large quota would be a waste
 _NUMBER_MAX: Final = 10**9
-_ROUNDING: Final = 1e-9  # of a count that is refilled by fractions
+_ROUNDING: Final = 1e-9  # tolerance for a count that is refilled by fractions
 _ITEM: Final = re.compile(
     r'\s*"([^"\\]{1,64})"((?:\s*;\s*[a-z*][a-z0-9_.*-]{0,15}=(?:"[^"]{0,64}"|[^;,"\s]{1,64}))*)\s*(?:,|$)'
 )
@@ -55,7 +56,7 @@ _PARAMETER: Final = re.compile(r";\s*([a-z*][a-z0-9_.*-]{0,15})=\s*([0-9]{1,12})
 
 
 class Left(NamedTuple):
-    """One item of RateLimit: `r` requests left, `t` seconds until more."""
+    """One item of RateLimit: `r` requests left, `t` seconds until there are more."""
 
     policy: str
     remaining: int
@@ -63,7 +64,7 @@ class Left(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """One item of RateLimit-Policy: `q` requests in `w` seconds."""
+    """One item of RateLimit-Policy: `q` requests per `w` seconds."""
 
     policy: str
     requests: int
@@ -71,30 +72,30 @@ class Quota(NamedTuple):
 
 
 class RateHeld(TryLater):
-    """Not sent: the quota is spent, or what is left is kept for exits. `after_ms` says when there is room."""
+    """Not sent: the quota is used up, or the rest is reserved for exits. `after_ms` says when there is quota again."""
 
 
 @dataclass(slots=True)
 class _Bucket:
-    """What is believed of one policy. Instants are of the limiter's time."""
+    """What is known of one policy. Instants are of the limiter's clock."""
 
     requests: float
     per_ms: float
     left: float
     at_ms: float
     blocked_ms: float = 0.0
-    spent_ms: float = math.inf  # since when nothing is left
-    asked_ms: float = -math.inf  # when the newest 429 came, or a request was let go without room
+    spent_ms: float = math.inf  # since when the quota is used up
+    asked_ms: float = -math.inf  # when the newest 429 came, or a request was sent without quota
     refused_ms: float = -math.inf  # when the newest 429 came
-    lets_exits: bool = False  # what was let go since then was taken: the others need not wait as long as it said
-    under_way: int = 0  # sent and not answered: what an answer says is left does not know of them
+    lets_exits: bool = False  # the service accepted a request sent without quota, so other exits need not wait
+    under_way: int = 0  # sent and not answered, so not counted in what the service says is left
 
     def refill(self, now_ms: float) -> None:
         self.left = min(self.requests, self.left + max(0.0, now_ms - self.at_ms) * self.per_ms)
         self.at_ms = now_ms
 
     def wait_ms(self, kind: Kind, now_ms: float) -> int:
-        """0 when one may go now. The floor is what stays for those that matter more."""
+        """Milliseconds until a request may be sent; 0 means now."""
         held_ms = self._held_ms(kind, now_ms)
         if held_ms > 0 and (self.spent_ms <= now_ms or self.blocked_ms > now_ms):
             since_ms = self.asked_ms if self.spent_ms == math.inf else max(self.asked_ms, self.spent_ms)
@@ -102,7 +103,7 @@ class _Bucket:
         return math.ceil(min(held_ms, BLOCK_MAX_MS))
 
     def take(self, kind: Kind, now_ms: float) -> None:
-        """One goes now."""
+        """Count one request."""
         if self._held_ms(kind, now_ms) > 0:
             self.asked_ms = now_ms
         self.left -= 1
@@ -111,23 +112,23 @@ class _Bucket:
     def _held_ms(self, kind: Kind, now_ms: float) -> float:
         self.refill(now_ms)
         self.spent_ms = math.inf if self.left >= 1 - _ROUNDING else min(self.spent_ms, now_ms)
-        floor = max(0.0, min(self.requests * kind.kept, KEPT_MAX, self.requests - 1))
+        floor = max(0.0, min(self.requests * kind.reserve, RESERVE_MAX, self.requests - 1))
         missing = floor + 1 - self.left
-        room_ms = 0.0 if missing <= _ROUNDING else missing / self.per_ms if self.per_ms > 0 else math.inf
+        quota_ms = 0.0 if missing <= _ROUNDING else missing / self.per_ms if self.per_ms > 0 else math.inf
         blocked_ms = 0.0 if kind is Kind.EXIT and self.lets_exits else self.blocked_ms - now_ms
-        return max(room_ms, blocked_ms, 0.0)
+        return max(quota_ms, blocked_ms, 0.0)
 
 
-Place = tuple[_Bucket, ...]  # what an admitted request has taken one of
+Admission = tuple[_Bucket, ...]  # the buckets that an admitted request was counted in
 
 
 def loop_ms() -> float:
-    """The event loop's time: real, and virtual in a loop whose time is."""
+    """The event loop's time: real, or virtual in a loop with virtual time."""
     return asyncio.get_running_loop().time() * 1000
 
 
 class Limiter:
-    """One for a credential. `route` names an operation; which policy it draws on is learnt from its answers."""
+    """The limiter of one credential. `route` names an operation; answers tell which policies it is counted in."""
 
     def __init__(
         self, *, now_ms: Callable[[], float] = loop_ms, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -136,18 +137,18 @@ class Limiter:
         self._sleep = sleep
         self._buckets: dict[str, _Bucket] = {}
         self._policy_of: dict[str, tuple[str, ...]] = {}
-        self.held = 0  # requests that were not sent for want of room
+        self.held = 0  # requests that were not sent because of the limit
         self.waited_ms = 0
 
     def wait_ms(self, kind: Kind, route: str) -> int:
-        """How long until such a request may go; 0: now."""
+        """Milliseconds until such a request may be sent; 0 means now."""
         now_ms = self._now_ms()
         return max((bucket.wait_ms(kind, now_ms) for bucket in self._drawn(route)), default=0)
 
-    async def admit(self, kind: Kind, route: str, *, within_ms: float = math.inf) -> Place:
-        """Return when the request may go, with its place taken: for `ended`. RateHeld at once when that is later than it can wait.
+    async def admit(self, kind: Kind, route: str, *, within_ms: float = math.inf) -> Admission:
+        """Wait until the request may be sent, and count it. Pass the result to `ended`. Raises RateHeld at once if the wait would be too long.
 
-        `within_ms`: after so long it is no longer wanted (an entry's not_after).
+        `within_ms`: the request is useless after that time (an entry's not_after).
         """
         began_ms = self._now_ms()
         end_ms = began_ms + min(kind.patience_ms, within_ms)
@@ -157,7 +158,7 @@ class Limiter:
                 self.held += 1
                 raise RateHeld(
                     "rate_limited",
-                    f"held back here: the service's limit leaves no room for {'an entry' if kind is Kind.ENTRY else 'it'} for {wait_ms} ms",
+                    f"not sent: the service's rate limit allows no {'entry' if kind is Kind.ENTRY else 'such request'} for {wait_ms} ms",
                     order_submitted=False,
                     retryable=True,
                     after_ms=wait_ms,
@@ -165,21 +166,21 @@ class Limiter:
             await self._sleep(wait_ms / 1000)
         now_ms = self._now_ms()
         self.waited_ms += round(now_ms - began_ms)
-        place = tuple(self._drawn(route))
-        for bucket in place:  # No await since it was found free: the place is this request's alone.
+        admission = tuple(self._drawn(route))
+        for bucket in admission:  # No await since the check, so no other request took this quota.
             bucket.take(kind, now_ms)
-        return place
+        return admission
 
-    def ended(self, place: Place) -> None:
-        """An admitted request has its answer, or will have none. What it drew on is what it was then, whatever was learnt of its route since."""
-        for bucket in place:
+    def ended(self, admission: Admission) -> None:
+        """An admitted request has its answer or failed. Releases the buckets that it was counted in, even if its route has other policies now."""
+        for bucket in admission:
             assert bucket.under_way > 0
             bucket.under_way -= 1
 
     def learn(
         self, route: str, *, status: int, limit: str | None, policy: str | None, retry_after_ms: int | None
     ) -> None:
-        """Take the headers of one answer. What cannot be read says nothing; Retry-After of a 429 wins over the rest."""
+        """Learn from the headers of one answer. Unreadable headers are ignored. Retry-After of a 429 overrides the others."""
         now_ms = self._now_ms()
         quotas = _quotas(policy)
         lefts = parse_limit(limit)
@@ -211,7 +212,7 @@ class Limiter:
 
     def _refused(self, route: str, wait_ms: int, now_ms: float) -> None:
         drawn = self._drawn(route)
-        if not drawn:  # A service that names no policy: nothing is known but that this route must wait.
+        if not drawn:  # The service names no policy: only this route must wait.
             drawn = [self._buckets.setdefault(route, _Bucket(_NUMBER_MAX, _NUMBER_MAX, _NUMBER_MAX, now_ms))]
             self._policy_of[route] = (route,)
         for bucket in drawn:
@@ -224,16 +225,16 @@ class Limiter:
 
 
 def parse_limit(text: str | None) -> list[Left]:
-    """`"default";r=50;t=30`: what can be read of it."""
-    found = []
+    """The items of RateLimit, such as `"default";r=50;t=30`."""
+    items = []
     for name, given in _items(text):
         if "r" in given:
-            found.append(Left(name, min(given["r"], _NUMBER_MAX), min(given.get("t", 0), _NUMBER_MAX)))
-    return found
+            items.append(Left(name, min(given["r"], _NUMBER_MAX), min(given.get("t", 0), _NUMBER_MAX)))
+    return items
 
 
 def parse_policy(text: str | None) -> list[Quota]:
-    """`"default";q=100;w=60`: what can be read of it. One without a window says nothing about time."""
+    """The items of RateLimit-Policy, such as `"default";q=100;w=60`. Items without a window are ignored."""
     return [
         Quota(name, min(given["q"], _NUMBER_MAX), min(given["w"], _NUMBER_MAX))
         for name, given in _items(text)
@@ -243,19 +244,19 @@ def parse_policy(text: str | None) -> list[Quota]:
 
 @lru_cache(maxsize=64)
 def _quotas(text: str | None) -> Mapping[str, Quota]:
-    """By policy. A service says the same with every answer."""
+    """Quotas by policy. Cached, because every answer repeats them."""
     return {one.policy: one for one in parse_policy(text)}
 
 
 def _items(text: str | None) -> list[tuple[str, dict[str, int]]]:
-    """The items of a structured list. One that is malformed makes the whole field malformed, and that is ignored."""
-    found: list[tuple[str, dict[str, int]]] = []
+    """The items of a structured list. One malformed item makes the whole field malformed, and it is ignored."""
+    items: list[tuple[str, dict[str, int]]] = []
     at = 0
     text = text or ""
     while at < len(text):
         match = _ITEM.match(text, at)
         if match is None:
             return []
-        found.append((match[1], {name: int(value) for name, value in _PARAMETER.findall(match[2])}))
+        items.append((match[1], {name: int(value) for name, value in _PARAMETER.findall(match[2])}))
         at = match.end()
-    return found
+    return items

@@ -1,6 +1,6 @@
-"""An event loop that nobody has to wait for: names are looked up on threads of their own, and a lookup that hangs does not keep a process from ending.
+"""An event loop that looks up host names in daemon threads, so that a lookup that hangs does not delay the end of the process.
 
-asyncio looks them up in its pool, and `asyncio.run` waits for that pool at the end: for as long as the resolver's own tries take, a minute and more.
+asyncio uses its thread pool, and `asyncio.run` waits for that pool at the end: a minute or more if the resolver does not answer.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _Key = tuple[Any, ...]
 
 
 def run_unheld(main: Coroutine[Any, Any, T]) -> T:
-    """As asyncio.run, and no lookup holds up its end."""
+    """Like asyncio.run, but does not wait for name lookups at the end."""
     with asyncio.Runner(loop_factory=NamesLoop) as runner:
         return runner.run(main)
 
 
 class NamesLoop(asyncio.SelectorEventLoop):
-    """Asks once for a name at a time: whoever wants it meanwhile, or again after having given up, waits for the same answer."""
+    """Looks up each name once at a time. Later callers wait for the same lookup, also after the first caller has given up."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class NamesLoop(asyncio.SelectorEventLoop):
             asked = self.create_future()
             try:
                 threading.Thread(target=self._look_up, args=(key, asked), name="names", daemon=True).start()
-            except RuntimeError as error:  # No more threads just now: whoever asks next tries again.
+            except RuntimeError as error:  # No thread can be started now; the next caller tries again.
                 raise OSError(str(error)) from None
             self._asked[key] = asked
             asked.add_done_callback(lambda one: self._forget(key, one))
@@ -46,20 +46,20 @@ class NamesLoop(asyncio.SelectorEventLoop):
 
     def _look_up(self, key: _Key, asked: asyncio.Future[Any]) -> None:
         try:
-            found, error = socket.getaddrinfo(*key), None
-        except Exception as said:  # noqa: BLE001 - it is theirs who wait, whatever it is
-            found, error = [], said
+            addresses, error = socket.getaddrinfo(*key), None
+        except Exception as problem:  # noqa: BLE001 - the callers get it
+            addresses, error = [], problem
 
         def answer() -> None:
             if error is None:
-                asked.set_result(found)
+                asked.set_result(addresses)
             else:
                 asked.set_exception(error)
 
-        with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more.
+        with contextlib.suppress(RuntimeError):  # The loop is closed, so nobody waits.
             self.call_soon_threadsafe(answer)
 
     def _forget(self, key: _Key, asked: asyncio.Future[Any]) -> None:
         del self._asked[key]
         if not asked.cancelled():
-            asked.exception()  # Where nobody waits any more, it is nobody's.
+            asked.exception()  # Read the exception, so that asyncio does not log it.

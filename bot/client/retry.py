@@ -1,4 +1,4 @@
-"""Waiting and asking again: exponential backoff with jitter, Retry-After honoured, and an end to every retry. Chance and sleep are arguments."""
+"""Waits and repeats calls: exponential backoff with jitter, Retry-After, and a limit for every retry. Chance and sleep are arguments."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ T = TypeVar("T")
 
 FIRST_MS: Final = 500
 MAX_MS: Final = 10_000
-SPREAD: Final = 0.2  # so that many clients do not come back in step
-RETRY_AFTER_MAX_MS: Final = 3_600_000  # a service that says longer is asked again after an hour
+SPREAD: Final = 0.2  # jitter, so that many clients do not return at the same instant
+RETRY_AFTER_MAX_MS: Final = 3_600_000  # if the service says longer, ask again after an hour
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """0.5 s, doubling to 10 s, each +-20 %."""
+    """0.5 s, doubling up to 10 s, each with a jitter of 20 %."""
 
     first_ms: int = FIRST_MS
     max_ms: int = MAX_MS
     spread: float = SPREAD
 
     def wait_ms(self, attempt: int, chance: float, after_ms: int = 0) -> int:
-        """How long to wait after failed attempt number `attempt` (from 1). `chance` is in [0, 1); `after_ms` is the service's wish, never undercut."""
+        """Milliseconds to wait after failed attempt number `attempt` (from 1). `chance` is in [0, 1). The wait is never shorter than `after_ms`, the service's Retry-After."""
         assert attempt >= 1
         assert 0 <= chance < 1
         base = self.max_ms if attempt > 30 else min(self.max_ms, self.first_ms * 2 ** (attempt - 1))
@@ -44,9 +44,9 @@ async def persist(
     backoff: Backoff = Backoff(),
     elapsed_ns: Callable[[], int] = monotonic_ns,
 ) -> T:
-    """Call again on TryLater and OutcomeUnknown until it answers, `budget_ms` would be exceeded, or `attempts_max` calls were made; then the last error.
+    """Repeat a call after TryLater and OutcomeUnknown. Raises the last error after `attempts_max` calls, or when `budget_ms` would be exceeded.
 
-    Only for calls that may be repeated: reads, and requests that carry the same key or token each time.
+    Use it only for calls that may be repeated: reads, and requests that send the same key or token each time.
     """
     assert attempts_max >= 1
     end_ns = elapsed_ns() + budget_ms * 1_000_000

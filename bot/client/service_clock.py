@@ -1,4 +1,4 @@
-"""The service's time as this process knows it: carried on from the last X-Sandbox-Clock header, or the machine's own within bounds. Reads no header by itself."""
+"""The service's time: the last X-Sandbox-Clock header plus elapsed time, or the machine's clock within bounds of the service's Date header."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from bot.wire.dates import parse_date
 from bot.wire.headers import parse_sandbox_clock
 
 REWIND_MS: Final = (
-    1_000  # of real time: a header behind us by less makes us wait; by more, the service's time itself went back
+    1_000  # of real time: if a header is behind by less, `now_ms` waits; by more, the service's time was set back
 )
-DATES_KEPT: Final = 5  # their median is believed: one that is wrong must not count
-# That a Date may be behind the newest that was believed; one that is more may come out of a cache that does not say so.
+DATES_KEPT: Final = 5  # their median counts, so that one wrong date does not
+# A Date that is further behind the newest one may come from a cache that does not say so.
 STALE_MS: Final = 5_000
-DRIFT: Final = (
-    1_000  # in so many seconds the service's clock may fall one behind the machine's; no Date is stale for that
+DRIFT: Final = 1_000  # the service's clock may lose one second in this many; such a Date is not stale
+STALE_FOR_MS: Final = 60_000  # of real time with only stale dates: then the service's clock was set back
+AHEAD_MS: Final = (
+    3_000  # how far the machine's clock may be ahead of the Date of an answer, which has whole seconds and travelled
 )
-STALE_FOR_MS: Final = 60_000  # of real time with no other Date: then it is the service's clock that went back
-AHEAD_MS: Final = 3_000  # that the machine's clock may be ahead of the answers' Date, which has no fractions of a second and was on its way
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,15 @@ class _Anchor:
 
 
 class ServiceClock:
-    """`now_ms()` never goes back between headers. It runs late by the reply's way here, never early.
+    """The service's time. `now_ms()` never decreases between headers. It is late by the answer's travel time, never early.
 
-    `speed` is 1 for real time, 60 for an accelerated sandbox, 0 for a manual one, whose time stands still between headers.
-    `skew_ms` is how far the service's Date is ahead of this machine: the median of the last answers, to the second. An answer out of a cache
-    tells no time: one that says so by its Age, and one whose Date is STALE_MS behind, unless that lasts; `stale` counts them. In real time the machine's
-    clock is followed while it is neither behind that Date nor AHEAD_MS ahead of it, carried on by what no adjustment touches: an order's end
-    and its fence are the service's, and a clock that is set wrong, or jumps, must neither refuse an exit nor take an order for gone.
+    `speed` is 1 for real time, 60 for an accelerated sandbox, 0 for a manual clock, which stands still between headers.
+    `skew_ms` is how far the service's Date is ahead of this machine: the median of the last answers, in whole seconds.
+    `stale` counts answers from a cache, whose time is ignored: they have an Age, or a Date that is STALE_MS behind (unless that lasts).
     `rewinds` counts how often the service's time went back (a restore, a reset, a restart).
+
+    In real time the machine's clock counts while it is between that Date and AHEAD_MS after it. Outside this range the Date plus monotonic time
+    counts. The service judges the expiry of orders, so a wrong machine clock must neither refuse an exit nor declare an order expired.
     """
 
     def __init__(
@@ -54,10 +55,10 @@ class ServiceClock:
         self._since_boot_ns = since_boot_ns
         self._anchor: _Anchor | None = None
         self._floor_ms = 0
-        self._dates_ms: deque[int] = deque(maxlen=DATES_KEPT)  # each as of the machine's boot
-        self._boot_ms: int | None = None  # when that was, by the service
-        self._newest_ms = self._newest_at_ms = 0  # the highest that was believed of it, and how long after it
-        self._stale_since_ms: int | None = None  # as long after it: none but stale ones have come since
+        self._dates_ms: deque[int] = deque(maxlen=DATES_KEPT)  # Date minus the time since the machine's boot
+        self._boot_ms: int | None = None  # median of these: the instant of the boot, by the service's clock
+        self._newest_ms = self._newest_at_ms = 0  # the highest accepted boot instant, and when it was learnt
+        self._stale_since_ms: int | None = None  # since when every answer has been stale
         self.stale = 0
         self.rewinds = 0
 
@@ -67,12 +68,12 @@ class ServiceClock:
 
     @property
     def skew_ms(self) -> int | None:
-        """None before the first answer with a Date."""
+        """Milliseconds; None before the first answer with a Date."""
         return None if self._boot_ms is None else self._boot_ms + self._elapsed_ms() - self._real.now_ms()
 
     @property
     def is_sandbox(self) -> bool:
-        """Whether the service's time is not the real one."""
+        """True if the service has its own clock instead of real time."""
         return self._anchor is not None
 
     def now_ms(self) -> int:
@@ -84,15 +85,15 @@ class ServiceClock:
     def _within_bounds(self, now_ms: int) -> int:
         if self._boot_ms is None:
             return now_ms
-        told_ms = self._boot_ms + self._elapsed_ms()
-        return min(max(now_ms, told_ms), told_ms + AHEAD_MS)
+        dated_ms = self._boot_ms + self._elapsed_ms()
+        return min(max(now_ms, dated_ms), dated_ms + AHEAD_MS)
 
     def _elapsed_ms(self) -> int:
-        """Since the machine's boot."""
+        """Milliseconds since the machine's boot."""
         return self._since_boot_ns() // 1_000_000
 
     def reset(self) -> None:
-        """Forget what was learnt: another service, or the same one begun anew."""
+        """Forget everything, because the service is another one or was started anew."""
         self._anchor = None
         self._floor_ms = 0
         self._dates_ms.clear()
@@ -109,8 +110,9 @@ class ServiceClock:
         age: str | None = None,
         may_be_kept: bool = True,
     ) -> None:
-        """Learn from the headers of one answer. `is_service`: it came from the service itself, not from something in between. `may_be_kept`:
-        the request was one that caches answer."""
+        """Learn from the headers of one answer. `is_service`: the service itself answered, not a proxy. `may_be_kept`: a cache may answer this kind
+        of request.
+        """
         if age is not None and age.strip() != "0":
             self.stale += 1
             return
@@ -129,7 +131,7 @@ class ServiceClock:
         known_ms = None if old is None else max(self._floor_ms, old.at(received_ns))
         if old is not None and known_ms is not None and now_ms < known_ms:
             if sent_ns < old.received_ns and now_ms < old.now_ms:
-                return  # Two answers crossed on the way; the newer one was here first.
+                return  # Two answers overtook each other; the newer one was read first.
             if old.speed == 0 or known_ms - now_ms > REWIND_MS * max(old.speed, speed, 1.0):
                 self._floor_ms = 0
                 self.rewinds += 1
@@ -144,7 +146,7 @@ class ServiceClock:
         elapsed_ms = self._elapsed_ms()
         boot_ms = sent_ms - elapsed_ms
         newest_ms = self._newest_ms - (elapsed_ms - self._newest_at_ms) // DRIFT
-        # If nobody has kept it, it was written since the request left.
+        # If the answer comes from no cache, its Date is later than the request.
         if self._boot_ms is not None and boot_ms + took_ms < newest_ms - STALE_MS:
             if self._stale_since_ms is None:
                 self._stale_since_ms = elapsed_ms

@@ -1,6 +1,6 @@
-"""The event stream as a doorbell: server-sent events read here, a lost connection taken up again behind the last id. The cursor feed stays the truth.
+"""The event stream: parses server-sent events and reconnects after the last id. Use it only as a wake-up; the cursor feed is the truth.
 
-`Client.stream` is made of this. Whoever keeps state rings with it ("look now") and reads `Client.events`, which says what was missed.
+`Client.stream` uses it. A client that keeps state reads `Client.events` at each wake-up, which returns missed events too.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from bot.wire.errors import fields_of, message_of
 from bot.wire.events import Event
 
 PATH: Final = "/v1/events/stream"
-SILENCE_SECONDS: Final = 45.0  # three of the service's pings: nothing for so long is a dead connection
-LINE_MAX: Final = 1_048_576  # characters; an event is under 2 kB
+SILENCE_SECONDS: Final = 45.0  # three pings of the service: after so long without data the connection is dead
+LINE_MAX: Final = 1_048_576  # characters; an event has less than 2 kB
 ERROR_BYTES_MAX: Final = 65_536
 LAST_EVENT_ID: Final = "Last-Event-ID"
 BACKOFF: Final = Backoff()
 
 
 class Message(NamedTuple):
-    """One server-sent event. `id` is the last one seen, "" when there was none."""
+    """One server-sent event. `id` is the last id seen, "" without one."""
 
     id: str
     event: str
@@ -40,7 +40,7 @@ class Message(NamedTuple):
 
 @dataclass(slots=True)
 class Parser:
-    """Server-sent events out of bytes in any pieces, by the WHATWG rules. ValueError when a line has no end."""
+    """Parses server-sent events from bytes in any pieces, by the WHATWG rules. ValueError if a line is too long."""
 
     last_id: str = ""
     retry_ms: int | None = None
@@ -54,17 +54,17 @@ class Parser:
     _id: str | None = None
 
     def feed(self, part: bytes) -> list[Message]:
-        """The events that are whole now."""
+        """The events that are complete now."""
         text = self._rest + self._decode.decode(part)
-        # A CR at the end may be half of a CRLF.
+        # A CR at the end may be the first half of a CRLF.
         held = "\r" if text.endswith("\r") else ""
         text = text[: len(text) - len(held)].replace("\r\n", "\n").replace("\r", "\n")
         *lines, last = text.split("\n")
         self._rest = last + held
-        found = [message for line in lines if (message := self._line(line)) is not None]
+        messages = [message for line in lines if (message := self._line(line)) is not None]
         if len(self._rest) + self._size > LINE_MAX:
             raise ValueError(f"an event of more than {LINE_MAX} characters")
-        return found
+        return messages
 
     def _line(self, line: str) -> Message | None:
         if not line:
@@ -102,7 +102,7 @@ async def follow(
     backoff: Backoff = BACKOFF,
     chance: Random | None = None,
 ) -> AsyncGenerator[Event, None]:
-    """Events behind `since`, for ever. Connections that end are taken up again; Refused (410: the place is lost, resync) and AccessLost come out."""
+    """Events after `since`, without end. Reconnects when a connection ends. Raises Refused (410: the cursor is lost, resync) and AccessLost."""
     draw = Random() if chance is None else chance
     attempt = 0
     last = since
@@ -111,7 +111,7 @@ async def follow(
         after_ms = 0
         try:
             asked = dict(query) if last is None else {**query, "since": last}
-            # Only what is new since the last connection: the header wins over the query at the service.
+            # Continue after the last event. The header has priority over the query.
             extra = {} if last is None else {LAST_EVENT_ID: last}
             sent = {**headers, "Accept": "text/event-stream", **extra}
             async with exchange.listen(PATH, query=asked, headers=sent, silence=silence) as answer:
@@ -135,10 +135,10 @@ async def follow(
 async def _messages(answer: Listening, parser: Parser) -> AsyncGenerator[Message, None]:
     async for part in answer.parts:
         try:
-            found = parser.feed(part)
+            messages = parser.feed(part)
         except ValueError as error:
             raise TransportFault(Fault.TOO_LARGE, str(error)) from error
-        for message in found:
+        for message in messages:
             yield message
 
 
@@ -151,7 +151,7 @@ async def _whole(answer: Listening) -> Reply:
     return Reply(answer.status, answer.headers, body, 0, 0)
 
 
-# An `event: error` carries the body that a request would have got; its status follows from the code.
+# The body of an `event: error` is that of a failed request; its status follows from the code.
 _STATUS: Final = {"unauthorized": 401, "session_expired": 401, "forbidden": 403, "not_found": 410}
 
 
@@ -163,6 +163,6 @@ def _event(message: Message) -> Event:
     try:
         return Event.model_validate_json(message.data)
     except ValidationError as error:
-        # Whole, and not of the interface's form: the same again tomorrow.
+        # Complete, but not in the interface's form: a repeat would give the same.
         problem = message_of(fields_of(error))
         raise Refused("invalid_body", f"the stream's event cannot be read: {problem}", retryable=False) from error

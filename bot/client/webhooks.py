@@ -1,4 +1,4 @@
-"""The receiver's side of webhooks: is this delivery genuine, and is it new? Standard library and wire only; no server is assumed.
+"""For receivers of webhooks: checks the signature of a delivery, and whether it is new. Needs no particular server.
 
     if not verify(await request.body(), request.headers, secret):
         return Response(status_code=401)
@@ -6,7 +6,7 @@
         ...          # do it, then
         seen.add(request.headers["webhook-id"])
 
-Verify the raw body, before anything parses it: the same JSON in other white space has another signature.
+Verify the raw body before you parse it: the same JSON with other white space has another signature.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Final
 from bot.clock import SystemClock
 from bot.wire import signing
 
-TOLERANCE_SECONDS: Final = 300  # either way, between the sender's clock and ours
-SIGNATURES_MAX: Final = 16  # a delivery signed with more keys than anyone rotates is not looked at
+TOLERANCE_SECONDS: Final = 300  # difference between the clocks of sender and receiver, either way
+SIGNATURES_MAX: Final = 16  # a delivery with more signatures is refused unread; a rotation has two
 SEEN_MAX: Final = 100_000
 
 
@@ -31,16 +31,16 @@ def verify(
     *,
     now_ms: int | None = None,
 ) -> bool:
-    """Whether the delivery was signed with the secret (or, in a rotation, one of several) within five minutes of now.
+    """True if the delivery was signed with the secret (or one of several, during a rotation) within five minutes of now.
 
-    `secret`: `whsec_...`, any other text as it was given at registration, or the key's own bytes. Everything that cannot be read is False:
-    answer 401. ValueError only for a secret of ours that is none.
+    `secret`: `whsec_...`, any other text as given at registration, or the key's bytes. Returns False for anything unreadable: answer 401.
+    Raises ValueError only if your own secret is invalid.
     """
     secrets = (secret,) if isinstance(secret, str | bytes) else tuple(secret)
     keys = [signing.key_of(one) if isinstance(one, str) else one for one in secrets]
     if any(
         len(key) < signing.KEY_BYTES_MIN for key in keys
-    ):  # As of a variable that is not set: anybody could sign with it.
+    ):  # For example an unset variable: anybody could sign with an empty secret.
         raise ValueError(f"a secret has at least {signing.KEY_BYTES_MIN} bytes")
     given = {str(name).lower(): value for name, value in headers.items()}
     delivery_id = given.get(signing.ID_HEADER, "")
@@ -54,7 +54,7 @@ def verify(
         expected = [signing.signature(key, delivery_id, timestamp, body).encode() for key in keys]
     except UnicodeEncodeError:
         return False
-    # Every pair is compared, so that the time taken says nothing of which one it was.
+    # Compare every pair, so that the time taken does not tell which one matched.
     equal = [hmac.compare_digest(one, other.encode("utf-8", "replace")) for one in expected for other in signatures]
     return any(equal)
 
@@ -66,7 +66,7 @@ def _is_recent(timestamp: str, now_ms: int) -> bool:
 
 
 class SeenIds:
-    """Ids of deliveries already dealt with, the newest `size`: deliveries come at least once, so some come twice."""
+    """Ids of the newest `size` handled deliveries. The service delivers at least once, so some deliveries come twice."""
 
     def __init__(self, size: int = SEEN_MAX) -> None:
         assert size >= 1
@@ -77,7 +77,7 @@ class SeenIds:
         return delivery_id not in self._ids
 
     def add(self, delivery_id: str) -> None:
-        """Only when it has been dealt with: what fails in between must be new again when it is repeated."""
+        """Add an id after handling its delivery. If handling fails, the repeated delivery must count as new."""
         self._ids[delivery_id] = None
         self._ids.move_to_end(delivery_id)
         while len(self._ids) > self._size:

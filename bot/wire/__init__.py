@@ -1,6 +1,7 @@
-"""The /v1 contract shared by service and client: every request (strict), every body (tolerant) and the error object, as frozen models. No rule of trading lives here.
+"""The /v1 interface as frozen models, shared by service and client: strict requests, tolerant answers, and the error object. No trading rule lives here.
 
-Names load on first use, so that a process pays only for the part that it speaks. `Request.from_wire` reads what came in; `Request.body` and `Resource.json_bytes` write what goes out.
+A name loads at its first use, so that a process imports only the modules that it needs. `Request.from_wire` reads an incoming request.
+`Request.body` and `Resource.json_bytes` write outgoing text.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from bot.wire.vocabulary import *  # noqa: F403
     from bot.wire.wallets import *  # noqa: F403
 
-_HOME = {  # module -> the names that it gives to the package
+_HOME = {  # module -> the names that the package exports from it
     "base": "Amount Bps CoinName DIGITS_MAX Digits EXPONENT_MAX Flag Integer Leverage MarketName Num Number Request Resource SAFE_INT_MAX Text UsdAmount encode is_digits json_number",
     "headers": "API_VERSION API_VERSION_HEADER DESCRIPTION_VERSION EXPIRES_AFTER_HEADER IDEMPOTENCY_KEY_HEADER IDEMPOTENCY_KEY_MAX IDEMPOTENCY_REPLAYED_HEADER LIMITS_VERSION REQUEST_ID_HEADER SANDBOX_CLOCK_HEADER format_sandbox_clock parse_expires_after parse_idempotency_key parse_sandbox_clock",
     "vocabulary": "AssetClass EVENT_FILTERS EVENT_SUBTYPES FaultKind GuardianAction GuardianScope GuardianType INTERVAL_MS Intent Interval LeverageMode MarketsView NavRange OrderType Scope Side Source",
@@ -47,7 +48,7 @@ _HOME = {  # module -> the names that it gives to the package
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 
 
-if not TYPE_CHECKING:  # a type checker must see a wrong name as wrong
+if not TYPE_CHECKING:  # Only at run time, so that a type checker reports a wrong name.
 
     def __getattr__(name: str) -> Any:
         module = _MODULE_OF.get(name)

@@ -1,4 +1,4 @@
-"""Bodies about one account: the snapshot, portfolio, home, funding, settings, kill, and how an account and its credentials come to be."""
+"""Answers about one account: snapshot, portfolio, home, funding, settings and kill, and the answers that create accounts and credentials."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bot.wire.resources import Guardian, Order, Position, Trade
 
 
 class AccountSnapshot(Resource):
-    """GET /v1/account: everything at one instant; `last_event_id` starts the cursor."""
+    """Answer of GET /v1/account: the whole account at one instant. Read events from `last_event_id` on."""
 
     account_id: str
     address: str
@@ -50,7 +50,7 @@ class Funding(Resource):
 
 
 class Portfolio(Resource):
-    """`realized_pnl_today_usd` is what the exits of this UTC day brought: less the margin lost, with what the service absorbed, without fees."""
+    """Answer of GET /v1/portfolio. `realized_pnl_today_usd`: realised PnL of this UTC day, less the margin lost, plus what the service absorbed; fees are not included."""
 
     address: str
     account_value_usd: Amount
@@ -101,7 +101,7 @@ class KillResult(Resource):
 
 
 class SandboxAccountResult(Resource):
-    """POST /v1/sandbox/accounts: the key's secret, here and never again."""
+    """Answer of POST /v1/sandbox/accounts. It is the only answer that contains the key's secret."""
 
     api_key: str = Field(repr=False)
     key_id: str
@@ -135,7 +135,7 @@ class OtpResult(Resource):
     retry_after_seconds: int
     sandbox_code: str | None = Field(
         default=None, repr=False, exclude_if=lambda value: value is None
-    )  # the sandbox only: no SMS leaves
+    )  # only in the sandbox, which sends no SMS
 
 
 class VerifyResult(Resource):

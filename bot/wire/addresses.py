@@ -1,4 +1,4 @@
-"""What may be the address of a service: asked of a config and by the client alike."""
+"""Checks the base address of a service. The config and the client use the same check."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ FORM = "an address like https://host[:port]"
 
 
 def address_problem(text: str) -> str | None:
-    """What is wrong with a base address, or None: https, or http to this machine itself, and nothing besides a path."""
+    """What is wrong with a base address; None if it is good. Allowed: https, or http to this machine, with nothing after the path."""
     try:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
@@ -29,7 +29,7 @@ def address_problem(text: str) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the name is this machine itself, by its text alone. One below localhost is the resolver's to answer."""
+    """True if the name is this machine. Decides by the text alone: `localhost` or a loopback address, not a name that resolves to one."""
     if host.lower() == "localhost":
         return True
     try:

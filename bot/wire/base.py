@@ -1,4 +1,4 @@
-"""What every wire model stands on: the strict request, the tolerant resource, and the field types with their bounds. No model of the interface lives here."""
+"""Base classes and field types of all wire models: the strict request, the tolerant resource, and types with their bounds."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 from bot.money import format_decimal
 from bot.words import many
 
-SAFE_INT_MAX = 9_007_199_254_740_991  # the interface's largest integer: exact in every JSON reader
-DIGITS_MAX = 64  # longest amount text; far beyond any balance, and short enough to parse at once
-EXPONENT_MAX = 400  # a JSON double never leaves 1e-324..1e308; beyond that a number only costs memory
+SAFE_INT_MAX = 9_007_199_254_740_991  # the largest integer of the interface; every JSON reader holds it exactly
+DIGITS_MAX = 64  # longest amount text: longer than any balance, and short enough to parse fast
+EXPONENT_MAX = 400  # A JSON double stays within 1e-324..1e308. A larger exponent only costs memory.
 
 _DIGITS = re.compile(r"[0-9]+(?:\.[0-9]+)?\Z")
 
@@ -39,12 +39,12 @@ Loc = tuple[str | int, ...]
 
 
 def problem(kind: str, text: str, allowed: Any = None) -> PydanticCustomError:
-    """One broken rule; `errors.fields_of` reads the text and what is allowed back out of it."""
+    """The error for one broken rule. `errors.fields_of` reads the text and the allowed values from it."""
     return PydanticCustomError(kind, "{problem}", {"problem": text, "allowed": allowed})
 
 
 def refuse(loc: Loc, text: str, allowed: Any = None) -> NoReturn:
-    """Fail validation at `loc` (camelCase names), for rules between fields."""
+    """Fail validation at the field `loc` (camelCase names). For rules that concern several fields."""
     raise ValidationError.from_exception_data(
         "request", [InitErrorDetails(type=problem("rule", text, allowed), loc=loc, input=None)]
     )
@@ -52,7 +52,7 @@ def refuse(loc: Loc, text: str, allowed: Any = None) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A JSON number as an exact Decimal: no text, no boolean, no NaN, no Infinity. A Python float means its shortest text."""
+    """A JSON number as an exact Decimal. Text, booleans, NaN and Infinity are refused. A Python float is read by its shortest text."""
 
     gt: int | None = None
     ge: int | None = None
@@ -103,7 +103,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """A JSON integer: 5 and 5.0 are one, 5.5, "5" and true are not. In a query (`query=True`) its ASCII digits are read."""
+    """A JSON integer. 5 and 5.0 are accepted; 5.5, "5" and true are refused. With `query=True`, a query string's ASCII digits are read."""
 
     ge: int
     le: int = SAFE_INT_MAX
@@ -135,7 +135,7 @@ class Integer:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A JSON string with its length in characters, and a pattern where the interface has one."""
+    """A JSON string with bounds on its length in characters, and a pattern if the interface has one."""
 
     min: int = 0
     max: int | None = None
@@ -193,12 +193,12 @@ CoinName = Annotated[str, Text(1, 64)]
 
 
 def is_digits(text: str) -> bool:
-    """Whether this is an amount as the interface writes one: ASCII `digits[.digits]`."""
+    """True if the text is an amount in the interface's form: ASCII `digits[.digits]`."""
     return len(text) <= DIGITS_MAX and _DIGITS.match(text) is not None
 
 
 def json_number(value: Decimal | float) -> int | float:
-    """The JSON number of an exact value: an integer without a point."""
+    """The JSON number of an exact value. A whole number is written without a decimal point."""
     return int(value) if value == int(value) else float(value)
 
 
@@ -207,7 +207,7 @@ def _number_out(value: Any) -> float:
         return value
     try:
         number = Decimal(value) if isinstance(value, str | Decimal) else value
-    except ArithmeticError:  # It is text, and no number.
+    except ArithmeticError:  # Text that is no number.
         number = None
     if isinstance(value, bool) or not isinstance(number, int | float | Decimal) or not isfinite(number):
         raise problem("number_type", "must be a finite number")
@@ -224,25 +224,25 @@ class _Num:
         return {"type": "number"}
 
 
-Num = Annotated[float, _Num()]  # leverage, counts, bps, percent: a JSON number, whole ones without a point
-Amount = Annotated[  # usd, px and sz in responses: text on the wire, exact inside
+Num = Annotated[float, _Num()]  # leverage, counts, bps, percent: a JSON number; whole numbers have no decimal point
+Amount = Annotated[  # usd, px and sz in answers: text on the wire, an exact Decimal in Python
     Decimal,
     PlainSerializer(format_decimal, return_type=str, when_used="json"),
     WithJsonSchema({"type": "string", "pattern": r"^-?[0-9]+(\.[0-9]+)?$"}, mode="serialization"),
 ]
-Secret = Field(repr=False)  # shown to no log; the value itself is a plain str
+Secret = Field(repr=False)  # never shown in a log; the value itself is a plain str
 AbsentNone = Field(
     default=None, exclude_if=lambda value: value is None
-)  # the key is absent, not null, when it does not apply
+)  # If the field does not apply, its key is absent, not null.
 
 
-# Pydantic keeps the newest 16,384 short texts that it has read, ids among them. In a process that runs for weeks each of them holds a piece
-# of memory that nothing else fits into, so only the names of fields are kept.
+# Pydantic can cache the newest 16,384 short texts that it reads, ids included. In a process that runs for weeks, the cached ids fragment
+# the memory. So only field names are cached.
 _CACHED: Final = "keys"
 
 
 class Resource(BaseModel):
-    """A body that the service writes: unknown fields are passed over, unknown words stay text, absent nullable fields are None."""
+    """Something that the service writes. Unknown fields are ignored, unknown values stay text, and absent nullable fields are None."""
 
     model_config = ConfigDict(
         cache_strings=_CACHED,
@@ -257,16 +257,16 @@ class Resource(BaseModel):
     )
 
     def json_bytes(self) -> bytes:
-        """The body as it goes out: camelCase, amounts as plain text, nothing nullable left out."""
+        """The JSON body: camelCase names, amounts as text, nullable fields included."""
         return self.model_dump_json().encode()
 
 
 _FROM_WIRE = object()
-_text: Final[Callable[[str], str]] = json.encoder.encode_basestring_ascii  # what json.dumps does to a text, and no more
+_text: Final[Callable[[str], str]] = json.encoder.encode_basestring_ascii  # how json.dumps writes a string
 
 
 class Request(BaseModel):
-    """A body or query that a caller writes. Python builds it by attribute names; `from_wire` is the strict door for what came in."""
+    """A body or query that a caller writes. Python code builds it with attribute names. `from_wire` validates incoming data strictly."""
 
     model_config = ConfigDict(
         cache_strings=_CACHED,
@@ -280,15 +280,15 @@ class Request(BaseModel):
         defer_build=True,
     )
 
-    nullable: ClassVar[frozenset[str]] = frozenset()  # wire names that may be null; every other null is refused
+    nullable: ClassVar[frozenset[str]] = frozenset()  # wire names that may be null; any other null is refused
 
     @classmethod
     def from_wire(cls, body: object) -> Self:
-        """Read a parsed JSON body (numbers as int and Decimal) or a query mapping. ValidationError: see errors.fields_of."""
+        """Validate a parsed JSON body (numbers as int and Decimal) or a query mapping. Raises ValidationError; `errors.fields_of` explains it."""
         return cls.model_validate(body, by_alias=True, by_name=False, context=_FROM_WIRE)
 
     def body(self) -> bytes:
-        """The JSON of this request with exact numbers; what was not set stays away."""
+        """The JSON of this request, with exact numbers and without fields that are not set."""
         return encode(self.model_dump(exclude_none=True)).encode()
 
     @model_validator(mode="before")
@@ -311,7 +311,7 @@ def aliases(model: type[BaseModel]) -> list[str]:
 
 
 def encode(value: Any) -> str:
-    """JSON text of plain data; a Decimal goes out as the number it is, digit for digit."""
+    """JSON text of plain data. A Decimal is written as a number, digit for digit."""
     if isinstance(value, str):
         return _text(value)
     if value is True:
@@ -320,7 +320,9 @@ def encode(value: Any) -> str:
         return "false"
     if isinstance(value, Decimal):
         return format_decimal(value)
-    if isinstance(value, dict):  # Not Mapping: an abstract class takes longer to ask than a small object to write.
+    if isinstance(
+        value, dict
+    ):  # `dict`, not Mapping: isinstance with an abstract class takes longer than writing a small object.
         return "{" + ",".join([f"{_text(str(name))}:{encode(item)}" for name, item in value.items()]) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join([encode(item) for item in value]) + "]"

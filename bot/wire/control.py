@@ -1,4 +1,4 @@
-"""The sandbox's own control surface, /sandbox/v1: requests and bodies. No hosted service has it."""
+"""Requests and answers of the sandbox control, /sandbox/v1. No hosted service has it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Name = Annotated[str, Text(1, 64, r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "1..64 le
 
 
 class ClockRequest(Request):
-    """PATCH /clock: 0 is manual, 1 real, more is accelerated."""
+    """Body of PATCH /clock. Speed 0 is a manual clock, 1 real time, more is accelerated."""
 
     speed: Annotated[Decimal, Number(ge=0, le=SPEED_MAX)]
 
@@ -28,7 +28,7 @@ class ClockRequest(Request):
 
 
 class AdvanceRequest(Request):
-    """POST /clock/advance: exactly one of the three."""
+    """Body of POST /clock/advance: exactly one of the three fields."""
 
     ms: Annotated[int, Integer(0)] | None = None
     to_ms: Annotated[int, Integer(0)] | None = None
@@ -44,7 +44,7 @@ class AdvanceRequest(Request):
 
 
 class PriceRequest(Request):
-    """POST /markets/{coin}/price."""
+    """Body of POST /markets/{coin}/price."""
 
     px: Digits
     oracle_px: Digits | None = None
@@ -54,13 +54,13 @@ class PriceRequest(Request):
 
 
 class SeedRequest(Request):
-    """POST /seed."""
+    """Body of POST /seed."""
 
     seed: Annotated[int, Integer(0)]
 
 
 class FaultRequest(Request):
-    """POST /faults."""
+    """Body of POST /faults."""
 
     op: Annotated[str, Text(1, 64)]
     kind: FaultKind
@@ -69,13 +69,13 @@ class FaultRequest(Request):
 
 
 class NameRequest(Request):
-    """POST /snapshot, /restore, /fork."""
+    """Body of POST /snapshot, /restore, /fork."""
 
     name: _Name
 
 
 class MintKeyRequest(Request):
-    """POST /keys: a fresh owner's key of an embedded account; null means the only one."""
+    """Body of POST /keys: a new owner's key for the embedded account. Null: the only account."""
 
     nullable: ClassVar[frozenset[str]] = frozenset({"accountId"})
 
@@ -134,7 +134,7 @@ class DigestResult(Resource):
 
 
 class MintKeyResult(Resource):
-    """The key in clear, once; nothing keeps it."""
+    """Answer of POST /keys. It is the only answer that contains the key's secret; the service stores no copy."""
 
     api_key: str = Field(repr=False)
     key_id: str

@@ -1,4 +1,4 @@
-"""The date of HTTP (RFC 9110, 5.6.7), as `Date` and `Retry-After` have it."""
+"""Reads HTTP dates (RFC 9110, 5.6.7) of the headers `Date` and `Retry-After`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from functools import lru_cache
 from bot.clock import ms_of
 
 
-@lru_cache(maxsize=4)  # The answers of one second say the same.
+@lru_cache(maxsize=4)  # Answers of the same second have the same date.
 def parse_date(text: str) -> int | None:
-    """Unix ms; None of what is no date, names no zone, or has a year or an offset that no instant has."""
+    """Unix ms. None if the text is no date, names no time zone, or lies outside the representable range."""
     try:
         moment = parsedate_to_datetime(text)
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""The error object, and how a failed validation becomes one: fields named in camelCase, with what is allowed. Codes and their meaning live in bot.errors."""
+"""The error object, and its field list after a failed validation: each field in camelCase, with the allowed values. bot.errors defines the codes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pydantic import BaseModel, ValidationError, field_validator
 from bot.wire.base import AbsentNone, Request, Resource
 from bot.words import many
 
-FIELDS_SHOWN_MAX = 20  # a body of 64 kB can break thousands of rules; the first ones are enough
-FIELDS_TOLD_MAX = 3  # of them in the message, which people read
-# What other venues call a field of ours.
+FIELDS_SHOWN_MAX = 20  # a body of 64 kB can break thousands of rules
+FIELDS_NAMED_MAX = 3  # of these, the number that the message names
+# Names that other venues use, and our field.
 SYNONYMS = {"qty": "size", "quantity": "size", "notional": "usdAmount", "symbol": "market", "coin": "market"}
 
 
 class ErrorBody(Resource):
-    """The object inside every failure. An `order_submitted` that is no word of the interface is read as unknown."""
+    """The error object of every failed answer. An `order_submitted` with an undefined value is read as unknown."""
 
     code: str
     message: str
@@ -52,7 +52,7 @@ class ErrorBody(Resource):
 
 
 class ErrorEnvelope(Resource):
-    """The whole body of a failure."""
+    """The whole body of a failed answer."""
 
     error: ErrorBody
 
@@ -64,21 +64,21 @@ class FieldProblem(TypedDict):
 
 
 def fields_of(error: ValidationError) -> list[FieldProblem]:
-    """Each broken field: its camelCase path, what is wrong, what is allowed (None where that is not one thing)."""
+    """One entry per broken field: its camelCase path, the problem, and the allowed values (None if there is no list or range)."""
     model = _model_named(error.title)
     items = [item for item in error.errors(include_url=False) if not _is_long_enough(item)]
     return [_problem_of(item, model) for item in items[:FIELDS_SHOWN_MAX]]
 
 
 def message_of(fields: list[FieldProblem]) -> str:
-    """One sentence that names the first fields; names that nobody knows come first, for they are why others are missing."""
-    told = sorted(fields, key=lambda one: not one["problem"].startswith("is unknown"))[:FIELDS_TOLD_MAX]
-    more = f" (and {len(fields) - len(told)} more)" if len(fields) > len(told) else ""
-    return "; ".join(f"{one['field']} {one['problem']}" for one in told) + more
+    """One sentence that names the first fields. Unknown names come first, because they often explain why another field is missing."""
+    named = sorted(fields, key=lambda field: not field["problem"].startswith("is unknown"))[:FIELDS_NAMED_MAX]
+    more = f" (and {len(fields) - len(named)} more)" if len(fields) > len(named) else ""
+    return "; ".join(f"{field['field']} {field['problem']}" for field in named) + more
 
 
 def _is_long_enough(item: Any) -> bool:
-    """An array that is too short only without its wrong entries, each of which has a problem of its own."""
+    """True if an array is too short only because pydantic left out its invalid entries. Each of those has a problem of its own."""
     if item["type"] != "too_short":
         return False
     least: int = item["ctx"]["min_length"]
@@ -116,7 +116,7 @@ def _problem_of(item: Any, root: type[BaseModel] | None) -> FieldProblem:
 
 
 def unknown(name: str, known: Collection[str]) -> tuple[str, list[str]]:
-    """What to say of a name that is none of the known ones, and those."""
+    """The problem text for an unknown name, with the closest known name, and the list of known names."""
     close = (
         [one for one in known if one == SYNONYMS.get(name.lower())]
         or get_close_matches(name, known, n=1, cutoff=0.5)
@@ -126,7 +126,7 @@ def unknown(name: str, known: Collection[str]) -> tuple[str, list[str]]:
 
 
 def clean(text: str) -> str:
-    """A name that a stranger chose, safe to print: short, no control characters, no lone surrogates."""
+    """A caller's text in a form that is safe to print: at most 100 characters, without control characters and lone surrogates."""
     short = text if len(text) <= 100 else text[:99] + "\u2026"
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in short)
 

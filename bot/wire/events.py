@@ -1,4 +1,4 @@
-"""The event and its data, one class a type. The door through which state enters a reader, so it parses fast; an unknown type keeps its raw mapping."""
+"""Events of an account, with one data class per type. The data of an unknown type stay the mapping that was read."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from bot.wire.base import AbsentNone, Amount, Num, Resource, problem
 
 
 class FillData(Resource):
-    """`position_size`, `entry_px`, `balance_usd` are those after the fill; `remaining_size` is the order's. `absorbed_usd` is what the service paid
-    so that no balance and no isolated margin went below zero; a service that does not say it reads as 0."""
+    """`position_size`, `entry_px` and `balance_usd` are the values after the fill. `remaining_size` is the rest of the order. `absorbed_usd` is what the
+    service paid so that neither the balance nor an isolated margin became negative; 0 if the service does not send it.
+    """
 
     trade_id: str
     oid: str
@@ -48,7 +49,7 @@ class OrderData(Resource):
 
 
 class TriggerData(Resource):
-    """`trade_id` is the exit's."""
+    """`trade_id` is the trade of the exit."""
 
     oid: str
     trade_id: str
@@ -59,7 +60,7 @@ class TriggerData(Resource):
 
 
 class GuardianData(Resource):
-    """`code`: the error code of a scheduled order that was refused."""
+    """`code`: why a scheduled order was refused, as an error code."""
 
     guardian_id: str
     guardian_type: str
@@ -76,7 +77,7 @@ class GuardianData(Resource):
 
 
 class FundingData(Resource):
-    """`rate` is the hourly fraction; `amount_usd` is negative when paid."""
+    """`rate` is the fraction per hour. `amount_usd` is negative if the account paid."""
 
     side: str
     size: Amount
@@ -87,7 +88,7 @@ class FundingData(Resource):
 
 
 class LiquidationData(Resource):
-    """Of a `backstop` no fill tells, so that its amounts stand here alone; those of the others are the sums of their fills."""
+    """A `backstop` has no fill events, so its amounts appear only here. The amounts of other liquidations are the sums of their fills."""
 
     trade_id: str
     side: str
@@ -161,7 +162,7 @@ EventData = (
 
 
 class Event(Resource):
-    """One thing that happened. `data` is one of EventData by type (account: by subtype), or the mapping as it came when the type is unknown here."""
+    """One event. `data` is the data class of its type (for `account`: of its subtype), or the mapping as read if the type is unknown."""
 
     id: str
     type: str
@@ -185,7 +186,7 @@ class Event(Resource):
 
 
 class EventsPage(Resource):
-    """Oldest first. `last_event_id` is the last one examined, so that a filtered reader moves on."""
+    """Events, oldest first. `last_event_id` is the last event that the service examined, so that a filtered reader advances too."""
 
     events: tuple[Event, ...]
     last_event_id: str | None = None

@@ -1,4 +1,4 @@
-"""The request that arms a guardian, and the table of which field belongs to which type. What a guardian does is the venue's."""
+"""The request that arms a guardian, and the table of which field belongs to which type. The venue defines what a guardian does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bot.wire.vocabulary import GuardianAction, GuardianScope, GuardianType
 
 @dataclass(frozen=True, slots=True)
 class GuardianRule:
-    """What one type takes, in wire names. `one_of`: exactly one of these; `optional` carries the default (None: there is none)."""
+    """The fields of one guardian type, in wire names. `one_of`: exactly one of these. `optional`: default value, or None without a default."""
 
     scope: str
     required: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ GUARDIAN_RULES: dict[str, GuardianRule] = {
 
 
 class GuardianFields(Request):
-    """The fields of a guardian as the interface lists them; each type takes its own part of them."""
+    """All fields of a guardian in the interface. Each type accepts only its own fields."""
 
     type: GuardianType
     scope: GuardianScope | None = None
@@ -54,12 +54,12 @@ class GuardianFields(Request):
     order_template: dict[str, Any] | None = None
 
     def given(self) -> dict[str, Any]:
-        """Wire names and values of what was set, type and scope left out."""
+        """Wire names and values of the fields that are set, without type and scope."""
         pairs = ((info.alias or name, getattr(self, name)) for name, info in type(self).model_fields.items())
         return {alias: value for alias, value in pairs if value is not None and alias not in ("type", "scope")}
 
     def filled(self) -> Self:
-        """The same request with scope and the defaults of its type written in."""
+        """The same request with its scope and the defaults of its type filled in."""
         rule = GUARDIAN_RULES[self.type]
         defaults: dict[str, Any] = {"scope": rule.scope}
         if self.type == "dead_man_switch" and self.on_miss is None:
@@ -87,7 +87,7 @@ def _hold_to_table(request: GuardianFields, *, market_implied: bool) -> None:
 
 
 class GuardianRequest(GuardianFields):
-    """POST /v1/guardians."""
+    """Body of POST /v1/guardians."""
 
     @model_validator(mode="after")
     def _table(self) -> Self:
@@ -96,7 +96,7 @@ class GuardianRequest(GuardianFields):
 
 
 class InlineGuardian(GuardianFields):
-    """A guardian inside an order: the same fields, its market is the order's and need not be written. Other members mean nothing."""
+    """A guardian inside an order. It has the same fields; its market defaults to the market of the order. Unknown members are ignored."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -106,7 +106,7 @@ class InlineGuardian(GuardianFields):
         return self
 
     def on(self, market: str) -> GuardianRequest:
-        """The full request once the market of the order is known."""
+        """The full request, with the market of the order."""
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         return GuardianRequest(
             **{**fields, "market": market if GUARDIAN_RULES[self.type].scope == "position" else None}

@@ -1,4 +1,4 @@
-"""What bounds an account: platform, self-limits, the key's own, rates; and how it stands: health and credit."""
+"""Limits of an account: platform limits, self-limits, limits of the key, rate limits. Also its health and its credit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Platform(Resource):
 
 
 class AccountLimits(Resource):
-    """Also the account snapshot's `budget`."""
+    """The account's own limits. The account snapshot contains them as `budget` too."""
 
     max_trade_usd: Amount | None = None
     daily_trade_cap_usd: Amount | None = None
@@ -77,7 +77,7 @@ class Limits(Resource):
 
 
 class Health(Resource):
-    """marginRatio: maintenance over account value; 1 is liquidation."""
+    """`margin_ratio` is maintenance margin divided by account value. At 1 the account is liquidated."""
 
     status: str
     opens_blocked: bool = False
@@ -89,7 +89,7 @@ class Health(Resource):
 
 class Credit(Resource):
     granted_usd: Amount
-    remaining_usd: Amount | None = Field(default=None, exclude_if=lambda value: value is None)  # a policy has none
+    remaining_usd: Amount | None = Field(default=None, exclude_if=lambda value: value is None)  # absent in a policy
     expires_at: int | None = None
     policy: str
 

@@ -1,4 +1,4 @@
-"""Bodies that need no credential: markets, candles, the order book, start, status, changelog, countries, agent.json."""
+"""Answers that need no credential: markets, candles, order book, start, status, changelog, countries, agent.json."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class MarketsResult(Resource):
 
 
 class Candle(Resource):
-    """`ts` is the open time; a bar that still runs has closed False."""
+    """One candle. `ts` is its open time. `closed` is False while the bar is running."""
 
     ts: int
     open: Amount
@@ -28,7 +28,7 @@ class Candle(Resource):
 
 
 class CandlesResult(Resource):
-    """Oldest first; the last is the running bar."""
+    """Candles, oldest first. The last one is the running bar."""
 
     coin: str
     interval: str
@@ -41,7 +41,7 @@ class Level(Resource):
 
 
 class BookResult(Resource):
-    """Best first on both sides, at most 20 levels."""
+    """At most 20 levels on each side, best price first."""
 
     coin: str
     bids: tuple[Level, ...] = ()
@@ -105,7 +105,7 @@ class StatusLimits(Resource):
 
 
 class StatusResult(Resource):
-    """GET /v1/system/status."""
+    """Answer of GET /v1/system/status."""
 
     status: str
     environment: str | None = None
@@ -118,7 +118,7 @@ class StatusResult(Resource):
 
 
 class AgentDocument(Resource):
-    """/agent.json"""
+    """The document /agent.json."""
 
     name: str
     description: str

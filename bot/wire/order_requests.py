@@ -1,4 +1,4 @@
-"""Requests that place, plan, confirm, suggest, close and cancel, with the rules between fields that need no state. Prices and sizes stay text, as written."""
+"""Requests that place, plan, confirm, suggest, close and cancel orders, with the rules between fields. Prices and sizes stay the text that was sent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _positive(text: str | None, name: str) -> None:
 
 
 class LegRequest(Request):
-    """One leg of a bracket: a distance in percent, a price, or (targets only) a multiple of the risk."""
+    """One leg of a bracket: a distance in percent, a price, or (take profit only) a multiple of the risk."""
 
     pct: Annotated[Decimal, Number()] | None = None
     px: Digits | None = None
@@ -49,7 +49,7 @@ class LegRequest(Request):
 
 
 class BracketRequest(Request):
-    """Stop loss and take profit, at least one of them."""
+    """Stop loss and take profit; at least one of them is required."""
 
     stop_loss: LegRequest | None = None
     take_profit: LegRequest | None = None
@@ -73,7 +73,7 @@ class BracketRequest(Request):
 
 
 class OrderRequest(Request):
-    """POST /v1/orders."""
+    """Body of POST /v1/orders."""
 
     market: MarketName
     side: Side
@@ -98,7 +98,7 @@ class OrderRequest(Request):
         if self.usd_amount is None and self.size is None:
             refuse(("usdAmount",), "is required, or size: exactly one of the two", ["usdAmount", "size"])
         if self.usd_amount is not None and self.size is not None:
-            refuse(("size",), "must not stand beside usdAmount: exactly one of the two", ["usdAmount", "size"])
+            refuse(("size",), "cannot be combined with usdAmount; give exactly one of the two", ["usdAmount", "size"])
         _positive(self.size, "size")
         _positive(self.limit_px, "limitPx")
         if self.type == "limit":
@@ -117,9 +117,9 @@ class OrderRequest(Request):
 
 
 def bare_coin(market: str) -> str:
-    """`perp:BTC`, `btc` and `BTC` are one name, so are `event:SLUG` and `EVENT:slug`. For comparing; not a check that the market exists."""
+    """The name for comparisons: `perp:BTC`, `btc` and `BTC` are the same, and so are `event:SLUG` and `EVENT:slug`. The market may not exist."""
     if not market.isascii():
-        return market  # Capitals of other letters are no case of ours: that of the long s is S.
+        return market  # Only ASCII letters change case: the capital of the long s would be S.
     name = market.strip()
     if name[:6].lower() == "event:":
         return f"event:{name[6:].upper()}"
@@ -127,7 +127,7 @@ def bare_coin(market: str) -> str:
 
 
 class ConfirmRequest(Request):
-    """POST /v1/orders/confirm."""
+    """Body of POST /v1/orders/confirm."""
 
     confirm_token: Annotated[str, Text(8, 128)]
 
@@ -138,7 +138,7 @@ class ConfirmRequest(Request):
 
 
 class SuggestRequest(Request):
-    """POST /v1/orders/suggest."""
+    """Body of POST /v1/orders/suggest."""
 
     coin: CoinName
     intent: Intent = "open"
@@ -155,7 +155,7 @@ class SuggestRequest(Request):
 
 
 class CloseRequest(Request):
-    """POST /v1/positions/{market}/close. Nothing given closes all of it."""
+    """Body of POST /v1/positions/{market}/close. An empty body closes the whole position."""
 
     fraction: Annotated[Decimal, Number(gt=0, le=1)] | None = None
     usd_amount: UsdAmount | None = None
@@ -174,6 +174,6 @@ class CloseRequest(Request):
 
 
 class CancelCoinRequest(Request):
-    """DELETE /v1/orders."""
+    """Body of DELETE /v1/orders."""
 
     coin: CoinName

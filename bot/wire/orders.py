@@ -1,4 +1,4 @@
-"""Bodies of the order routes: what was done, what would be done, what was taken back."""
+"""Answers of the order routes: orders placed, planned and canceled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bot.wire.resources import Guardian, Order, Plan, Position, Trade, Warning_
 
 
 class OrderResult(Resource):
-    """POST orders, confirm and close. `position` None: flat. `protected`: a stop stands at the service."""
+    """Answer of POST orders, confirm and close. `position` is None if the account is flat. `protected`: the position has a stop at the service."""
 
     dry_run: bool = False
     order_submitted: bool = True
@@ -27,7 +27,7 @@ class OrderResult(Resource):
 
 
 class PlanResult(Resource):
-    """POST /v1/orders with dryRun. The token executes this plan once."""
+    """Answer of POST /v1/orders with dryRun. The token executes this plan once."""
 
     dry_run: bool = True
     order_submitted: bool = False
@@ -37,12 +37,12 @@ class PlanResult(Resource):
 
 
 class OrdersPage(Resource):
-    # Required, as every list whose emptiness proves something: one that is not there proves nothing.
+    # Required, like every list of which the client may conclude "there is none".
     orders: tuple[Order, ...]
 
 
 class CancelResult(Resource):
-    """`unprotected`: the position has no stop now."""
+    """Answer of DELETE /v1/orders/{oid}. `unprotected`: the position has no stop now."""
 
     oid: str
     coin: str | None = None
@@ -58,7 +58,7 @@ class CancelCoinResult(Resource):
 
 
 class SuggestedCall(Resource):
-    """Ready to be sent as it is."""
+    """A request that the caller can send unchanged."""
 
     method: str
     path: str
@@ -87,7 +87,7 @@ class SuggestResult(Resource):
 
 
 class TradesPage(Resource):
-    """Newest first; `next_before` is the cursor of the next page, None at the end."""
+    """Trades, newest first. `next_before` is the cursor of the next page; None at the end."""
 
     trades: tuple[Trade, ...]
     next_before: int | None = None
@@ -109,7 +109,7 @@ class HeartbeatGuardian(Resource):
 
 
 class HeartbeatResult(Resource):
-    """Empty `guardians`: the beat reached nobody, no dead-man switch is armed."""
+    """Answer of POST /v1/heartbeat. If `guardians` is empty, no dead-man switch is armed."""
 
     guardians: tuple[HeartbeatGuardian, ...]
     server_time: int | None = None

@@ -1,4 +1,4 @@
-"""Query strings of the reading operations. The values arrive as text; integers are ASCII digits."""
+"""Query strings of the read operations. Values arrive as text; integers are ASCII digits."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ class EmptyQuery(Request):
 
 
 class MarketsQuery(Request):
-    """GET /v1/markets."""
+    """Query of GET /v1/markets."""
 
     query: Annotated[str, Text(0, 64)] = ""
     asset_class: AssetClass = "all"
     view: MarketsView = "trending"
     limit: Annotated[int, Integer(1, 250, query=True)] = 150
 
-    model_config = ConfigDict(alias_generator=None)  # the interface writes asset_class
+    model_config = ConfigDict(alias_generator=None)  # the interface writes asset_class, not assetClass
 
 
 class CandlesQuery(Request):
-    """GET /v1/markets/{coin}/candles."""
+    """Query of GET /v1/markets/{coin}/candles."""
 
     interval: Interval = "1h"
     limit: Annotated[int, Integer(1, CANDLES_MAX, query=True)] = 200
 
 
 class OrdersQuery(Request):
-    """GET /v1/orders."""
+    """Query of GET /v1/orders."""
 
     coin: CoinName | None = None
 
 
 class EventStreamQuery(Request):
-    """GET /v1/events/stream."""
+    """Query of GET /v1/events/stream."""
 
     since: Annotated[str, Text(1, 64)] | None = None
     types: Annotated[str, Text(0, 1024)] | None = None
 
     @property
     def filters(self) -> frozenset[str] | None:
-        """The types (or type.subtype) asked for; None means all."""
+        """The requested types (or type.subtype). None means all."""
         if self.types is None:
             return None
         names = frozenset(part.strip() for part in self.types.split(",") if part.strip())
@@ -65,13 +65,13 @@ class EventStreamQuery(Request):
 
 
 class EventsQuery(EventStreamQuery):
-    """GET /v1/events."""
+    """Query of GET /v1/events."""
 
     limit: Annotated[int, Integer(1, EVENTS_PAGE_MAX, query=True)] = 50
 
 
 class TradesQuery(Request):
-    """GET /v1/trades; the wallet route takes the same without coin."""
+    """Query of GET /v1/trades. The wallet route has the same fields without coin."""
 
     limit: Annotated[int, Integer(1, TRADES_PAGE_MAX, query=True)] = 50
     before: Annotated[int, Integer(0, query=True)] | None = None
@@ -79,13 +79,13 @@ class TradesQuery(Request):
 
 
 class WalletTradesQuery(Request):
-    """GET /v1/wallets/{address}/trades."""
+    """Query of GET /v1/wallets/{address}/trades."""
 
     limit: Annotated[int, Integer(1, TRADES_PAGE_MAX, query=True)] = 50
     before: Annotated[int, Integer(0, query=True)] | None = None
 
 
 class NavQuery(Request):
-    """GET /v1/wallets/{address}/nav."""
+    """Query of GET /v1/wallets/{address}/nav."""
 
     range: NavRange = "7d"

@@ -1,4 +1,4 @@
-"""Requests about accounts, keys, sign-in, settings and webhooks. Orders, guardians, queries and the sandbox's control have files of their own."""
+"""Requests about accounts, keys, sign-in, settings and webhooks. Orders, guardians, queries and the sandbox control have modules of their own."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ from bot.wire.base import (
 )
 from bot.wire.vocabulary import Scope
 
-URL_MAX = 2048  # characters of a webhook's address
+URL_MAX = 2048  # characters of a webhook URL
 
 _Cap = Annotated[Decimal, Number(gt=0, le=1_000_000_000)]
 
 
 class EmptyRequest(Request):
-    """A body without fields: DELETE session, device start, revocations."""
+    """A body without fields: end a session, start a device flow, revoke."""
 
 
 class HeartbeatRequest(EmptyRequest):
-    """POST /v1/heartbeat."""
+    """Body of POST /v1/heartbeat."""
 
 
 class DeviceRequest(EmptyRequest):
-    """POST /v1/oauth/device."""
+    """Body of POST /v1/oauth/device."""
 
 
 class SandboxAccountRequest(Request):
-    """POST /v1/sandbox/accounts."""
+    """Body of POST /v1/sandbox/accounts."""
 
     name: Annotated[str, Text(1, 64)] | None = None
     starting_balance_usd: Annotated[Decimal, Number(gt=0, le=100_000)] = Decimal(10_000)
 
 
 class ResetRequest(Request):
-    """POST /v1/sandbox/accounts/reset. Without a balance: the starting one."""
+    """Body of POST /v1/sandbox/accounts/reset. Without a balance, the account gets its starting balance."""
 
     balance_usd: Annotated[Decimal, Number(ge=0, le=100_000)] | None = None
 
 
 class OtpRequest(Request):
-    """POST /v1/auth/otp."""
+    """Body of POST /v1/auth/otp."""
 
     phone_number: Annotated[str, Text(3, 80)] = Field(repr=False)
     country: Annotated[str, Text(1, 64)] | None = None
@@ -62,7 +62,7 @@ class OtpRequest(Request):
 
 
 class VerifyRequest(OtpRequest):
-    """POST /v1/auth/verify."""
+    """Body of POST /v1/auth/verify."""
 
     code: Annotated[str, Text(6, 6, r"[0-9]{6}", "six digits")] = Field(repr=False)
     nickname: Annotated[str, Text(2, 32)] | None = None
@@ -70,13 +70,13 @@ class VerifyRequest(OtpRequest):
 
 
 class DeviceTokenRequest(Request):
-    """POST /v1/oauth/device/token."""
+    """Body of POST /v1/oauth/device/token."""
 
     device_code: Annotated[str, Text(8)] = Field(repr=False)
 
 
 class KeyRequest(Request):
-    """POST /v1/keys."""
+    """Body of POST /v1/keys."""
 
     nullable: ClassVar[frozenset[str]] = frozenset({"maxExposureUsd", "maxDailyNotionalUsd"})
 
@@ -96,7 +96,7 @@ class KeyRequest(Request):
         return self
 
 
-CLEARS_CAP = ("", "empty", "none", "null")  # besides null itself
+CLEARS_CAP = ("", "empty", "none", "null")  # besides null
 
 
 def _cap(value: Any) -> Any:
@@ -114,7 +114,7 @@ _CapForm = Annotated[_Cap | None, BeforeValidator(_cap)]
 
 
 class SettingsRequest(Request):
-    """PATCH /v1/settings. What is in `model_fields_set` changes; None clears."""
+    """Body of PATCH /v1/settings. Only fields that are present change; null clears a cap."""
 
     nullable: ClassVar[frozenset[str]] = frozenset({"maxTradeUsd", "dailyTradeCapUsd"})
 
@@ -136,13 +136,13 @@ class SettingsRequest(Request):
 
 
 class KillRequest(Request):
-    """POST /v1/account/kill."""
+    """Body of POST /v1/account/kill."""
 
     flatten: Flag = False
 
 
 class WebhookRequest(Request):
-    """POST /v1/webhooks. Whether the address may be called is the service's to judge."""
+    """Body of POST /v1/webhooks. The service decides whether it may call the URL."""
 
     url: Annotated[str, Text(1, URL_MAX)]
     types: Annotated[tuple[Annotated[str, Text(1, 64)], ...], Field(max_length=20)] | None = None

@@ -1,4 +1,4 @@
-"""The records of the service: Position, Trade, Order, Bracket, Guardian, Key, Webhook, Market, Plan. Tolerant; words stay text."""
+"""The records of the service: Position, Trade, Order, Bracket, Guardian, Key, Webhook, Market, Plan. Unknown fields and values are accepted."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from bot.wire.base import Amount, Num, Resource
 
 
 class Warning_(Resource):  # noqa: N801  the wire calls it Warning, a name Python has taken
-    """Something that was done otherwise than asked, or that the caller should know; never a refusal."""
+    """What the service did differently from the request, or what the caller should know. Never a refusal."""
 
     code: str
     message: str
 
 
 class Position(Resource):
-    """One position a market. Amounts that do not apply are None; instants are unix ms on the service's clock."""
+    """The position in one market. Amounts that do not apply are None. Instants are unix ms on the service's clock."""
 
     coin: str
     side: str
@@ -39,7 +39,7 @@ class Position(Resource):
 
 
 class Trade(Resource):
-    """One accepted order and what became of it. `seq` is the cursor of ?before."""
+    """One accepted order and its result so far. `seq` is the cursor for `?before`."""
 
     id: str
     request_id: str | None = None
@@ -70,7 +70,7 @@ class Trade(Resource):
 
 
 class StopLeg(Resource):
-    """A leg of a bracket as the service holds it: the price on the grid, and pct or r as they were given."""
+    """A leg of a bracket at the service: its price on the price grid, and pct or r as the caller gave them."""
 
     px: Amount
     pct: Num | None = None
@@ -105,7 +105,7 @@ class Order(Resource):
 
 
 class Guardian(Resource):
-    """An armed guardian, or a latched one: fired, and still blocking opens."""
+    """An armed guardian, or a latched one: it has fired and still blocks openings."""
 
     id: str
     type: str
@@ -138,7 +138,7 @@ class Guardian(Resource):
 
 
 class GuardianArmed(Guardian):
-    """POST /v1/guardians. `warnings` when there are any."""
+    """Answer of POST /v1/guardians. `warnings` is absent if there are none."""
 
     warnings: tuple[Warning_, ...] = Field(default=(), exclude_if=lambda value: not value)
 
@@ -162,7 +162,7 @@ class Key(Resource):
 
 
 class KeyCreated(Key):
-    """POST /v1/keys: the secret, here and never again (None in a replay)."""
+    """Answer of POST /v1/keys. It is the only answer that contains the secret; in a replay `api_key` is None."""
 
     api_key: str | None = Field(default=None, repr=False)
 
@@ -184,7 +184,7 @@ class Webhook(Resource):
 
 
 class WebhookCreated(Webhook):
-    """POST /v1/webhooks: the signing secret, here and never again (None in a replay)."""
+    """Answer of POST /v1/webhooks. It is the only answer that contains the signing secret; in a replay `secret` is None."""
 
     secret: str | None = Field(default=None, repr=False)
     warnings: tuple[Warning_, ...] = Field(default=(), exclude_if=lambda value: not value)
@@ -195,14 +195,14 @@ class WebhooksResult(Resource):
 
 
 class Revoked(Resource):
-    """DELETE of a key, a webhook or (without id) the session."""
+    """Answer of DELETE for a key, a webhook or a session (without id)."""
 
     id: str | None = Field(default=None, exclude_if=lambda value: value is None)
     revoked: bool = True
 
 
 class KeyRevoked(Revoked):
-    """DELETE of a key: what went with it. The key's resting entries are canceled and its schedules disarmed."""
+    """Answer of DELETE for a key: the resting entries that were canceled and the schedules that were disarmed with it."""
 
     canceled_oids: tuple[str, ...] = ()
     disarmed_guardian_ids: tuple[str, ...] = ()
@@ -240,7 +240,7 @@ class Market(Resource):
 
 
 class Plan(Resource):
-    """What an order would do by today's book. `bound_px`: the worst price that it would accept."""
+    """What an order would do with the present order book. `bound_px` is the worst price that it accepts."""
 
     coin: str
     market: str

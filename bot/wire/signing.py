@@ -1,4 +1,4 @@
-"""Signatures of webhook deliveries, Standard Webhooks 1.0: how a secret becomes a key, and a delivery a signature. Pure; no header is read here."""
+"""Signatures of webhook deliveries by Standard Webhooks 1.0. Pure functions; they read no headers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 SECRET_PREFIX: Final = "whsec_"  # noqa: S105  the mark of the base64 form, not a secret
 SIGNATURE_VERSION: Final = "v1"
-KEY_BYTES_MIN: Final = 8  # the interface's bound on a secret, in the bytes that sign
+KEY_BYTES_MIN: Final = 8  # the interface's lower bound of a secret, in bytes of the signing key
 GENERATED_BYTES: Final = 32
 
 ID_HEADER: Final = "webhook-id"
@@ -19,7 +19,7 @@ SIGNATURE_HEADER: Final = "webhook-signature"
 
 
 def key_of(secret: str) -> bytes:
-    """The bytes that sign: base64 behind `whsec_`, otherwise the text's own UTF-8. ValueError when it is neither."""
+    """The signing key of a secret: base64 after `whsec_`, otherwise the UTF-8 bytes of the text. ValueError if the base64 is invalid or too short."""
     if not secret.startswith(SECRET_PREFIX):
         return secret.encode()
     text = secret.removeprefix(SECRET_PREFIX)
@@ -33,11 +33,11 @@ def key_of(secret: str) -> bytes:
 
 
 def secret_of(key: bytes) -> str:
-    """A key as people pass it on."""
+    """A signing key in its text form, `whsec_...`."""
     return SECRET_PREFIX + base64.b64encode(key).decode()
 
 
 def signature(key: bytes, delivery_id: str, timestamp: str, body: bytes) -> str:
-    """`v1,<base64>` over the id, the time in unix seconds and the body, byte for byte as they are sent."""
+    """`v1,<base64>`: the signature of the id, the time in unix seconds and the body bytes as sent."""
     signed = b".".join((delivery_id.encode(), timestamp.encode(), body))
     return f"{SIGNATURE_VERSION},{base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()}"

@@ -1,4 +1,4 @@
-"""The closed word lists of the interface. Requests are held to them; resources read any word."""
+"""The fixed values of the interface. Requests accept only these; answers accept any text."""
 
 from __future__ import annotations
 

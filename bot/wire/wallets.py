@@ -1,4 +1,4 @@
-"""Public wallet views: what anybody may see of an address. They never carry what belongs to the owner alone."""
+"""Public wallet views. They contain nothing that only the owner may see."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class NavPoint(Resource):
 
 
 class WalletNavResult(Resource):
-    """Series None: not an account here."""
+    """Answer of GET /v1/wallets/{address}/nav. `series` is None if the address is no account here."""
 
     address: str
     registered: bool

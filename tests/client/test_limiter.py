@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from bot.client import Client
-from bot.client.limiter import Kind, Left, Limiter, Place, Quota, RateHeld, parse_limit, parse_policy
+from bot.client.limiter import Admission, Kind, Left, Limiter, Quota, RateHeld, parse_limit, parse_policy
 from bot.client.service_clock import ServiceClock
 from bot.errors import TryLater
 from bot.wire import CloseRequest, OrderRequest
@@ -145,7 +145,7 @@ async def test_a_waiting_entry_ends_with_its_not_after() -> None:
     time = Time()
     limiter = time.limiter()
     tell(limiter, 22)
-    with pytest.raises(RateHeld, match="an entry"):
+    with pytest.raises(RateHeld, match="no entry"):
         await limiter.admit(Kind.ENTRY, ORDERS, within_ms=300)
     await limiter.admit(Kind.ENTRY, ORDERS, within_ms=450)
     assert time.ms == pytest.approx(400, abs=2)
@@ -172,7 +172,7 @@ def test_a_late_answer_does_not_give_back_what_is_under_way() -> None:
     limiter = Time().limiter()
     tell(limiter, 30)
 
-    async def three() -> list[Place]:
+    async def three() -> list[Admission]:
         return [await limiter.admit(Kind.EXIT, ORDERS) for _ in range(3)]
 
     first, second, third = asyncio.run(three())

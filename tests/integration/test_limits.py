@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from bot.client import Client
-from bot.client.limiter import KEPT_MAX, Kind, Limiter, RateHeld
+from bot.client.limiter import RESERVE_MAX, Kind, Limiter, RateHeld
 from bot.errors import Refused
 from bot.service.host import HostOptions, build
 from bot.service.security import rate_limits
@@ -39,16 +39,16 @@ async def test_a_flood_of_entries_is_held_back_and_a_close_goes_at_once(monkeypa
                     break
                 await client.plan(order)
             assert client.entry_wait_ms() > 0
-            assert len(statuses) == 200 - KEPT_MAX
+            assert len(statuses) == 200 - RESERVE_MAX
             with pytest.raises(RateHeld):
                 await client.place(order, key="held", expires_at_ms=client.clock.now_ms())
             sent = len(statuses)
-            for n in range(KEPT_MAX):
+            for n in range(RESERVE_MAX):
                 with pytest.raises(
                     Refused, match="not_found"
                 ):  # There is nothing to close; that it may ask is the point.
                     await client.close("BTC", CloseRequest(), key=f"close-{n}")
-            assert len(statuses) == sent + KEPT_MAX
+            assert len(statuses) == sent + RESERVE_MAX
             assert 429 not in statuses
             assert limiter.wait_ms(Kind.EXIT, "POST /v1/positions") > 0
             await client.heartbeat()
