@@ -29,8 +29,9 @@ from bot.runtime.execution.dispatch import side_by_side
 from bot.runtime.execution.execution_engine import SLOW_MS, ExecutionEngine
 from bot.runtime.execution.in_flight import InFlight
 from bot.runtime.execution.order_sender import OrderSender
-from bot.runtime.journal.journal import Journal, Notice, is_number
+from bot.runtime.journal.journal import Journal, Notice
 from bot.runtime.journal.retention import Held
+from bot.runtime.journal.state_store import is_number
 from bot.runtime.model.intents import FIRST_LEG, RUNTIME, Intent, intent_key
 from bot.runtime.model.limits import FRESH_INTERVALS, ApprovedOrder, RiskRequest
 from bot.runtime.model.positions import Drift, MirrorPosition
@@ -145,7 +146,7 @@ class Kernel:
         self.losses = LossLimits(
             self.attribution,
             lambda: self.risk.strategy_limits,
-            self.position_owners.write_books,
+            self.position_owners.write_attribution,
             journal,
             is_behind=lambda: self.behind or not self.ready,
         )
@@ -228,8 +229,8 @@ class Kernel:
         if cursor is None:
             stood = bool(snapshot.guardians or snapshot.positions or snapshot.orders)
             with self.journal.together():
-                self.journal.write_note(BEGUN, str(self.now_ms()))
-                self.journal.write_note(CUT, str(int(stood)))
+                self.journal.state.write_note(BEGUN, str(self.now_ms()))
+                self.journal.state.write_note(CUT, str(int(stood)))
         self._learn_beginning()
         if cursor is None or cursor.epoch != snapshot.epoch or not await reconciler.overlaps(self):
             await self._restart(snapshot)
@@ -255,12 +256,12 @@ class Kernel:
     def _learn_beginning(self) -> None:
         """Read when this journal was begun. A damaged note means the worst: an earlier journal may have sent all that was decided until now."""
         now_ms = self.now_ms()
-        self.journal.set_aside_if_damaged(
+        self.journal.state.set_aside_if_damaged(
             BEGUN, lambda text: is_number(text, now_ms + BEGUN_AHEAD_MS), instead=str(now_ms)
         )
-        self.journal.set_aside_if_damaged(CUT, lambda text: text in ("0", "1"), instead="1")
-        self.sender.begun_ms = int(self.journal.note(BEGUN) or 0)
-        self.sender.is_cut = self.journal.note(CUT) == "1"
+        self.journal.state.set_aside_if_damaged(CUT, lambda text: text in ("0", "1"), instead="1")
+        self.sender.begun_ms = int(self.journal.state.note(BEGUN) or 0)
+        self.sender.is_cut = self.journal.state.note(CUT) == "1"
 
     async def cycle(self, *, with_bars: bool = True, is_begun: bool = False) -> None:
         """Run one pass: read the events, decide the due bars, settle the intents, reconcile if due.
@@ -292,7 +293,11 @@ class Kernel:
             await self.drain()
         if with_bars and not self.bars.due and self.budget.has_time():
             found = await self.feed.poll(
-                self.port, self.journal.done_until, self.now_ms(), self.budget.has_time, abreast=self.in_flight.abreast
+                self.port,
+                self.journal.state.done_until,
+                self.now_ms(),
+                self.budget.has_time,
+                abreast=self.in_flight.abreast,
             )
             self.bars.join(found)
         self._is_starved = not (hurries or self.budget.has_time())
@@ -531,7 +536,7 @@ class Kernel:
             waiting = EventBacklog.of_journal(self.journal, instance.name, self.mirror.epoch)
             for name, why in waiting.damaged.items():
                 with self.journal.together():
-                    said = f"what had happened while it was being built stands in a note that cannot be read ({why}), kept as {self.journal.set_aside(name)}"
+                    said = f"what had happened while it was being built stands in a note that cannot be read ({why}), kept as {self.journal.state.set_aside(name)}"
                     self.health.incident("strategy.backlog_lost", name, strategy=instance.name, message=said)
             while waiting and not (self._will_warm_up() and self.budget.is_used_up_since(began_ms)):
                 self.execution.forget_unwritten(*await self._tell_next(instance, waiting))
@@ -751,7 +756,7 @@ class Kernel:
         """Its events came before the answer that says which trade it is, and show no key: they, and what they opened, are ours all the same."""
         events = self.journal.events.attach_key(done)
         self.attribution.name(map(Event.model_validate, events), done.strategy)
-        self.position_owners.write_books()
+        self.position_owners.write_attribution()
         if events:
             self.foreign_known.discard(done.market)
             self._reconcile_at_ms = 0  # It takes the position and the orders for ours.
@@ -894,7 +899,7 @@ class Kernel:
         self.strategy_host.set_instances(instances, away=[*others, *names])
         self.warming = "their bars are asked for"
         try:
-            warm = await self.feed.warm_up(self.port, self.journal.done_until, self.now_ms(), self._watch_over)
+            warm = await self.feed.warm_up(self.port, self.journal.state.done_until, self.now_ms(), self._watch_over)
             for number, closed in enumerate(warm.past, start=1):
                 await self.strategy_host.rehearse(closed)
                 self.warming = f"{number:,} of {many(len(warm.past), 'bar')}"

@@ -36,7 +36,7 @@ from bot.runtime import supervisor
 from bot.runtime.control_plane.routes import ControlRoutes
 from bot.runtime.control_plane.server import Question
 from bot.runtime.execution.outcome import SETTLE_MS
-from bot.runtime.journal.halt_flags import SafetyFile
+from bot.runtime.journal.halt_flags import HaltFlagsFile
 from bot.runtime.journal.opening import open_journal, open_or_rebuild
 from bot.runtime.kernel import REFUSED_MS
 from bot.runtime.liveness import heartbeat_rule as beat
@@ -937,7 +937,7 @@ class World:
         assert made.status_code == 200, made.content
         self.hand = Hand(self.box, json.loads(made.content))  # type: ignore[arg-type]
         shutil.copyfile(template(self.path.parent), self.path)
-        SafetyFile(self.path, address="").path.unlink(missing_ok=True)
+        HaltFlagsFile(self.path, address="").path.unlink(missing_ok=True)
 
     def _note_sleeper(self, event: GuardianMoved) -> None:
         account = service().machine.state.accounts[event.account]
@@ -1272,7 +1272,7 @@ class World:
         """Each fill of ours was told to its strategy once."""
         heard: Counter[str] = Counter()
         for instance in one.kernel.strategy_host.instances:
-            fills = one.kernel.journal.state_of(instance.name).get("fills", {})
+            fills = one.kernel.journal.state.of_strategy(instance.name).get("fills", {})
             assert max(fills.values(), default=0) <= 1, f"{instance.name} has heard twice: {fills}"
             heard.update(fills.keys())
         assert self.is_shared or max(heard.values(), default=0) <= 1, f"told to two strategies: {heard}"

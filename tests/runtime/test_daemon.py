@@ -1214,7 +1214,7 @@ async def test_a_resync_that_the_service_holds_up_opens_nothing_and_keeps_no_pas
             made = run.progress.cycles
             await run._pass()
             assert (run.progress.cycles, lapsed.acknowledged) == (made + 1, 0)
-            assert run.kernel.journal.state_of("holds")["bars"] == 1
+            assert run.kernel.journal.state.of_strategy("holds")["bars"] == 1
             await one.minute()
             await client.status()
             await run._pass()

@@ -467,7 +467,7 @@ async def test_a_calm_stretch_without_wishes_is_done_at_its_end() -> None:
     kernel = room(FakeVenue(), strategies=[Quiet(name="quiet", markets=["BTC"])])
     bars = [Bar("BTC", START_MS + n * 60_000, 100.0, 101.0, 99.0, 100.0, 1.0) for n in range(1, 8)]
     assert kernel.decide_run(Series("BTC", "1m"), iter(bars), Calm(90, 110, START_MS + 9 * 60_000)) == (None, None)
-    assert kernel.journal.done_until("BTC", "1m") == bars[-1].at_ms
+    assert kernel.journal.state.done_until("BTC", "1m") == bars[-1].at_ms
     assert len(kernel.feed.histories[Series("BTC", "1m")]) == 7
 
 
@@ -481,8 +481,8 @@ async def test_a_damaged_note_of_the_journals_beginning_is_taken_for_the_most_ca
     first_ms = venue.clock.now_ms()
     venue.minute()
     journal = open_journal(path, address=ADDRESS)
-    journal.write_note("begun_ms", damage)
-    journal.write_note("begun_cut", damage)
+    journal.state.write_note("begun_ms", damage)
+    journal.state.write_note("begun_cut", damage)
     journal.close()
     at_ms = venue.clock.now_ms()
     for _ in range(2):
@@ -490,7 +490,7 @@ async def test_a_damaged_note_of_the_journals_beginning_is_taken_for_the_most_ca
         await kernel.recover()
         assert (kernel.sender.begun_ms, kernel.sender.is_cut) == (at_ms, True)
         assert at_ms > first_ms
-        assert kernel.journal.note("damaged:begun_ms") == kernel.journal.note("damaged:begun_cut") == damage
+        assert kernel.journal.state.note("damaged:begun_ms") == kernel.journal.state.note("damaged:begun_cut") == damage
         kill(kernel)
         venue.minute()
 

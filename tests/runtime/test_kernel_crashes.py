@@ -100,7 +100,7 @@ async def run(
                 last = min(last, n + more)
         assert kernel is not None
         assert not unprotected(venue), f"naked after bar {n}"
-        after.append(Bars(len(venue.fills), kernel.journal.state_of("trend")))
+        after.append(Bars(len(venue.fills), kernel.journal.state.of_strategy("trend")))
         if n == last:
             break
     assert kernel is not None

@@ -66,7 +66,7 @@ def test_of_a_run_before_this_boot_or_without_a_pass_the_files_own_time_says_whe
 ) -> None:
     if not boot:  # Neither run could tell which one it is.
         monkeypatch.setattr(reporting, "boot_id", str)
-    journal.write_note(reporting.UNENDED, boot)
+    journal.state.write_note(reporting.UNENDED, boot)
     stamped(tmp_path, boot_ns=passes)
     os.utime(tmp_path / "progress", (1_700_000_000, 1_700_000_000))
     assert reporting.last_sign(journal, tmp_path) == iso(1_700_000_000_000)

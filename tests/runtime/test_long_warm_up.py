@@ -209,7 +209,7 @@ async def test_a_market_whose_candles_are_refused_at_a_start_is_lived_through_wh
     path = tmp_path / "journal.db"
     venue = await held(path)
     kernel, slow = started(venue, path)
-    before = kernel.journal.state_of("trend")
+    before = kernel.journal.state.of_strategy("trend")
     venue.faults = [Fault("candles", refused("not_found", "a gateway's page"), 2)]
     await kernel.recover()
     await kernel.cycle()
@@ -224,7 +224,7 @@ async def test_a_market_whose_candles_are_refused_at_a_start_is_lived_through_wh
     assert passes > PAST * BREATH_MS // 2 // PASS_MS
     assert slow.lived == ["bar"] * (PAST + 1)
     assert kernel.feed.histories[Series("BTC", "1m")].closes(99) == [*map(float, range(60, 60 + PAST - 1)), 100, 101]
-    assert kernel.journal.state_of("trend") == {**before, "bars": before["bars"] + 1}
+    assert kernel.journal.state.of_strategy("trend") == {**before, "bars": before["bars"] + 1}
 
 
 async def test_a_past_that_comes_late_holds_up_no_other_strategy(tmp_path: Path) -> None:
@@ -438,7 +438,7 @@ async def test_a_page_that_a_stop_has_cut_is_told_once(tmp_path: Path) -> None:
 
     venue = FakeVenue()
     kernel = await begun(venue, path=path, strategies=fresh())
-    assert [kernel.journal.state_of(name)["fills"] for name in markets] == [1, 1]
+    assert [kernel.journal.state.of_strategy(name)["fills"] for name in markets] == [1, 1]
     kernel.strategy_host.set_instances(kernel.strategy_host.instances, away=["new"])
     venue.minute(BTC="90", ETH="90")
     kernel.strategy_host.run = is_cut
@@ -447,13 +447,13 @@ async def test_a_page_that_a_stop_has_cut_is_told_once(tmp_path: Path) -> None:
     kernel.strategy_host.run = run_inline
     kernel.strategy_host.tell_no_more()
     assert (await wind_down(kernel, "leave")).known
-    assert [kernel.journal.state_of(name)["fills"] for name in markets] == [1, 1], "this run tells nobody"
+    assert [kernel.journal.state.of_strategy(name)["fills"] for name in markets] == [1, 1], "this run tells nobody"
     kinds = [one.event.subtype for one in EventBacklog.of_journal(kernel.journal, "new", 0) if one.event.type == "fill"]
     assert kinds == ["exit", "exit"]
     kill(kernel)
     again = room(venue, path=path, strategies=fresh())
     await again.recover()
-    assert [again.journal.state_of(name)["fills"] for name in markets] == [2, 2]
+    assert [again.journal.state.of_strategy(name)["fills"] for name in markets] == [2, 2]
 
 
 async def test_an_exit_that_is_wanted_on_what_happened_while_nobody_looked_leaves(tmp_path: Path) -> None:
@@ -469,7 +469,7 @@ async def test_an_exit_that_is_wanted_on_what_happened_while_nobody_looked_leave
 def test_what_waits_to_be_told_is_written_a_note_at_a_time_however_much_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     journal = open_journal(None, address=ADDRESS)
     written: list[int] = []
-    write_note = journal.write_note
+    write_note = journal.state.write_note
 
     def counted(name: str, value: str) -> None:
         written.append(len(value))
@@ -478,7 +478,7 @@ def test_what_waits_to_be_told_is_written_a_note_at_a_time_however_much_it_is(mo
     def kept() -> list[int]:
         return [one.event.ts for one in EventBacklog.of_journal(journal, "trend", 0)]
 
-    monkeypatch.setattr(journal, "write_note", counted)
+    monkeypatch.setattr(journal.state, "write_note", counted)
     data = {"oid": "1", "tradeId": "trd_1", "side": "long", "size": "1", "triggerPx": "90", "markPx": "90"}
     waiting = EventBacklog(journal, "trend")
     for n in range(500):
@@ -503,14 +503,14 @@ async def test_a_note_that_cannot_be_read_is_set_aside_and_the_start_goes_on(tmp
     path = tmp_path / "journal.db"
     venue = await held(path)
     journal = open_journal(path, address=ADDRESS)
-    journal.write_note("untold:trend:0", damage)
+    journal.state.write_note("untold:trend:0", damage)
     journal.close()
     for _ in range(2):
         kernel, _ = started(venue, path)
         await kernel.recover()
         assert kernel.ready
-        assert kernel.journal.notes_under("untold:") == []
-        assert kernel.journal.note("damaged:untold:trend:0") == damage
+        assert kernel.journal.state.notes_under("untold:") == []
+        assert kernel.journal.state.note("damaged:untold:trend:0") == damage
         told = [
             json.loads(row["payload"])
             for row in kernel.journal.db["outbox"].rows
@@ -526,12 +526,12 @@ async def test_a_note_whose_name_is_damaged_is_set_aside_and_the_start_goes_on(t
     path = tmp_path / "journal.db"
     venue = await held(path)
     journal = open_journal(path, address=ADDRESS)
-    journal.write_note(name, "[0, [], []]")
+    journal.state.write_note(name, "[0, [], []]")
     journal.close()
     kernel, _ = started(venue, path)
     await kernel.recover()
-    assert kernel.journal.notes_under("untold:") == []
-    assert kernel.journal.note(f"damaged:{name}") == "[0, [], []]"
+    assert kernel.journal.state.notes_under("untold:") == []
+    assert kernel.journal.state.note(f"damaged:{name}") == "[0, [], []]"
 
 
 def test_of_notes_of_which_one_is_damaged_the_others_are_told() -> None:
@@ -542,7 +542,7 @@ def test_of_notes_of_which_one_is_damaged_the_others_are_told() -> None:
         event = {"type": "trigger", "subtype": "stop_loss", "coin": "BTC", "id": f"evt_{n:010d}", "ts": n, "data": data}
         waiting.append(Heard(Event.model_validate(event), {}))
     waiting.write(0)
-    journal.write_note("untold:trend:1", "[0, [")
+    journal.state.write_note("untold:trend:1", "[0, [")
     again = EventBacklog.of_journal(journal, "trend", 0)
     assert [one.event.ts for one in again] == [*range(NOTE_EVENTS), *range(2 * NOTE_EVENTS, 3 * NOTE_EVENTS)]
     assert list(again.damaged) == ["untold:trend:1"]

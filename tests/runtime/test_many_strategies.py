@@ -273,11 +273,11 @@ async def test_a_daily_loss_stops_entries_for_the_day_and_not_exits(venue: FakeV
     assert codes(kernel)[-1] == ("alpha", "daily_loss")
     assert "BTC" not in venue.positions, "its exit went"
     assert notices(kernel).count(("strategy.daily_loss", "alpha")) == 1
-    noted = kernel.journal.note(HALTED)
+    noted = kernel.journal.state.note(HALTED)
     assert noted is not None
     kill(kernel)
     with closing(open_journal(tmp_path / "anew.db", address=ADDRESS)) as journal:
-        journal.write_note(HALTED, noted)
+        journal.state.write_note(HALTED, noted)
     venue.minute(BTC="100")
     again = Told("alpha")
     kernel = await begun(venue, again, b, path=tmp_path / "anew.db", daily_loss_usd=Decimal(20))
@@ -310,13 +310,13 @@ async def test_a_kill_in_the_middle_of_a_halt_leaves_it_to_be_halted_and_told_by
     monkeypatch.setattr(kernel.journal, "_write_notices", no_more)
     with pytest.raises(Killed):
         kernel.losses.watch(kernel.now_ms())
-    assert kernel.journal.note(HALTED) is None
+    assert kernel.journal.state.note(HALTED) is None
     kill(kernel)
     venue.minute(BTC="80")
     kernel = await begun(venue, Told("alpha"), path=tmp_path / "j.db", daily_loss_usd=Decimal(20))
     assert kernel.attribution.is_halted("alpha")
     assert notices(kernel).count(("strategy.daily_loss", "alpha")) == 1
-    assert kernel.journal.note(HALTED) is not None
+    assert kernel.journal.state.note(HALTED) is not None
 
 
 async def test_a_session_steps_through_the_bars_that_could_reach_a_daily_loss(venue: FakeVenue) -> None:
@@ -609,7 +609,7 @@ async def test_of_the_instants_missed_while_down_only_the_newest_fires(venue: Fa
     hour = venue.clock.now_ms() // 3_600_000 * 3_600_000
     assert [timer for timer in one.rung if timer.name == "hourly"] == [Timer("hourly", hour)]
     assert [timer.at_ms for timer in one.rung if timer.name == "often"] == [venue.clock.now_ms() // 30_000 * 30_000]
-    assert kernel.journal.state_of("alpha")["rung"] == 3
+    assert kernel.journal.state.of_strategy("alpha")["rung"] == 3
     kill(kernel)
     one = Clocked()
     await begun(venue, one, path=tmp_path / "j.db")

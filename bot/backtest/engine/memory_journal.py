@@ -1,6 +1,6 @@
 """The journal of a backtest, in dictionaries. It answers as the journal on disk does, and ends with the process.
 
-What every order writes is in dictionaries; everything else (guardians, notes, notifications) is the Journal's own, on a database in memory. A test
+Rows that every order writes are in dictionaries. Guardians, notes and notices are in an SQLite database in memory. A test
 drives both journals through the same histories. `bot backtest --journal` uses the journal on disk instead.
 """
 
@@ -18,19 +18,19 @@ from bot.runtime.journal.event_log import Cursor, EventLog, next_cursor
 from bot.runtime.journal.intent_log import IntentLog, Outcome
 from bot.runtime.journal.journal import Journal, Notice, TraceKind
 from bot.runtime.journal.opening import open_journal
+from bot.runtime.journal.pending_writes import PendingWrites
 from bot.runtime.journal.retention import Held
+from bot.runtime.journal.state_store import StateStore
 from bot.runtime.model.intents import FINAL, INTENT_MOVES, RUNTIME, Intent, State, TradeOf, moved
 from bot.runtime.model.positions import Named
 
 if TYPE_CHECKING:
-    from bot.runtime.model.shares import AttributionChanges
+    from bot.runtime.model.shares import AttributionChanges, Share, TotalsRow
     from bot.wire import Event
 
-EVENTS_KEPT: Final = (
-    2_000  # the newest ones, which the overlap check and the search for an open position's stop may read again
-)
-INTENTS_SHOWN: Final = 4_000  # more than the intents behind EVENTS_KEPT events
-INTENTS_MAX: Final = 50_000  # at this number a trim is due, also when few intents led to events
+EVENTS_KEPT: Final = 2_000  # the check of overlapping pages and the search for a stop read the newest events
+INTENTS_KEPT: Final = 4_000  # more than the intents that EVENTS_KEPT events belong to
+INTENTS_MAX: Final = 50_000  # at this number a trim is due, even if few intents led to events
 
 
 class OrderFailure(NamedTuple):
@@ -46,8 +46,9 @@ class OrderFailure(NamedTuple):
 class OrderFailures:
     """Orders that failed or were not filled: their number by code, and the first of each code, which mostly explains the others.
 
-    `refusals`: the risk check refused them. `rejections`: the service refused them, or had not accepted them in time. `unfilled`: the service accepted
-    them and filled nothing or only a part."""
+    `refusals`: the risk check refused them. `rejections`: the service refused them, or did not accept them in time.
+    `unfilled`: the service accepted them and filled nothing or only a part.
+    """
 
     refusals: Counter[str] = field(default_factory=Counter)
     rejections: Counter[str] = field(default_factory=Counter)
@@ -141,8 +142,8 @@ class MemoryIntents(IntentLog):
 
     def void(self, intents: Sequence[Intent], *, now_ms: int) -> list[Intent]:
         return [
-            self._go(moved(one, "void", code="account_reset", message="the account was reset"), one.state)
-            for one in intents
+            self._go(moved(intent, "void", code="account_reset", message="the account was reset"), intent.state)
+            for intent in intents
         ]
 
     def is_ambiguous(self, intent: Intent) -> bool:
@@ -155,11 +156,11 @@ class MemoryIntents(IntentLog):
         return self.by_id.get(intent_id)
 
     def last_open(self, market: str, epoch: int) -> Intent | None:
-        found = self.newest_entries.get(market)
-        return found if found is not None and found.epoch == epoch else None
+        intent = self.newest_entries.get(market)
+        return intent if intent is not None and intent.epoch == epoch else None
 
     def last_of(self, strategy: str, market: str, trigger: str, *, epoch: int) -> Intent | None:
-        """The newest intent of one cause, as it is asked of the runtime's own: those of the strategies are many."""
+        """The newest intent of one trigger. Only the runtime's own intents can be asked for: those of strategies are too many to search."""
         assert strategy == RUNTIME, strategy
         repairs = (self.by_id[intent_id] for intent_id in reversed(self.repairs))
         return next((i for i in repairs if (i.market, i.trigger, i.epoch) == (market, trigger, epoch)), None)
@@ -167,9 +168,9 @@ class MemoryIntents(IntentLog):
     def keys_of_trades(self, trade_ids: Iterable[str], *, epoch: int) -> dict[TradeOf, str]:
         wanted = set(trade_ids)
         return {
-            (one.market, one.trade_id, one.action): one.id
-            for one in self.by_id.values()
-            if one.trade_id is not None and one.trade_id in wanted and one.epoch == epoch
+            (intent.market, intent.trade_id, intent.action): intent.id
+            for intent in self.by_id.values()
+            if intent.trade_id is not None and intent.trade_id in wanted and intent.epoch == epoch
         }
 
 
@@ -216,8 +217,8 @@ class MemoryEvents(EventLog):
                 None,
                 getattr(event.data, "kind", None),
             ):
-                found: dict[str, Any] = json.loads(event.model_dump_json())
-                return found
+                as_json: dict[str, Any] = json.loads(event.model_dump_json())
+                return as_json
         return None
 
     def entry_keys(self, coin: str, *, epoch: int, since_ms: int) -> list[str]:
@@ -241,23 +242,56 @@ class MemoryEvents(EventLog):
         }
 
 
+class MemoryState(StateStore):
+    """Bars, strategies' states and attribution of a MemoryJournal, in dictionaries. Notes and guardians are in the database in memory."""
+
+    def __init__(self, database: JournalDatabase, pending: PendingWrites) -> None:
+        super().__init__(database, pending)
+        self.bars: dict[tuple[str, str], int] = {}  # (market, interval) -> close instant of the newest finished bar
+        self.states: dict[str, str] = {}
+        self._rows: dict[str, TotalsRow] = {}
+        self._shares: dict[str, tuple[Share, ...]] = {}
+
+    def bar_done(self, market: str, interval: str, at_ms: int) -> None:
+        self.bars[market, interval] = at_ms
+
+    def done_until(self, market: str, interval: str) -> int | None:
+        return self.bars.get((market, interval))
+
+    def of_strategy(self, strategy: str) -> dict[str, Any]:
+        state: dict[str, Any] = json.loads(self.states.get(strategy, "{}"))
+        return state
+
+    def put_attribution(self, changes: AttributionChanges) -> None:
+        if changes.wiped:
+            self._rows, self._shares = {}, {}
+        for row in changes.rows:
+            self._rows[row.strategy] = row
+        for market in changes.markets:
+            self._shares[market] = tuple(share for share in changes.shares if share.market == market)
+
+    def attribution_rows(self, epoch: int) -> list[tuple[Any, ...]]:
+        return [tuple(self._rows[name]) for name in sorted(self._rows)]
+
+    def share_rows(self, epoch: int) -> list[tuple[Any, ...]]:
+        return [tuple(share) for shares in self._shares.values() for share in shares]
+
+
 class MemoryJournal(Journal):
     """A Journal whose order path writes no SQL."""
 
     intents: MemoryIntents
     events: MemoryEvents
+    state: MemoryState
 
     def __init__(self, *, address: str) -> None:
-        made = open_journal(None, address=address)
-        super().__init__(made.db, address=address)
+        empty = open_journal(None, address=address)
+        super().__init__(empty.db, address=address)
         self.keeps_traces = self.keeps_bodies = False
         self.failures = OrderFailures()
         self.intents = MemoryIntents(self.database, self.failures)
         self.events = MemoryEvents(self.database, self.intents)
-        self._finished: dict[tuple[str, str], int] = {}
-        self._memory: dict[str, str] = {}
-        self._rows: dict[str, Any] = {}
-        self._shares: dict[str, tuple[Any, ...]] = {}
+        self.state = MemoryState(self.database, self._pending)
 
     def decided(
         self,
@@ -267,9 +301,9 @@ class MemoryJournal(Journal):
         bars: Sequence[tuple[str, str, int]] = (),
     ) -> list[Intent]:
         if states:
-            self._memory.update(states)
+            self.state.states.update(states)
         for market, interval, at_ms in bars:
-            self._finished[market, interval] = at_ms
+            self.state.bars[market, interval] = at_ms
         return [intent for intent in intents if self.intents.insert(intent)]
 
     def take(
@@ -278,92 +312,63 @@ class MemoryJournal(Journal):
     ) -> list[Intent]:  # fmt: skip
         self.events.write(events, last_id, epoch=epoch)
         if states:
-            self._memory.update(states)
-        if notices and (said := list(notices)):
-            self.notify(said, now_ms=now_ms)
+            self.state.states.update(states)
+        if notices and (written := list(notices)):
+            self.notify(written, now_ms=now_ms)
         if attribution is not None:
-            self._write_books(attribution)
+            self.state.put_attribution(attribution)
         return [intent for intent in intents if self.intents.insert(intent)] if intents else []
 
     def restart_cursor(self, last_id: str, *, epoch: int, now_ms: int) -> list[Intent]:
-        void = self.intents.void([one for one in self.intents.live() if one.epoch != epoch], now_ms=now_ms)
+        void = self.intents.void([intent for intent in self.intents.live() if intent.epoch != epoch], now_ms=now_ms)
         self.events.put_cursor(Cursor(last_id, None, epoch))
         return void
 
-    def bar_done(self, market: str, interval: str, at_ms: int) -> None:
-        self._finished[market, interval] = at_ms
-
-    def done_until(self, market: str, interval: str) -> int | None:
-        return self._finished.get((market, interval))
-
     def newest_ms(self) -> int:
         return max(
-            (*self._finished.values(), *(intent.opened_ms for intent in self.intents.newest_entries.values())),
+            (*self.state.bars.values(), *(intent.opened_ms for intent in self.intents.newest_entries.values())),
             default=0,
         )
 
-    def state_of(self, strategy: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._memory.get(strategy, "{}"))
-        return found
-
     def flush(self) -> None:
-        """Nothing waits for a file."""
+        """Do nothing: no row waits for a file."""
 
     def refused(self, refusal: Refusal, *, strategy: str, market: str, trigger: str, ordinal: int, at_ms: int) -> None:
         self.failures.refused(refusal.code, OrderFailure(at_ms, strategy, market, refusal.message))
 
     def trace(self, intent_id: str, kind: TraceKind, payload: str, *, at_ms: int) -> None:
-        """Nobody reads them afterwards."""
+        """Do nothing: nobody reads traces after a backtest."""
 
-    # -- books
-
-    def write_books(
+    def write_attribution(
         self, attribution: AttributionChanges | None, notices: Iterable[Notice] = (), *, now_ms: int = 0
     ) -> None:
-        self._write_books(attribution)
-        said = list(notices)
-        if said:
-            self.notify(said, now_ms=now_ms)
-
-    def _write_books(self, attribution: AttributionChanges | None) -> None:
-        if attribution is None:
-            return
-        if attribution.wiped:
-            self._rows, self._shares = {}, {}
-        for row in attribution.rows:
-            self._rows[row.strategy] = row
-        for market in attribution.markets:
-            self._shares[market] = tuple(share for share in attribution.shares if share.market == market)
-
-    def book_rows(self, epoch: int) -> list[tuple[Any, ...]]:
-        return [tuple(self._rows[name]) for name in sorted(self._rows)]
-
-    def share_rows(self, epoch: int) -> list[tuple[Any, ...]]:
-        return [tuple(share) for shares in self._shares.values() for share in shares]
-
-    # -- the rest is the Journal's
+        if attribution is not None:
+            self.state.put_attribution(attribution)
+        written = list(notices)
+        if written:
+            self.notify(written, now_ms=now_ms)
 
     @property
     def is_full(self) -> bool:
-        """Whether there is much to trim, however few events there were."""
+        """True if so many intents are held that a trim is due, even if few events came."""
         return len(self.intents.by_id) > INTENTS_MAX
 
     def trim(self, held: Callable[[], Held] = Held, *, now_ms: int = 0) -> int:
-        """Forget events that are written away, and intents that came to their end: all but the newest, and those that say whose it is what is held."""
+        """Forget old events and final intents. Kept are the newest, and those that name the owner of an open position or order."""
         account = held()
         events, intents = list(self.events.taken.items()), list(self.intents.by_id.items())
-        kept = [one for one in events[:-EVENTS_KEPT] if one[1].idempotency_key in account.keys]
+        kept = [(id_, event) for id_, event in events[:-EVENTS_KEPT] if event.idempotency_key in account.keys]
         self.events.taken = dict(kept + events[-EVENTS_KEPT:])
         keys = account.keys.union(
             [event.idempotency_key for event in self.events.taken.values() if event.idempotency_key]
         )
-        stay = [
+        old = [
             (key, intent)
-            for key, intent in intents[:-INTENTS_SHOWN]
+            for key, intent in intents[:-INTENTS_KEPT]
             if key in keys
             or intent.state not in FINAL
             or (intent.strategy == RUNTIME and intent.market in account.positions)
         ]
-        self.intents.by_id = dict(stay + intents[-INTENTS_SHOWN:])
+        self.intents.by_id = dict(old + intents[-INTENTS_KEPT:])
         self.intents.repairs = [key for key in self.intents.repairs if key in self.intents.by_id]
         return len(intents) - len(self.intents.by_id)

@@ -86,8 +86,8 @@ class Attribution:
         """As the last run left them."""
         cursor = journal.events.cursor
         epoch = 0 if cursor is None else cursor.epoch
-        rows = [_row_of(*row) for row in journal.book_rows(epoch)]
-        shares = [_share_of(*row) for row in journal.share_rows(epoch)]
+        rows = [_row_of(*row) for row in journal.state.attribution_rows(epoch)]
+        shares = [_share_of(*row) for row in journal.state.share_rows(epoch)]
         return cls(epoch=epoch, rows=rows, shares=shares, owner_of=owner_of, mark_at=mark_at, step_of=step_of)
 
     # -- asking

@@ -91,20 +91,20 @@ class PositionOwners:
         Call it only when every event of the positions was read; a fill that comes later would be booked as nobody's.
         """
         self._books.align(self._mirror.positions, self._mirror.epoch, self._now_ms())
-        self.write_books()
+        self.write_attribution()
         for market in self._mirror.positions:
             self.pass_on(market)
 
-    def write_books(self, *notices: Notice) -> None:
+    def write_attribution(self, *notices: Notice) -> None:
         """Write what has changed in the books, with these notices."""
         changes = self._books.changes()
         if changes is not None or notices:
-            self._journal.write_books(changes, notices, now_ms=self._now_ms())
+            self._journal.write_attribution(changes, notices, now_ms=self._now_ms())
 
     def mend_day(self) -> None:
         """Correct the value at 00:00 UTC, once the price of that instant is known."""
         self._books.mend_day()
-        self.write_books()
+        self.write_attribution()
 
     def pass_on(self, market: str | None) -> None:
         """Give a shared position whose owner has closed its share to the next strategy that holds a share."""

@@ -42,7 +42,7 @@ class Health:
         self.bare: dict[str, int] = {}  # market without a stop -> since when, in monotonic ms
         self._incidents = 0
         for reason in KEPT:
-            if text := journal.note(reason):
+            if text := journal.state.note(reason):
                 self.degraded[reason] = json.loads(text)
                 log.warning("daemon.still_degraded", code=reason, message=self.degraded[reason], way_out="bot resume")
 
@@ -63,7 +63,7 @@ class Health:
 
     def _keep_note(self, reason: str, message: str | None) -> None:
         if reason in KEPT:
-            self.journal.write_note(reason, "" if message is None else json.dumps(message))
+            self.journal.state.write_note(reason, "" if message is None else json.dumps(message))
 
     def keep(self, prefix: str, reasons: dict[str, str]) -> None:
         """Make the reasons under a prefix exactly these."""

@@ -23,7 +23,8 @@ from pydantic import SecretStr
 from bot.client.retry import Backoff
 from bot.errors import ConfigError, JournalError
 from bot.runtime.alerts.messages import LEVELS, Level, Message, digest, dropped, render
-from bot.runtime.journal.journal import Journal, Owed, is_number
+from bot.runtime.journal.journal import Journal, Owed
+from bot.runtime.journal.state_store import is_number
 
 log = structlog.get_logger()
 
@@ -89,11 +90,11 @@ class Delivery:
         self._searched_seq = self._urgent_seq = 0  # searched for errors up to here; the newest error found
         newest = journal.newest_notice()
         again = str(max(0, newest - AGAIN))
-        journal.set_aside_if_damaged(self.note, lambda text: is_number(text, newest), instead=again)
-        known = journal.note(self.note)
+        journal.state.set_aside_if_damaged(self.note, lambda text: is_number(text, newest), instead=again)
+        known = journal.state.note(self.note)
         # A new target gets notices from now on, also those that this run cannot send.
         if known is None:
-            journal.write_note(self.note, known := str(newest))
+            journal.state.write_note(self.note, known := str(newest))
         self.cursor = self._kept = int(known)  # in memory, and as the journal has it
 
     async def step(self, now_ms: int) -> int:
@@ -261,7 +262,7 @@ class Delivery:
     def _move(self, seq: int) -> None:
         self.cursor = seq
         if seq != self._kept:
-            self.journal.write_note(self.note, str(seq))
+            self.journal.state.write_note(self.note, str(seq))
             self._kept = seq
 
     def _fill(self, now_ms: int) -> None:

@@ -39,7 +39,7 @@ async def warm_up(kernel: Kernel, one: StrategySpec) -> Warm:
     Of a series that runs already only the bars that were decided are past: the next one is decided by all.
     """
     feed = BarFeed(wanted_series([one]))
-    found = await feed.warm_up(kernel.port, kernel.journal.done_until, kernel.now_ms())
+    found = await feed.warm_up(kernel.port, kernel.journal.state.done_until, kernel.now_ms())
     past: list[Closed] = []
     due: list[Closed] = []
     for closed in sorted([*found.past, *found.due]):

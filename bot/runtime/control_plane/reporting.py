@@ -110,7 +110,7 @@ def _failed(message: str, code: Exit, *, now_ms: int) -> Notice:
 
 def last_sign(journal: Journal, folder: Path) -> str | None:
     """When the last run was heard of last, if it has not come to its end: killed, or gone with its machine. Asked before this run's first stamp."""
-    boot = journal.note(UNENDED)
+    boot = journal.state.note(UNENDED)
     if boot is None:
         return None
     with contextlib.suppress(OSError):
@@ -137,13 +137,13 @@ def begin(journal: Journal, last_sign: str | None, *, now_ms: int) -> None:
             log.warning("daemon.killed", last_sign=last_sign, message=message)
             ref = f"killed:{SystemClock().now_ms() // FAILED_AGAIN_MS}"
             journal.notify([notice("daemon.killed", ref, at_ms=now_ms, message=message)], now_ms=now_ms)
-        journal.write_note(UNENDED, boot_id())
+        journal.state.write_note(UNENDED, boot_id())
 
 
 def ended(journal: Journal) -> None:
     """The run's end has been told."""
     with contextlib.suppress(JournalError):
-        journal.forget_note(UNENDED)
+        journal.state.forget_note(UNENDED)
 
 
 async def _tell_by(journal: Journal, settings: Settings, told: Notice, *, now_ms: int) -> None:

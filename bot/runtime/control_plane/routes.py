@@ -458,7 +458,7 @@ def intents_of(kernel: Kernel) -> Data:
 def _forgotten(run: RoutedDaemon) -> str | None:
     """Why a restart would not know of a pause or its end, as a sentence; None when it will."""
     journal = run.journal
-    if journal.keeps_safety():
+    if journal.state.keeps_halt_flags():
         return None
     return f"in memory only, and a restart forgets it: {journal.fault}, and its copy beside it cannot be written either"
 

@@ -32,7 +32,7 @@ BYTES_MAX: Final = 1_000_000  # far above any real copy
 Notes = Mapping[str, str]
 
 
-def is_safety(name: str) -> bool:
+def is_halt_flag(name: str) -> bool:
     """True if a note of the journal is copied beside it."""
     return name in (PAUSES, HALTED, FOREIGN) or name.startswith(QUARANTINE)
 
@@ -65,7 +65,7 @@ def _is_quarantine(found: Any) -> bool:
     return isinstance(found, list) and [type(one) for one in found] == [str, str, int]
 
 
-class SafetyFile:
+class HaltFlagsFile:
     """The copy of one account's notes. A file that cannot be read, or belongs to another account, counts as missing."""
 
     def __init__(self, journal: Path, *, address: str) -> None:

@@ -14,7 +14,7 @@ from bot.errors import ConfigError, JournalBlocked, JournalDamaged, JournalError
 from bot.runtime.journal import database, halt_flags
 from bot.runtime.journal.database import NOTHING_SENT, WAY_OUT
 from bot.runtime.journal.failover import copied_file, is_damage, may_pass, room, set_aside
-from bot.runtime.journal.halt_flags import SafetyFile
+from bot.runtime.journal.halt_flags import HaltFlagsFile
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.schema import migrations
 
@@ -96,8 +96,8 @@ def _in_memory(path: Path, address: str, why: JournalBlocked) -> Journal:
 def _keep_stopped(journal: Journal, *, is_new: bool) -> str:
     """Take over the safety notes that are kept beside the file. Returns a sentence for people on what became of them in a new journal."""
     assert journal.path is not None
-    beside = SafetyFile(journal.path, address=journal.address)
-    kept, known = beside.read(), journal.safety_notes()
+    beside = HaltFlagsFile(journal.path, address=journal.address)
+    kept, known = beside.read(), journal.state.halt_flags()
     if kept is None and is_new:
         kept = {halt_flags.PAUSES: json.dumps([halt_flags.ALL])}
         stays = "What was paused is not known, so every strategy is: bot resume lets them go on."
@@ -106,10 +106,10 @@ def _keep_stopped(journal: Journal, *, is_new: bool) -> str:
     for name, value in halt_flags.merged(known, kept or {}).items():
         if known.get(name) != value:
             log.warning("safety.kept", note=name, value=value)
-            journal.write_note(name, value)
-    journal.beside = beside
-    if beside.read() != {name: value for name, value in journal.safety_notes().items() if value}:
-        beside.write(journal.safety_notes())
+            journal.state.write_note(name, value)
+    journal.state.halt_flags_file = beside
+    if beside.read() != {name: value for name, value in journal.state.halt_flags().items() if value}:
+        beside.write(journal.state.halt_flags())
     return stays
 
 
@@ -202,9 +202,9 @@ def _migrations_known() -> set[str]:
 
 
 def _check_owner(journal: Journal, shown: str) -> None:
-    owner = journal.note("address")
+    owner = journal.state.note("address")
     if owner is None:
-        journal.write_note("address", journal.address)
+        journal.state.write_note("address", journal.address)
     elif owner != journal.address:
         raise JournalError(
             f"{shown} belongs to account {owner}, and this is account {journal.address}. Give each account its own state_dir."

@@ -12,7 +12,8 @@ import structlog
 
 from bot.clock import HOUR_MS, SystemClock, boot_ns, monotonic_ns
 from bot.errors import Refusal
-from bot.runtime.journal.journal import Journal, is_number
+from bot.runtime.journal.journal import Journal
+from bot.runtime.journal.state_store import is_number
 
 log = structlog.get_logger()
 
@@ -128,11 +129,11 @@ def expire_held(journal: Journal, *, wall_ms: int, boot_id: str) -> int:
     Their age is unknown then. An entry that may have been sent stays in doubt: the service's fence decides on it. A boot without
     an id counts as a reboot.
     """
-    before = journal.note(BOOT_ID)
+    before = journal.state.note(BOOT_ID)
     is_damaged = _is_high_damaged(journal)
-    high_ms = max(journal.newest_ms(), int(journal.note(WALL_HIGH) or 0))
+    high_ms = max(journal.newest_ms(), int(journal.state.note(WALL_HIGH) or 0))
     if before != boot_id:
-        journal.write_note(BOOT_ID, boot_id)
+        journal.state.write_note(BOOT_ID, boot_id)
     note_wall(journal, wall_ms)
     is_same_boot = before is None or before == boot_id != ""
     if is_same_boot or (wall_ms >= high_ms - JUMP_MS and not is_damaged):
@@ -142,7 +143,9 @@ def expire_held(journal: Journal, *, wall_ms: int, boot_id: str) -> int:
     else:
         message = "the wall clock is behind what was stored before this boot"
     log.error("clock.behind", seconds=max(0, round((high_ms - wall_ms) / 1000)), message=message)
-    journal.write_note(WALL_HIGH, str(wall_ms))  # A clock that was once far ahead has this effect at one start only.
+    journal.state.write_note(
+        WALL_HIGH, str(wall_ms)
+    )  # A clock that was once far ahead has this effect at one start only.
     held = [one for one in journal.intents.live() if one.action == "open" and journal.intents.is_unsent(one)]
     for one in held:
         journal.intents.end(
@@ -158,9 +161,9 @@ def expire_held(journal: Journal, *, wall_ms: int, boot_id: str) -> int:
 def note_wall(journal: Journal, wall_ms: int) -> None:
     """Store the highest wall clock, at most once an hour."""
     _is_high_damaged(journal)
-    if wall_ms > int(journal.note(WALL_HIGH) or 0) + HOUR_MS:
-        journal.write_note(WALL_HIGH, str(wall_ms))
+    if wall_ms > int(journal.state.note(WALL_HIGH) or 0) + HOUR_MS:
+        journal.state.write_note(WALL_HIGH, str(wall_ms))
 
 
 def _is_high_damaged(journal: Journal) -> bool:
-    return journal.set_aside_if_damaged(WALL_HIGH, lambda text: is_number(text, WALL_MAX_MS))
+    return journal.state.set_aside_if_damaged(WALL_HIGH, lambda text: is_number(text, WALL_MAX_MS))

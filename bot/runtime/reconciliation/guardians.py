@@ -25,7 +25,8 @@ import structlog
 
 from bot.errors import ApiError, Refused
 from bot.runtime.account.account_state import Mirror
-from bot.runtime.journal.journal import Arm, Journal
+from bot.runtime.journal.journal import Journal
+from bot.runtime.journal.state_store import Arm
 from bot.runtime.model.intents import intent_key
 from bot.runtime.model.positions import MirrorPosition
 from bot.runtime.ports import VenuePort
@@ -85,15 +86,15 @@ class Guardians:
 
     def is_ours(self, guardian_id: str) -> bool:
         """Whether this journal knows that guardian: this run armed it, or one before."""
-        return guardian_id in self.made or any(arm.guardian_id == guardian_id for arm in self.journal.arms())
+        return guardian_id in self.made or any(arm.guardian_id == guardian_id for arm in self.journal.state.arms())
 
     def awaits_dead_man(self) -> bool:
         """Whether a request for a dead-man has no answer yet: what stands may be its work."""
-        return any(arm.guardian_id is None and SWITCH in arm.body for arm in self.journal.arms())
+        return any(arm.guardian_id is None and SWITCH in arm.body for arm in self.journal.state.arms())
 
     def take_over(self, guardian_id: str) -> None:
         """An earlier life of ours armed it: the next pass disarms it."""
-        self.journal.write_arm(Arm(f"{OLD}{guardian_id}", 1, guardian_id, "{}"))
+        self.journal.state.write_arm(Arm(f"{OLD}{guardian_id}", 1, guardian_id, "{}"))
         self.owes = True
 
     def fallen(self) -> list[WantedGuardian]:
@@ -145,7 +146,7 @@ class Guardians:
         again, and what came, or may have come, to stand is taken back: at once, or by the next passes (`owes`).
         """
         before, ids = self.wanted, dict(self.ids)
-        rows = {one.name: self.journal.arm_of(one.name) for one in wanted}
+        rows = {one.name: self.journal.state.arm_of(one.name) for one in wanted}
         try:
             listed = await self.listed()
             for one in wanted:
@@ -167,19 +168,19 @@ class Guardians:
     def outlive(self, epoch: int) -> None:
         """The account of that epoch was reset. Its guardians are gone; a request that is on its way may yet come: it is taken back."""
         with self.journal.together():
-            for arm in self.journal.arms():
+            for arm in self.journal.state.arms():
                 if arm.name.startswith((OLD, LOST)):
                     continue
                 is_unanswered = arm.body and arm.guardian_id is None
                 if is_unanswered:
                     self._set_aside(arm, epoch=epoch)
                     self.owes = True
-                self.journal.write_arm(arm._replace(serial=0, body="" if is_unanswered else arm.body))
+                self.journal.state.write_arm(arm._replace(serial=0, body="" if is_unanswered else arm.body))
 
     async def retire(self, listed: Sequence[Guardian] | None = None) -> None:
         """Disarm what an earlier config asked for and this one does not, now that its own stand. One that blocks is left: only a person lifts it."""
         names = {one.name for one in self.wanted}
-        arms = self.journal.arms()
+        arms = self.journal.state.arms()
         for arm in arms:  # Asked for without an answer, and then asked for no more.
             if (
                 arm.body
@@ -188,8 +189,8 @@ class Guardians:
                 and not arm.name.startswith((COVER, LOST))
             ):
                 self._set_aside(arm, epoch=self.mirror.epoch)
-                self.journal.write_arm(arm._replace(body=""))
-        arms = self.journal.arms()
+                self.journal.state.write_arm(arm._replace(body=""))
+        arms = self.journal.state.arms()
         lost = [arm for arm in arms if arm.name.startswith(LOST) and arm.body]
         old = [arm for arm in arms if arm.guardian_id and arm.name not in names and not arm.name.startswith(COVER)]
         self.owes = bool(lost)
@@ -218,7 +219,7 @@ class Guardians:
                     )
                     continue
                 log.info("guardian.retired", name=arm.name, guardian=guardian.id, type=guardian.type)
-            self.journal.write_arm(arm._replace(guardian_id=None, body=""))
+            self.journal.state.write_arm(arm._replace(guardian_id=None, body=""))
         self.owes = False
 
     async def arm(self, one: WantedGuardian, listed: Sequence[Guardian], *, epoch: int) -> Sequence[Guardian]:
@@ -229,7 +230,7 @@ class Guardians:
 
     async def _arm(self, one: WantedGuardian, listed: Sequence[Guardian], *, epoch: int) -> Sequence[Guardian]:
         body = one.request.body().decode()
-        row = self.journal.arm_of(one.name)
+        row = self.journal.state.arm_of(one.name)
         arm = row or Arm(one.name, self.new_serial(0), None, body)
         # Of several that stand only the key tells which one a request without an answer has made; the other is to be taken back.
         is_unanswered = row is not None and row.guardian_id is None and row.body == body
@@ -242,13 +243,13 @@ class Guardians:
             standing = None if is_unclear else _standing(one.request, listed, known)
             if standing is not None:
                 with self.journal.together():
-                    self.journal.write_arm(arm._replace(guardian_id=standing.id, body=body))
+                    self.journal.state.write_arm(arm._replace(guardian_id=standing.id, body=body))
                     self._outdo(one, standing, listed)
                 self.ids[one.name] = standing.id
                 return listed
             if is_spent or arm.guardian_id is not None or arm.body != body:
                 arm = Arm(one.name, self.new_serial(arm.serial), None, body)
-            self.journal.write_arm(arm)
+            self.journal.state.write_arm(arm)
             is_spent, is_unclear = True, False
             try:
                 armed = await self.port.arm(one.request, key=self._key(one, arm.serial, epoch))
@@ -264,7 +265,7 @@ class Guardians:
         if standing is None:
             raise Refused("trade_failed", f"guardian {one.name} was taken {ARM_TRIES} times and never stood")
         with self.journal.together():
-            self.journal.write_arm(arm._replace(guardian_id=standing.id))
+            self.journal.state.write_arm(arm._replace(guardian_id=standing.id))
             self._outdo(one, standing, listed)
         self.ids[one.name] = standing.id
         return listed
@@ -281,20 +282,20 @@ class Guardians:
     def _set_aside(self, arm: Arm, *, epoch: int) -> None:
         """Let `retire` know of what stands, or may stand, for this row, before the row says something else."""
         if arm.guardian_id is not None:
-            self.journal.write_arm(Arm(f"{OLD}{arm.guardian_id}", 1, arm.guardian_id, arm.body))
+            self.journal.state.write_arm(Arm(f"{OLD}{arm.guardian_id}", 1, arm.guardian_id, arm.body))
         elif arm.body:
-            self.journal.write_arm(Arm(f"{LOST}{epoch}:{arm.serial}:{arm.name}", arm.serial, None, arm.body))
+            self.journal.state.write_arm(Arm(f"{LOST}{epoch}:{arm.serial}:{arm.name}", arm.serial, None, arm.body))
 
     def _go_back(self, name: str, before: Arm | None, *, epoch: int) -> None:
         """The row of a name as it was, but for the serials that are used up."""
-        row = self.journal.arm_of(name)
+        row = self.journal.state.arm_of(name)
         if row is None or row == before or row.body in [one.request.body().decode() for one in self.wanted]:
             return
         self._set_aside(row, epoch=epoch)
         if before is not None and before.guardian_id is not None:
-            self.journal.write_arm(before._replace(serial=row.serial))
+            self.journal.state.write_arm(before._replace(serial=row.serial))
         else:
-            self.journal.write_arm(Arm(name, row.serial, None, ""))
+            self.journal.state.write_arm(Arm(name, row.serial, None, ""))
 
     async def _take_back(self, arm: Arm) -> None:
         """Disarm what a request without an answer has made."""
@@ -312,7 +313,7 @@ class Guardians:
             log.warning("guardian.not_taken_back", name=name, code=error.code, message=error.message)
             if error.code == "forbidden" and not asked:
                 return  # Of the key, which may arm nothing now, and not of the guardian: the next comparison asks again.
-        self.journal.write_arm(arm._replace(body=""))
+        self.journal.state.write_arm(arm._replace(body=""))
 
     def _key(self, one: WantedGuardian, serial: int, epoch: int) -> str:
         return intent_key(

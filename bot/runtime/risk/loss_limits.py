@@ -41,7 +41,7 @@ class LossLimits:
         self.halted = halted
         self._journal = journal
         self._is_behind = is_behind
-        self._noted: dict[str, list[int]] = json.loads(journal.note(HALTED) or "{}")  # strategy -> [epoch, day]
+        self._noted: dict[str, list[int]] = json.loads(journal.state.note(HALTED) or "{}")  # strategy -> [epoch, day]
 
     def watch(self, now_ms: int, market: str | None = None) -> None:
         """Halt whoever has reached its limit; with a market, whoever holds something there, because its price has moved."""
@@ -148,5 +148,5 @@ class LossLimits:
         ref = f"daily_loss:{name}:{self.attribution.day_ms}"
         # Noted and not told, it would never be told: the note says that it was halted before.
         with self._journal.together():
-            self._journal.write_note(HALTED, json.dumps(self._noted))
+            self._journal.state.write_note(HALTED, json.dumps(self._noted))
             self.halted(notice("strategy.daily_loss", ref, at_ms=now_ms, strategy=name, message=message))

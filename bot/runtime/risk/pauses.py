@@ -36,7 +36,7 @@ class Pauses:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self.names = frozenset(json.loads(journal.note(PAUSES) or "[]"))
+        self.names = frozenset(json.loads(journal.state.note(PAUSES) or "[]"))
 
     @property
     def all_paused(self) -> bool:
@@ -60,21 +60,21 @@ class Pauses:
     def _set(self, names: frozenset[str]) -> bool:
         if names == self.names:
             return False
-        self._journal.write_note(PAUSES, json.dumps(sorted(names)))
+        self._journal.state.write_note(PAUSES, json.dumps(sorted(names)))
         self.names = names
         return True
 
 
 def quarantine_of(journal: Journal, strategy: str) -> Quarantine | None:
     """What is kept of a strategy that failed."""
-    text = journal.note(_note(strategy))
+    text = journal.state.note(_note(strategy))
     return Quarantine(*json.loads(text)) if text else None
 
 
 def keep_quarantine(journal: Journal, strategy: str, quarantine: Quarantine | None) -> None:
     """None: it may be asked again."""
-    if quarantine is not None or journal.note(_note(strategy)):
-        journal.write_note(_note(strategy), "" if quarantine is None else json.dumps(quarantine))
+    if quarantine is not None or journal.state.note(_note(strategy)):
+        journal.state.write_note(_note(strategy), "" if quarantine is None else json.dumps(quarantine))
 
 
 def quarantine(

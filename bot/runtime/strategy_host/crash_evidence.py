@@ -40,13 +40,13 @@ def quarantine_asked(folder: Path, journal: Journal, specs: Iterable[StrategySpe
             now[one.strategy] = one.version, ends
             continue
         quarantine(journal, one.strategy, one.version, f"{one.strategy}: {why}", at_ms=now_ms)
-    journal.write_note(ASKED, json.dumps([fence, now]))
+    journal.state.write_note(ASKED, json.dumps([fence, now]))
 
 
 def _asked_before(journal: Journal) -> tuple[int, dict[str, tuple[str, int]]]:
     """Last counted run, and consecutive crashes per strategy with its version. A damaged note counts as none."""
     try:
-        fence, found = json.loads(journal.note(ASKED) or "[0, {}]")
+        fence, found = json.loads(journal.state.note(ASKED) or "[0, {}]")
         return int(fence), {str(name): (str(version), int(ends)) for name, (version, ends) in found.items()}
     except (ValueError, TypeError, AttributeError):
         return 0, {}

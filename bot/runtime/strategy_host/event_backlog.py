@@ -41,7 +41,7 @@ class EventBacklog:
         for number in sorted(one._changed):
             name = one._note(number)
             try:
-                of_epoch, said, retold = json.loads(journal.note(name) or "")
+                of_epoch, said, retold = json.loads(journal.state.note(name) or "")
                 heard = [_heard_of(*each) for each in said] if of_epoch == epoch else []
             except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
                 one.damaged[name] = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -85,15 +85,15 @@ class EventBacklog:
         for number in sorted(self._changed):
             name, heard = self._note(number), self._notes.get(number)
             if heard is None:
-                self._journal.forget_note(name)
+                self._journal.state.forget_note(name)
                 continue
             # The next run cannot see from the ids that a restored service gave them twice.
             retold = [one.event.id for one in heard if one.event.id in self._journal.events.reused_ids]
-            self._journal.write_note(name, json.dumps([epoch, [_text_of(one) for one in heard], retold]))
+            self._journal.state.write_note(name, json.dumps([epoch, [_text_of(one) for one in heard], retold]))
         self._changed.clear()
 
     def _kept(self) -> list[str]:
-        return self._journal.notes_under(self._prefix)
+        return self._journal.state.notes_under(self._prefix)
 
     def _is_numbered(self, name: str) -> bool:
         number = name.removeprefix(self._prefix)

@@ -54,23 +54,23 @@ def note_run(
     mark = {**mark, "atMs": at_ms, "epoch": epoch, "file": None if config is None else str(config.absolute())}
     if balance_usd is not None:
         mark["balanceUsd"] = format_decimal(balance_usd)
-    text = journal.note(NOTE)
+    text = journal.state.note(NOTE)
     before = marks_in(text)
     if text and not before:
         log.error(
             "runs.damaged",
-            kept_as=journal.set_aside(NOTE),
+            kept_as=journal.state.set_aside(NOTE),
             message="which config earlier runs had cannot be read; a replay asks for it",
         )
     kept = [*before, mark]
     if len(kept) > MARKS_KEPT:
         kept = [kept[0], *kept[1 - MARKS_KEPT :]]
-    journal.write_note(NOTE, json.dumps(kept, separators=(",", ":")))
+    journal.state.write_note(NOTE, json.dumps(kept, separators=(",", ":")))
 
 
 def note_source(journal: Journal, one: StrategySettings, sha256: str | None, *, at_ms: int, epoch: int) -> None:
     """Keep a mark with one strategy's present source, and all else as before."""
-    marks = marks_in(journal.note(NOTE))
+    marks = marks_in(journal.state.note(NOTE))
     if marks:
         last = {name: value for name, value in marks[-1].items() if name != "balanceUsd"}
         mark = {**last, "strategies": {**last["strategies"], one.name: _strategy(one, sha256)}}

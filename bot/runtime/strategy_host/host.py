@@ -100,7 +100,7 @@ class StrategyHost:
         """Make the instance of a strategy with its durable state; quarantined if this version was."""
         name = one.strategy.name
         instance = StrategyInstance(
-            one.strategy, interval=one.interval, mirror=self.mirror, feed=feed or self.feed, state=self.journal.state_of(name),
+            one.strategy, interval=one.interval, mirror=self.mirror, feed=feed or self.feed, state=self.journal.state.of_strategy(name),
             version=one.version, attribution=self.attribution if one.limits.nets else None,
         )  # fmt: skip
         kept = quarantine_of(self.journal, name)
@@ -376,4 +376,4 @@ class StrategyHost:
 
     def _done(self, series: Series, last_ms: int | None) -> None:
         if last_ms is not None:
-            self.journal.bar_done(series.market, series.interval, last_ms)
+            self.journal.state.bar_done(series.market, series.interval, last_ms)

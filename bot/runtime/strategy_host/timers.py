@@ -79,10 +79,10 @@ class Timers:
             for name, spec in instance.timers.items():
                 backs = backs_of(journal, instance.name, name)
                 done = (progress_name(instance.name, backs), name)
-                last_ms = journal.done_until(*done)
+                last_ms = journal.state.done_until(*done)
                 if last_ms is None:
                     last_ms = now_ms
-                    journal.bar_done(*done, now_ms)
+                    journal.state.bar_done(*done, now_ms)
                 self._timers.append(_Clocked(instance.name, name, spec, last_ms, next_after(spec, last_ms), backs))
         self._look()
 
@@ -92,8 +92,8 @@ class Timers:
         for one in ahead:
             log.warning("timer.went_back", strategy=one.strategy, timer=one.name, from_ms=one.last_ms, to_ms=now_ms)
             one.last_ms, one.next_ms, one.backs = now_ms, next_after(one.spec, now_ms), one.backs + 1
-            journal.bar_done(progress_name(one.strategy, one.backs), one.name, now_ms)
-            journal.bar_done(_backs_name(one.strategy), one.name, one.backs)
+            journal.state.bar_done(progress_name(one.strategy, one.backs), one.name, now_ms)
+            journal.state.bar_done(_backs_name(one.strategy), one.name, one.backs)
         if ahead:
             self._look()
 
@@ -130,7 +130,7 @@ def _backs_name(strategy: str) -> str:
 
 
 def backs_of(journal: Journal, strategy: str, name: str) -> int:
-    return journal.done_until(_backs_name(strategy), name) or 0
+    return journal.state.done_until(_backs_name(strategy), name) or 0
 
 
 def trigger_of(name: str, at_ms: int, backs: int) -> str:

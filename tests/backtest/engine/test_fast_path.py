@@ -251,8 +251,8 @@ def played(test: Backtest) -> tuple[str, list[Any]]:
     lines = io.StringIO()
     result = test.run(events=lines)
     placed = test.settings.strategies
-    states = [test.journal.state_of(one.name) for one in placed]
-    done = [test.journal.done_until(market, one.interval) for one in placed for market in one.markets]
+    states = [test.journal.state.of_strategy(one.name) for one in placed]
+    done = [test.journal.state.done_until(market, one.interval) for one in placed for market in one.markets]
     stats = result.stats
     return lines.getvalue(), [list(result.curve.equity), stats.bars, stats.decisions, result.refusals, states, done]
 

@@ -19,7 +19,7 @@ from bot.backtest import backtest as backtests
 from bot.backtest.backtest import Backtest
 from bot.backtest.data.candles import Candles
 from bot.backtest.engine import memory_journal as journals
-from bot.backtest.engine.memory_journal import MemoryEvents, MemoryIntents, MemoryJournal
+from bot.backtest.engine.memory_journal import MemoryEvents, MemoryIntents, MemoryJournal, MemoryState
 from bot.backtest.engine.options import MarketRules, Outage, SessionOptions
 from bot.backtest.engine.simulated_exchange import ADDRESS
 from bot.backtest.results.run_writer import Result
@@ -27,6 +27,7 @@ from bot.runtime.journal.event_log import EventLog
 from bot.runtime.journal.intent_log import IntentLog, Outcome
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.opening import open_journal
+from bot.runtime.journal.state_store import StateStore
 from bot.runtime.model.intents import RUNTIME, Intent
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy import Bar, Bracket, Close, Open, View
@@ -57,8 +58,10 @@ def test_a_session_on_a_journal_file_and_one_in_memory_are_the_same(tmp_path: Pa
         try:
             assert mine.events.cursor == file.events.cursor
             assert mine.intents.live() == file.intents.live() == []
-            assert mine.done_until("BTC", "1m") == file.done_until("BTC", "1m") == START_MS + 500 * MINUTE_MS
-            assert mine.state_of("s0") == file.state_of("s0") != {}
+            assert (
+                mine.state.done_until("BTC", "1m") == file.state.done_until("BTC", "1m") == START_MS + 500 * MINUTE_MS
+            )
+            assert mine.state.of_strategy("s0") == file.state.of_strategy("s0") != {}
             entries = file.events.entry_keys(
                 "BTC", epoch=file.events.cursor.epoch if file.events.cursor else 0, since_ms=0
             )
@@ -193,7 +196,12 @@ NEVER_ASKED = {
 
 def test_nothing_is_asked_of_the_tables_that_the_sessions_journal_leaves_empty():
     questions = re.compile(rf"FROM ({'|'.join(ORDER_PATH)})\b|self\._intents\(")
-    pairs = ((Journal, MemoryJournal), (IntentLog, MemoryIntents), (EventLog, MemoryEvents))
+    pairs = (
+        (Journal, MemoryJournal),
+        (IntentLog, MemoryIntents),
+        (EventLog, MemoryEvents),
+        (StateStore, MemoryState),
+    )
     asking = {
         (in_memory, name)
         for on_disk, in_memory in pairs
@@ -266,7 +274,7 @@ def test_a_position_that_is_held_for_long_is_known_again_after_an_outage(
 ):
     """Longer than thousands of events and intents of another market, of which only the newest are kept; here they are hundreds."""
     monkeypatch.setattr(journals, "EVENTS_KEPT", 100)
-    monkeypatch.setattr(journals, "INTENTS_SHOWN", 100)
+    monkeypatch.setattr(journals, "INTENTS_KEPT", 100)
     monkeypatch.setattr(backtests, "EVENTS_HELD", 300)
     monkeypatch.setattr(backtests, "EVENTS_SHOWN", 100)
     bars = 400

@@ -440,7 +440,7 @@ def test_a_reload_and_a_start_leave_their_marks_and_the_first_one_stays(tmp_path
     mark = fingerprints.mark_of(made, fingerprints.sources_of(made))
     for at_ms in range(fingerprints.MARKS_KEPT + 5):
         fingerprints.note_run(journal, mark, at_ms=at_ms, epoch=0)
-    marks = fingerprints.marks_in(journal.note(fingerprints.NOTE))
+    marks = fingerprints.marks_in(journal.state.note(fingerprints.NOTE))
     journal.close()
     assert [mark["atMs"] for mark in marks] == [0, *range(6, fingerprints.MARKS_KEPT + 5)]
     assert marks[0]["strategies"]["one"]["source"]
@@ -494,11 +494,11 @@ def test_marks_that_cannot_be_read_are_kept_aside_and_a_start_goes_on(tmp_path: 
     damages = ('[{"atMs"', "7", "[{}]", '[{"atMs": "soon"}]', None)
     for at_ms, damage in enumerate(damages):
         if damage is not None:
-            journal.write_note(fingerprints.NOTE, damage)
+            journal.state.write_note(fingerprints.NOTE, damage)
         fingerprints.note_run(journal, mark, at_ms=at_ms, epoch=0)
         if damage is not None:
-            assert journal.note(f"damaged:{fingerprints.NOTE}") == damage
-    assert [one["atMs"] for one in fingerprints.marks_in(journal.note(fingerprints.NOTE))] == [3, 4]
+            assert journal.state.note(f"damaged:{fingerprints.NOTE}") == damage
+    assert [one["atMs"] for one in fingerprints.marks_in(journal.state.note(fingerprints.NOTE))] == [3, 4]
     journal.close()
 
 

@@ -243,7 +243,7 @@ def test_the_day_counts_from_midnight_and_from_no_earlier() -> None:
     assert room.attribution.of("alpha").day_usd == 2, "since the mark of 00:00 UTC, not since it was asked"
     room.attribution.halt("alpha")
     changes = room.attribution.changes()
-    room.journal.write_books(changes)
+    room.journal.write_attribution(changes)
     again = room.reread()
     assert (again.of("alpha").day_usd, again.is_halted("alpha")) == (Decimal(10) - 108 + 100, True)
     assert again.roll(T0 + 2 * DAY_MS)
@@ -291,7 +291,7 @@ def test_an_entry_whose_owner_is_known_late_is_booked_as_if_it_had_been_known_at
     named = Event.model_validate(event_views.event(list(late.venue.account.events)[-1]))
     assert late.attribution.of("beta").fills == 0
     late.attribution.name([named], "beta")
-    late.journal.write_books(late.attribution.changes())
+    late.journal.write_attribution(late.attribution.changes())
     for attribution in (late.attribution, late.reread()):
         for name in ("alpha", "beta", FOREIGN):
             assert attribution.of(name) == at_once.attribution.of(name), name
@@ -308,6 +308,6 @@ def test_a_reset_begins_the_books_anew() -> None:
     room = Room()
     room.trade("alpha", size="1")
     room.attribution.align({}, 1, T0)
-    room.journal.write_books(room.attribution.changes())
+    room.journal.write_attribution(room.attribution.changes())
     assert room.attribution.names() == []
-    assert room.journal.book_rows(0) == room.journal.share_rows(0) == []
+    assert room.journal.state.attribution_rows(0) == room.journal.state.share_rows(0) == []

@@ -165,7 +165,7 @@ async def test_a_target_whose_cursor_is_damaged_is_told_the_newest_again_and_wha
     journal: Journal, damage: str
 ) -> None:
     journal.notify([lost(str(n), message=f"no {n}") for n in range(notify.AGAIN + 5)], now_ms=0)
-    journal.write_note("notify:a", damage)
+    journal.state.write_note("notify:a", damage)
     inbox = Inbox()
     with capture_logs() as lines:
         lane = lane_of(journal, inbox)
@@ -173,7 +173,7 @@ async def test_a_target_whose_cursor_is_damaged_is_told_the_newest_again_and_wha
     assert [(line["event"], line["note"], line["log_level"]) for line in lines] == [
         ("journal.note_damaged", "notify:a", "warning")
     ]
-    assert journal.note("damaged:notify:a") == damage
+    assert journal.state.note("damaged:notify:a") == damage
     await lane.step(0)
     told = len(inbox.titles)
     assert told > 0
@@ -306,7 +306,7 @@ async def test_a_count_that_waits_for_its_allowance_is_told_when_there_is_some(j
 async def test_a_notice_that_is_damaged_is_told_by_its_kind_and_holds_up_no_other(
     journal: Journal, damage: str
 ) -> None:
-    journal.write_note("notify:a", "0")
+    journal.state.write_note("notify:a", "0")
     journal.notify([lost("1"), lost("2", market="ETH")], now_ms=0)
     journal.db.execute("UPDATE outbox SET payload=? WHERE seq=1", (damage,))
     inbox = Inbox()

@@ -146,7 +146,7 @@ class House:
         await self.kernel.cycle()
 
     def state(self, name: str) -> dict[str, Any]:
-        return self.kernel.journal.state_of(name)
+        return self.kernel.journal.state.of_strategy(name)
 
     def guards(self) -> list[tuple[str, Any]]:
         return sorted(
@@ -804,7 +804,7 @@ async def test_a_reload_runs_a_strategys_code_once_off_the_loops_own_thread_and_
     house.code("holds", code)
     assert (await house.controls.reload()).applied == ("one: built anew",)
     assert (house.folder / "strategies" / "holds.py.ran").read_text() == "x"
-    mark = fingerprints.marks_in(house.kernel.journal.note(fingerprints.NOTE))[-1]
+    mark = fingerprints.marks_in(house.kernel.journal.state.note(fingerprints.NOTE))[-1]
     assert mark["strategies"]["one"]["source"] == sha256(code.encode()).hexdigest()[:16]
 
 
@@ -851,7 +851,7 @@ async def test_resume_brings_a_quarantined_strategy_back_with_mended_code(house:
         await house.controls.resume("one")
     await house.controls.resume("one")
     assert (house.controls.state.word, house.kernel.strategy_host.instances[0].strategy.seen) == ("RUNNING", 2)
-    newest = fingerprints.marks_in(house.kernel.journal.note(fingerprints.NOTE))[-1]
+    newest = fingerprints.marks_in(house.kernel.journal.state.note(fingerprints.NOTE))[-1]
     assert newest["strategies"]["one"]["source"] == sha256(HOLDS.encode()).hexdigest()[:16]
     await house.minute()
     assert house.kernel.strategy_host.instances[0].strategy.seen == 3
@@ -869,7 +869,7 @@ async def test_what_a_restart_alone_takes_over_is_not_called_built_anew(
     monkeypatch.syspath_prepend(str(house.folder / "site"))
     house.write(CONFIG.replace("holds:Holds", "acme_fund.good:Holds"))
     assert (await house.controls.reload()).applied[0].startswith("one: in quarantine")
-    ran = fingerprints.marks_in(house.kernel.journal.note(fingerprints.NOTE))[-1]
+    ran = fingerprints.marks_in(house.kernel.journal.state.note(fingerprints.NOTE))[-1]
     code.write_text(HOLDS)
     for is_gone in (False, True):
         if is_gone:
@@ -880,7 +880,7 @@ async def test_what_a_restart_alone_takes_over_is_not_called_built_anew(
         assert "stop the daemon and start it again" in result.refused[0]
         with pytest.raises(ConfigError, match=r"one stays in quarantine: the code of strategy one .* has changed"):
             await house.controls.resume("one")
-    assert fingerprints.marks_in(house.kernel.journal.note(fingerprints.NOTE))[-1] == ran
+    assert fingerprints.marks_in(house.kernel.journal.state.note(fingerprints.NOTE))[-1] == ran
     house.write(CONFIG)
     assert (await house.controls.reload()).applied == ("one: built anew",)
 

@@ -18,8 +18,9 @@ import pytest
 
 from bot.errors import ConfigError, Exit, JournalBlocked, JournalError, Refusal
 from bot.runtime.journal import opening
-from bot.runtime.journal.journal import Arm, Journal, Notice
+from bot.runtime.journal.journal import Journal, Notice
 from bot.runtime.journal.opening import _in_memory, open_journal, open_or_rebuild
+from bot.runtime.journal.state_store import Arm
 from bot.runtime.model.intents import INTENT_MOVES, Intent
 from bot.wire import Event
 from tests.fakes import ADDRESS
@@ -138,7 +139,7 @@ def test_an_event_counts_once_with_all_that_it_changed(journal: Journal) -> None
     journal = reopened(journal)
     assert journal.events.cursor == ("evt_0000000002", "evt_0000000001", 0)
     assert journal.events.unseen(events) == []
-    assert journal.state_of("trend") == {"n": 1}
+    assert journal.state.of_strategy("trend") == {"n": 1}
     assert [(row.seq, row.kind) for row in journal.owed(0, 10)] == [(1, "fill")]
     assert journal.newest_notice() == 1
     with pytest.raises(JournalError):
@@ -147,21 +148,21 @@ def test_an_event_counts_once_with_all_that_it_changed(journal: Journal) -> None
 
 
 def test_a_finished_bar_is_durable_with_the_next_write_or_a_flush(journal: Journal) -> None:
-    journal.bar_done("BTC", "1m", 60_000)
-    assert journal.done_until("BTC", "1m") == 60_000
+    journal.state.bar_done("BTC", "1m", 60_000)
+    assert journal.state.done_until("BTC", "1m") == 60_000
     journal = reopened(journal)
-    assert journal.done_until("BTC", "1m") is None, "a lost one is decided again, with the same ids"
-    journal.bar_done("BTC", "1m", 60_000)
+    assert journal.state.done_until("BTC", "1m") is None, "a lost one is decided again, with the same ids"
+    journal.state.bar_done("BTC", "1m", 60_000)
     journal.open(intent())
-    journal.bar_done("BTC", "1m", 120_000)
+    journal.state.bar_done("BTC", "1m", 120_000)
     journal.flush()
-    assert reopened(journal).done_until("BTC", "1m") == 120_000
+    assert reopened(journal).state.done_until("BTC", "1m") == 120_000
 
 
 def test_a_state_that_waits_does_not_overwrite_a_newer_one(journal: Journal) -> None:
     journal.decided((), states={"trend": '{"n": 1}'})
     journal.decided([intent()], states={"trend": '{"n": 2}'})
-    assert reopened(journal).state_of("trend") == {"n": 2}
+    assert reopened(journal).state.of_strategy("trend") == {"n": 2}
 
 
 def test_a_reset_voids_the_intents_of_before(journal: Journal) -> None:
@@ -183,9 +184,9 @@ def test_refusals_are_kept_for_people(journal: Journal) -> None:
 
 
 def test_an_arm_is_kept_by_name(journal: Journal) -> None:
-    assert journal.arm_of("dead_man") is None
-    journal.write_arm(Arm("dead_man", 2, "grd_1", "{}"))
-    assert reopened(journal).arm_of("dead_man") == ("dead_man", 2, "grd_1", "{}")
+    assert journal.state.arm_of("dead_man") is None
+    journal.state.write_arm(Arm("dead_man", 2, "grd_1", "{}"))
+    assert reopened(journal).state.arm_of("dead_man") == ("dead_man", 2, "grd_1", "{}")
 
 
 def test_the_file_is_as_strict_as_the_promise_needs(journal: Journal) -> None:

@@ -18,9 +18,10 @@ from bot.errors import ConfigError, JournalDamaged, JournalError
 from bot.runtime.control_plane.status import state_of
 from bot.runtime.journal import database, failover, halt_flags
 from bot.runtime.journal import journal as journal_module
-from bot.runtime.journal.halt_flags import ALL, FOREIGN, HALTED, SafetyFile
-from bot.runtime.journal.journal import Arm, Journal, Notice
+from bot.runtime.journal.halt_flags import ALL, FOREIGN, HALTED, HaltFlagsFile
+from bot.runtime.journal.journal import Journal, Notice
 from bot.runtime.journal.opening import open_journal, open_or_rebuild
+from bot.runtime.journal.state_store import Arm
 from bot.runtime.risk.pauses import Pauses, Quarantine, keep_quarantine, quarantine_of
 from bot.strategy import Bar, Bracket, Close, Intent, Open, View
 from tests.fakes import ADDRESS, FakeVenue, Fault, refused
@@ -133,10 +134,10 @@ def fill(journal: Journal) -> None:
         journal.events.unseen(events), "evt_0000000002", epoch=0, states={"trend": '{"n": 2}'}, intents=[intent(7)],
         notices=[Notice("evt_0000000001", "fill.entry", "{}")],
     )  # fmt: skip
-    journal.write_arm(Arm("dead_man", 1, "grd_1", "{}"))
-    journal.write_arm(Arm("dead_man", 2, "grd_2", "{}"))
+    journal.state.write_arm(Arm("dead_man", 1, "grd_1", "{}"))
+    journal.state.write_arm(Arm("dead_man", 2, "grd_2", "{}"))
     journal.intents.end(journal.intents.live()[0], "expired", "x", "y", now_ms=9)
-    journal.bar_done("BTC", "1m", 120_000)
+    journal.state.bar_done("BTC", "1m", 120_000)
     journal.flush()
 
 
@@ -492,7 +493,7 @@ def rich(path: Path) -> Journal:
         if n % 6 == 0:
             journal.intents.accept(one, f"trd_{n}", now_ms=4)
         journal.decided((), states={f"s{n}": f'{{"count": {n}}}'})
-        journal.bar_done("BTC", f"{n}m", n * 1000)
+        journal.state.bar_done("BTC", f"{n}m", n * 1000)
     for n in range(10, 300):
         journal.take([event(n)], f"evt_{n:010d}", epoch=0)
     journal.flush()
@@ -508,7 +509,7 @@ def believed(journal: Journal) -> tuple[Any, ...]:
         journal.events.cursor,
         states,
         sorted(done),
-        journal.arm_of("dead_man"),
+        journal.state.arm_of("dead_man"),
         journal.intents.find("KEY1"),
     )
 
@@ -606,15 +607,15 @@ def test_what_was_stopped_stays_so_in_a_journal_that_is_begun_anew(path: Path) -
     keep_quarantine(journal, "beta", failed)
     keep_quarantine(journal, "gamma", failed)
     keep_quarantine(journal, "gamma", None)
-    journal.write_note(HALTED, '{"alpha": [0, 86400000]}')
-    journal.write_note(FOREIGN, '"another hand"')
+    journal.state.write_note(HALTED, '{"alpha": [0, 86400000]}')
+    journal.state.write_note(FOREIGN, '"another hand"')
     journal.close()
     path.write_bytes(b"nothing of ours" * 100)
     journal, said = again(path)
     assert "stays so" in said
     assert Pauses(journal).names == {"alpha"}
     assert (quarantine_of(journal, "beta"), quarantine_of(journal, "gamma")) == (failed, None)
-    assert (journal.note(HALTED), journal.note(FOREIGN)) == ('{"alpha": [0, 86400000]}', '"another hand"')
+    assert (journal.state.note(HALTED), journal.state.note(FOREIGN)) == ('{"alpha": [0, 86400000]}', '"another hand"')
     Pauses(journal).resume(None)
     journal.close()
     path.unlink()
@@ -625,7 +626,7 @@ def test_what_was_stopped_stays_so_in_a_journal_that_is_begun_anew(path: Path) -
 
 def test_where_it_cannot_be_known_what_was_paused_everything_is(path: Path) -> None:
     open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)[0].close()
-    beside = SafetyFile(path, address=ADDRESS).path
+    beside = HaltFlagsFile(path, address=ADDRESS).path
     for spoilt in (None, beside.read_text().replace("}", ' "pauses": "[]"}', 1), '{"address": 1}', "[]", "\x00"):
         path.unlink()
         beside.unlink() if spoilt is None else beside.write_text(spoilt)
@@ -674,13 +675,13 @@ def test_what_is_kept_beside_follows_when_the_disk_takes_something_again(
 
 def test_the_copy_beside_the_file_has_nothing_that_is_not_committed(path: Path) -> None:
     journal, _ = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
-    beside = SafetyFile(path, address=ADDRESS)
+    beside = HaltFlagsFile(path, address=ADDRESS)
     with suppress(KeyError), journal.together():
-        journal.write_note("pauses", '["alpha"]')
+        journal.state.write_note("pauses", '["alpha"]')
         raise KeyError
-    assert (journal.note("pauses"), beside.read()) == (None, {})
+    assert (journal.state.note("pauses"), beside.read()) == (None, {})
     with journal.together():
-        journal.write_note("pauses", '["alpha"]')
+        journal.state.write_note("pauses", '["alpha"]')
         journal.notify([Notice("1", "strategy.paused", "{}")], now_ms=NOW_MS)
         assert beside.read() == {}
     assert beside.read() == {"pauses": '["alpha"]'}
@@ -693,8 +694,8 @@ def test_a_note_that_is_none_of_ours_is_damage(path: Path) -> None:
         ("foreign_writer", "5"), ("quarantine:alpha", '["why"]'), ("quarantine:alpha", '["why", "1", "soon"]'),
     ):  # fmt: skip
         journal, _ = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
-        journal.beside = None
-        journal.write_note(name, value)
+        journal.state.halt_flags_file = None
+        journal.state.write_note(name, value)
         journal.close()
         journal, said = again(path)
         assert "cannot be used" in said, (name, value)
@@ -761,8 +762,8 @@ except JournalError:
 journal, _ = open_or_rebuild(Path(sys.argv[1]), address=sys.argv[2], now_ms=0)
 assert journal.fault, "the kernel refused nothing"
 assert "cannot be written" in journal.fault
-print(len(journal.intents.live()), journal.note("pauses"))
-journal.write_note("pauses", "[]")
+print(len(journal.intents.live()), journal.state.note("pauses"))
+journal.state.write_note("pauses", "[]")
 assert not journal.mend()
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 assert journal.mend(), journal.fault
@@ -774,7 +775,7 @@ journal.close()
 def test_a_start_where_no_file_can_grow_reads_what_is_there_and_writes_it_later(path: Path, end: str) -> None:
     """A killed run has left its newest rows in the log beside the file, which needs an index to be read."""
     journal = rich(path)
-    journal.write_note("pauses", '["alpha"]')
+    journal.state.write_note("pauses", '["alpha"]')
     live = len(journal.intents.live())
     held = path.parent / "held"
     if end == "closed":
@@ -793,7 +794,7 @@ def test_a_start_where_no_file_can_grow_reads_what_is_there_and_writes_it_later(
     assert f'{live} ["alpha"]' in done.stdout.splitlines()
     assert ("read 1" if end == "closed" else "not read") in done.stdout.splitlines(), "nothing old is shown as whole"
     with closing(open_journal(path, address=ADDRESS)) as again_:
-        assert again_.note("pauses") == "[]"
+        assert again_.state.note("pauses") == "[]"
 
 
 def test_a_file_that_is_written_back_and_cannot_be_used_yet_is_tried_again_and_ends_nothing(
@@ -801,16 +802,16 @@ def test_a_file_that_is_written_back_and_cannot_be_used_yet_is_tried_again_and_e
 ) -> None:
     journal = open_journal(path, address=ADDRESS)
     failing(journal)
-    journal.write_note("a", "1")
+    journal.state.write_note("a", "1")
     assert journal.fault is not None
     with monkeypatch.context() as broken:
         broken.setattr(database, "configure", _no_wal)
         assert journal.mend() is False
-    assert journal.note("a") == "1"
+    assert journal.state.note("a") == "1"
     assert journal.mend() is True
     journal.close()
     with closing(open_journal(path, address=ADDRESS)) as again:
-        assert again.note("a") == "1"
+        assert again.state.note("a") == "1"
 
 
 def _no_wal(_db: object, shown: str) -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from bot.runtime.journal import database
 from bot.runtime.journal import journal as journal_module
-from bot.runtime.journal.journal import Arm, Journal
+from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.journal.retention import KEYS_MS, PAGES_FREE, ROWS_MAX, Held
+from bot.runtime.journal.state_store import Arm
 from bot.strategy import Bracket, Open
 from bot.wire import INTERVAL_MS, Event
 from tests.fakes import ADDRESS, FakeVenue
@@ -120,11 +121,11 @@ def test_one_trim_takes_a_bounded_part_and_the_next_goes_on(journal: Journal) ->
 def test_guardians_that_are_no_more_leave_no_rows(journal: Journal) -> None:
     names = ("dead_man", "old:grd_1", "old:grd_2", "cover:BTC:5", "cover:BTC:9")
     for name in names:
-        journal.write_arm(Arm(name, 1, None if name == "old:grd_1" else "grd_7", "{}"))
-    journal.write_arm(Arm("lost:0:1:cap", 1, None, ""))  # taken back
-    journal.write_arm(Arm("lost:0:2:cap", 2, None, "{}"))  # to be taken back yet
+        journal.state.write_arm(Arm(name, 1, None if name == "old:grd_1" else "grd_7", "{}"))
+    journal.state.write_arm(Arm("lost:0:1:cap", 1, None, ""))  # taken back
+    journal.state.write_arm(Arm("lost:0:2:cap", 2, None, "{}"))  # to be taken back yet
     journal.trim(lambda: Held(positions={"BTC": 9}), now_ms=0)
-    assert {arm.name for arm in journal.arms()} == {"dead_man", "old:grd_2", "lost:0:2:cap", "cover:BTC:9"}
+    assert {arm.name for arm in journal.state.arms()} == {"dead_man", "old:grd_2", "lost:0:2:cap", "cover:BTC:9"}
 
 
 def test_the_file_gives_room_back_and_its_log_does_not_grow(

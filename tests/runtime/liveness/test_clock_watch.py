@@ -141,7 +141,7 @@ def test_the_highest_wall_clock_is_remembered_without_any_intent(journal: Journa
     expire_held(journal, wall_ms=START_MS, boot_id="a")
     note_wall(journal, START_MS + 2 * HOUR_MS)
     note_wall(journal, START_MS + 2 * HOUR_MS + 5)
-    assert journal.note("wall_high_ms") == str(START_MS + 2 * HOUR_MS)
+    assert journal.state.note("wall_high_ms") == str(START_MS + 2 * HOUR_MS)
     journal.open(intent(1, opened_ms=0))
     assert expire_held(journal, wall_ms=START_MS + HOUR_MS, boot_id="b") == 1
 
@@ -149,21 +149,21 @@ def test_the_highest_wall_clock_is_remembered_without_any_intent(journal: Journa
 @pytest.mark.parametrize("damage", ["", "soon", "-5", "9" * 5_000, "9999999999999"])
 def test_a_damaged_highest_wall_clock_costs_the_held_entries_of_one_boot(journal: Journal, damage: str) -> None:
     expire_held(journal, wall_ms=START_MS, boot_id="a")
-    journal.write_note("wall_high_ms", damage)
+    journal.state.write_note("wall_high_ms", damage)
     journal.open(intent(1, opened_ms=START_MS))
     assert expire_held(journal, wall_ms=START_MS + 1, boot_id="b") == 1, "nobody knows how old it is"
     journal.open(intent(2, opened_ms=START_MS + 1))
     assert expire_held(journal, wall_ms=START_MS + 2, boot_id="c") == 0
     note_wall(journal, START_MS + 2 * HOUR_MS)
-    assert journal.note("wall_high_ms") == str(START_MS + 2 * HOUR_MS)
+    assert journal.state.note("wall_high_ms") == str(START_MS + 2 * HOUR_MS)
 
 
 def test_a_damaged_highest_wall_clock_ends_no_pass(journal: Journal) -> None:
-    journal.write_note("wall_high_ms", "soon")
+    journal.state.write_note("wall_high_ms", "soon")
     with capture_logs() as lines:
         note_wall(journal, START_MS)
-    assert journal.note("wall_high_ms") == str(START_MS)
-    assert journal.note("damaged:wall_high_ms") == "soon"
+    assert journal.state.note("wall_high_ms") == str(START_MS)
+    assert journal.state.note("damaged:wall_high_ms") == "soon"
     assert [(line["event"], line["note"]) for line in lines] == [("journal.note_damaged", "wall_high_ms")]
 
 
@@ -201,7 +201,7 @@ async def test_a_clock_that_went_back_does_not_starve_the_strategies_of_bars() -
     behind_ms = venue.clock.now_ms() - HOUR_MS
     assert kernel.feed.due(behind_ms) == [series]
     venue.minute(BTC="101")
-    found: list[Closed] = await kernel.feed.poll(venue, kernel.journal.done_until, behind_ms)
+    found: list[Closed] = await kernel.feed.poll(venue, kernel.journal.state.done_until, behind_ms)
     assert [one.bar.close for one in found] == [101]
 
 

@@ -95,7 +95,7 @@ async def test_an_entry_is_ours_and_is_closed_by_its_strategy(foreign: str) -> N
     await minutes(kernel, venue, "101")
     assert (venue.positions, refusals(kernel), kernel.degraded) == ({}, [], {})
     assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((2, 2, 2), (0, 0, 0))
-    assert kernel.journal.state_of("trend")["fills"] == 2, "the strategy was told of both"
+    assert kernel.journal.state.of_strategy("trend")["fills"] == 2, "the strategy was told of both"
     assert proves_nothing(kernel)
 
 

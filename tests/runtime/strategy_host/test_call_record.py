@@ -172,7 +172,7 @@ def test_who_was_asked_when_three_runs_in_a_row_ended_is_asked_no_more(tmp_path:
     assert life() == 0, "one that ended otherwise begins the count anew"
     assert life(("crashes", "v1")) == 0
     assert life(("crashes", "v0")) == 0, "so does another version"
-    journal.write_note(ASKED, "{")
+    journal.state.write_note(ASKED, "{")
     assert life(("crashes", "v1"), ("other", "v1")) == 0, "a damaged note"
     assert life(("crashes", "v1")) == 0
     (tmp_path / call_record.FILE).write_bytes(b"")

@@ -74,7 +74,7 @@ async def test_events_that_strategies_take_long_over_are_told_in_several_passes(
     kill(kernel)
     again = room(venue, path=path, strategies=[Scripted(enters, markets=("BTC", "ETH"))], pacer=pacer)
     await again.recover()
-    assert again.journal.state_of("trend")["fills"] == 14
+    assert again.journal.state.of_strategy("trend")["fills"] == 14
 
 
 def enters_once(view: View, bar: Bar) -> Iterable[Intent]:
@@ -121,4 +121,4 @@ async def test_a_start_that_is_tried_again_tells_each_event_once(tmp_path: Path)
     await again.recover()
     await again.cycle()
     assert slow.lived == ["open 0.01", "open 0.02", "open 0.03", "open 1"]
-    assert again.journal.state_of("trend")["fills"] == 1 + len(slow.lived)
+    assert again.journal.state.of_strategy("trend")["fills"] == 1 + len(slow.lived)
