@@ -389,7 +389,7 @@ async def _serve(options: HostOptions, on_ready: Callable[[str], None] | None) -
 
 @contextlib.contextmanager
 def sparing_the_collector() -> Iterator[None]:
-    """Keep the garbage collector away from the loaded state, and let it run rarely: the state has no reference cycles."""
+    """Keep the loaded state out of the garbage collector, and let the collector run rarely: the state has no reference cycles."""
     gc.disable()
     try:
         yield

@@ -1,7 +1,7 @@
-"""The venue: one pure machine, `apply(state, command, now_ms) -> (answer, events)`. No clock, no I/O, no chance.
+"""The venue as a pure function: `apply(state, command, now_ms) -> (answer, events)`. It reads no clock, does no I/O and draws no random numbers.
 
-Read in this order: `state` (what the venue knows), `commands` (what a caller may ask), `events` (what happened), `apply` (the one
-entry point), `quote` (what an order would do), `orders` (what it does), `matching` (which orders a price meets), `ledger` (money and margin).
+Read in this order: `state` (data), `commands` (requests of callers), `events` (results), `apply` (the entry point), `quote` (what an order
+would do), `orders` (its execution), `matching` (orders that a price reaches), `ledger` (money and margin).
 
 Each line imports only from the lines below it:
 

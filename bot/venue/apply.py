@@ -1,6 +1,6 @@
-"""The one entry point: `apply(state, command, now_ms)`. The same commands at the same instants give the same events, to the byte.
+"""The entry point of the venue: `apply(state, command, now_ms)`. The same commands at the same instants give the same events, to the byte.
 
-`apply` changes the state that it is given and reads nothing else. A rule that refuses answers a `Refusal`; a failing `assert` is a bug of the venue.
+`apply` changes the given state and reads nothing else. A rule that says no returns a `Refusal`. A failing `assert` is a bug of the venue.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from bot.venue.events import AccountChanged, Event
 from bot.venue.record import emit, next_seq
 from bot.venue.state import KEYS_MAX, Account, Key, Market, State, guardian_id
 
-REVOKED: Final = "key_revoked"  # reason in the events of orders and guardians that end with their key
+REVOKED: Final = "key_revoked"  # reason in the events of orders and guardians that end because their key was revoked
 
 
 class Applied(NamedTuple):
@@ -61,7 +61,7 @@ def apply(state: State, command: c.Command, now_ms: int) -> Applied:
     state.fresh = fresh
     if kind is c.Pulse or kind is c.RunOverdue:
         run_due(state, now_ms, inclusive=kind is c.Pulse)
-    if kind not in _WALKS:  # These commands set the time of each of their points.
+    if kind not in _WALKS:  # Commands of this kind set the time of each of their points themselves.
         state.now_ms = now_ms
     state.commands += 1
     answer = HANDLERS[kind](state, command)
@@ -97,14 +97,14 @@ def _set_market(state: State, command: c.SetMarket) -> None:
     if command.external is not None:
         is_open = command.external == "open"
         if is_open and market.external == "closed":
-            market.oracle = market.mark  # The outside price moves again; its next candle may be a day away.
+            market.oracle = market.mark  # The outside price moves again, and its next candle may be a day away.
         market.external = command.external
         market.opens_ms, market.closes_ms = (None, command.turns_ms) if is_open else (command.turns_ms, None)
         market.deepen()
 
 
 def run_due(state: State, until_ms: int, *, inclusive: bool) -> None:
-    """Run every deadline before `until_ms` (at it, too, when inclusive), each at its own instant."""
+    """Run every deadline before `until_ms`, each at its own instant. `inclusive`: also the deadlines at `until_ms`."""
     while (found := index.due(state, until_ms, inclusive=inclusive)) is not None:
         at_ms, kind, ref, number = found
         state.now_ms = max(state.now_ms, at_ms)
@@ -121,7 +121,7 @@ def run_due(state: State, until_ms: int, *, inclusive: bool) -> None:
 
 
 def _pulse(state: State, command: c.Pulse | c.RunOverdue) -> None:
-    """Nothing more to do: `apply` has run everything that was due."""
+    """Do nothing more: `apply` has already run everything that was due."""
 
 
 def _pay_funding(state: State, command: c.PayFunding) -> None:
@@ -147,8 +147,9 @@ def _pass_bars(state: State, command: c.PassBars) -> None:
 
 
 def _walk(state: State, bars: tuple[c.PassBar, ...]) -> None:
-    """Bars that begin at one instant, point by point across their markets. The remaining points are skipped once no order, level or deadline
-    of these markets lies within them."""
+    """Apply bars that begin at one instant, point by point over all their markets. Skips the remaining points once they contain no order, level or
+    deadline of these markets.
+    """
     at_ms, interval_ms = bars[0].at_ms, bars[0].interval_ms
     last_ms, third = at_ms + interval_ms - 1, interval_ms // 3
     waiting = state.deadlines
@@ -199,8 +200,9 @@ def _pass_points(state: State, command: c.PassPoints) -> None:
 
 
 def _shift_deadlines(state: State, command: c.ShiftDeadlines) -> None:
-    """The service was down: each dead-man switch has the time that it had left before, and at least `floor_ms`. A schedule skips its runs
-    of the downtime. A max_hold and the end of a drawdown's day keep their instants."""
+    """After a downtime: each dead-man switch gets the time that it had left before it, and at least `floor_ms`. A schedule skips the runs of the
+    downtime. Deadlines of max_hold and the end of a drawdown's day do not move.
+    """
     for account in state.accounts.values():
         for guardian in account.guardians.values():
             if guardian.spec.type == "dead_man_switch" and guardian.deadline_ms is not None:
@@ -243,7 +245,7 @@ def _open_account(state: State, command: c.OpenAccount) -> Account:
 
 
 def _create_key(state: State, command: c.CreateKey) -> Key | Refusal:
-    key = replace(command.key)  # A copy for the state: its daily sums change, the command must not.
+    key = replace(command.key)  # A copy for the state, because the key's daily sums change and the command must not.
     account = state.accounts[key.account]
     assert key.id not in state.keys
     if sum(1 for k in state.keys.values() if k.account == key.account and not k.revoked) >= KEYS_MAX:
@@ -260,7 +262,7 @@ def _create_key(state: State, command: c.CreateKey) -> Key | Refusal:
 
 
 def _revoke_key(state: State, command: c.RevokeKey) -> Revoked | Refusal:
-    """End a key; cancel its entries and disarm its schedules. Positions keep their stops and guardians, whichever key armed them."""
+    """End a key: cancel its entries and disarm its schedules. Stops and guardians of positions stay, whichever key armed them."""
     key = state.keys.get(command.key)
     if key is None or key.account != command.account or key.revoked:
         return Refusal("not_found", f"no key {command.key}")
@@ -307,7 +309,7 @@ def _reset_account(state: State, command: c.ResetAccount) -> Account:
     fresh.balance = fresh.start_balance
     for credential in state.keys.values():
         if credential.account == account.id:
-            credential.day_notional = 0  # Like the account's own sum: the trades that it counted are wiped.
+            credential.day_notional = 0  # The trades that this sum counted are wiped.
     drawdown_floors.begin_day(fresh, state.now_ms, fresh.balance)
     state.accounts[account.id] = fresh
     emit(

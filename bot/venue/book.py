@@ -1,6 +1,6 @@
-"""The order book's model: a half-spread and twenty levels that grow away from the mid, filled again at each step.
+"""A model of the order book: half a spread, and twenty levels that grow with the distance from the mid. It refills at each price point.
 
-Fitted to the depths that venue.md 2.12 reports; a half-spread of 0 and a `level_size` of 0 are the costless book that oracles use.
+The parameters are fitted to the depths in venue.md 2.12. A half-spread of 0 and a `level_size` of 0 make a book without cost, for oracles.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from bot.venue.state import CLOSED_DEPTH, Market
 
 
 def level_px(market: Market, mid: int, buy: int, index: int) -> int:
-    """Price of a level on the grid, never in the taker's favour: asks round up, bids down."""
+    """Price of a level on the grid. Asks round up and bids round down, never in the taker's favour."""
     spec = market.spec
     off = spec.half_spread + index * spec.level_step
     if market.external == "closed":
         off += spec.half_spread * (CLOSED_DEPTH - 1)
-    if spec.margin_mode == "full":  # Of the payout, not of the price; the last prices that there are take the rest.
+    if spec.margin_mode == "full":  # Steps are fractions of the payout; the last valid price takes all further levels.
         px = clamp(spec, mid + buy * off)
     elif not off:
         px = mid
@@ -26,9 +26,9 @@ def level_px(market: Market, mid: int, buy: int, index: int) -> int:
 
 
 def walk(market: Market, mid: int, buy: int, size: int, bound_px: int | None = None) -> list[tuple[int, int]]:
-    """Fills of a taker of `size` as [(px, size)], best first, no price beyond `bound_px`; less than `size` where depth ends."""
+    """Fills of a taker of `size` as [(px, size)], best first, at no price beyond `bound_px`. In total less than `size` if depth ends."""
     sizes = market.level_sizes
-    if not sizes or size <= sizes[0]:  # The best level is enough: nearly always.
+    if not sizes or size <= sizes[0]:  # The usual case: the best level is enough.
         px = level_px(market, mid, buy, 0)
         return [(px, size)] if px > 0 and (bound_px is None or (bound_px - px) * buy >= 0) else []
     fills: list[tuple[int, int]] = []
@@ -50,7 +50,7 @@ def walk(market: Market, mid: int, buy: int, size: int, bound_px: int | None = N
 
 
 def book(market: Market) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Bids and asks as [(px, size)], best first, at most 20 a side; a costless book shows one level a side of a million USD."""
+    """Bids and asks as [(px, size)], best first, at most 20 per side. A book without cost shows one level of a million USD per side."""
     sides: list[list[tuple[int, int]]] = []
     if market.status == "settled":
         return [], []

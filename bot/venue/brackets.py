@@ -25,7 +25,7 @@ PERCENT: Final = 100 * E8
 def resolve_bracket(
     market: Market, side: int, entry_px: int, stop: LegSpec | None, target: LegSpec | None, *, mark: int, resting: bool
 ) -> Bracket | Refusal:
-    """Stop and target on the grid. pct is price percent of the entry; r is measured in |entry - stop|; both round to the safer side."""
+    """Stop and target prices on the grid. pct is a percentage of the entry; r is a multiple of |entry - stop|. Both round to the safer side."""
     resolved = Bracket()
     if stop is not None:
         if stop.px is not None:
@@ -72,7 +72,7 @@ def resolve_bracket(
 
 
 def off_entry(market: Market, entry_px: int, way: int, distance: int, *, safer: int) -> int:
-    """entry + way * distance on the grid, rounded up when `safer` is +1, down when -1; 0 when it would not be positive."""
+    """entry + way * distance on the grid: rounded up if `safer` is +1, down if -1. Returns 0 if the price would not be positive."""
     px = outcome.clamp(market.spec, entry_px + way * distance)
     if px <= 0:
         return 0

@@ -1,7 +1,7 @@
-"""State and commands as plain JSON values, and back: what a command log and a snapshot hold. Derived fields stay out.
+"""Converts state and commands to plain JSON values and back, for command log and snapshots. Derived fields are not stored.
 
-Every array begins with the name of what it is: a class of the venue and its fields in their order, or "!l" a list, "!t" a tuple, "!q" a deque,
-"!d" a dict (key, value, key, value ...), "!b" bytes. The order of fields is the format: a snapshot of other classes is not read.
+Every array begins with its kind: a class of the venue followed by its fields in order, or "!l" a list, "!t" a tuple, "!q" a deque,
+"!d" a dict (key, value, key, value ...), "!b" bytes. The order of fields is the format: a snapshot of other classes cannot be read.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _DERIVED: Final = {
     "Market": {"falling", "rising", "ticks", "lot", "tiers", "level_sizes", "watches"},
     "State": {"deadlines", "fresh", "quoted"},
 }
-_PLAIN: Final = frozenset({"int", "str", "bool", "None"})  # types that JSON has itself
-PACKING: Final = 1  # zlib's fastest: pages are written while callers wait
+_PLAIN: Final = frozenset({"int", "str", "bool", "None"})  # types that JSON has too
+PACKING: Final = 1  # zlib's fastest level, because callers wait while a page is written
 
 
 def _classes() -> dict[str, type]:
@@ -39,7 +39,7 @@ CLASSES: Final = _classes()
 
 
 def _fields(name: str, cls: type) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """The stored fields of a class in their order, and the positions (after the class name) of those that are not plain values."""
+    """The stored fields of a class in order, and the positions (after the class name) of those that are not plain values."""
     derived = _DERIVED.get(name, set())
     kept = tuple(f for f in fields(cls) if f.init and f.name not in derived)
     assert all(f.name in derived or not f.init for f in fields(cls)[len(kept) :]), name
@@ -53,13 +53,13 @@ def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 _SHAPES: Final = {cls: _fields(name, cls) for name, cls in CLASSES.items()}
-# class -> (its name, all its fields at once, the places of its deep ones)
+# class -> (its name, a getter of all fields, the positions of fields that are not plain values)
 _ROWS: Final = {cls: (cls.__name__, _getter(names), deep) for cls, (names, deep) in _SHAPES.items()}
 _SIMPLE: Final = frozenset({type(None), int, str, bool})
 
 
 def encode(value: Any) -> Any:
-    """A value as JSON's own values; see the head of this file."""
+    """The value as JSON values; see the module docstring."""
     kind = type(value)
     if kind in _SIMPLE:
         return value
@@ -84,7 +84,7 @@ def encode(value: Any) -> Any:
         return ("!b", b64encode(value).decode())
     if isinstance(value, dict):
         plain: list[Any] = ["!d"]
-        for key, item in dict.items(value):  # dict.items: a subclass may count its own reads.
+        for key, item in dict.items(value):  # dict.items, because a subclass may count its own reads.
             plain.append(key if type(key) in _SIMPLE else encode(key))
             plain.append(item if type(item) in _SIMPLE else encode(item))
         return plain
@@ -129,7 +129,7 @@ def loads(text: str | bytes) -> Any:
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of the canonical text; of a state as if no event had been packed into a page."""
+    """SHA-256 of the canonical text. The digest of a state does not depend on which events are packed into pages."""
     if isinstance(value, state.State):
         value = replace(value, accounts={name: opened(account) for name, account in dict.items(value.accounts)})
     return sha256(dumps(value).encode()).hexdigest()
@@ -137,18 +137,18 @@ def digest(value: Any) -> str:
 
 # ── Events ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# How many fields an event had before others were added at its end. The hashes in older logs cover only those.
+# The number of fields of an event before fields were appended. Hashes in older logs cover only those.
 _FIELDS_BEFORE: Final = {"Fill": 22, "Liquidated": 14, "Settled": 13}
 
 
 def encode_as_before(event: events.Event) -> Any:
-    """An event as a version without the newer fields wrote it."""
+    """An event as an older version, without the newer fields, wrote it."""
     plain = encode(event)
     return plain[: 1 + _FIELDS_BEFORE.get(plain[0], len(plain))]
 
 
 def pack(records: Iterable[events.Event | state.Trade]) -> bytes:
-    """A page of events or trades."""
+    """Pack a page of events or trades."""
     return zlib.compress(_to_json([encode(record) for record in records]).encode(), PACKING)
 
 
@@ -158,7 +158,7 @@ def unpack(packed: bytes) -> list[Any]:
 
 
 def opened(account: state.Account) -> state.Account:
-    """The same account with all its events and trades in the open."""
+    """The same account with all events and trades unpacked."""
     if not account.pages and not account.trade_pages:
         return account
     happened = [event for page in account.pages for event in unpack(page.packed)]

@@ -22,8 +22,9 @@ class ListMarket:
 
 @dataclass(slots=True)
 class SetMarket:
-    """Status open | closed | halted, a recorded hourly funding rate (fraction scaled 1e12), the outcome that an event market will settle to,
-    or the session of the outside price: open | closed, with its next change in `turns_ms`."""
+    """Change a market. `status`: open | closed | halted. Also: a recorded hourly funding rate (fraction scaled 1e12), the outcome of an event market,
+    or the session of the outside price: open | closed, with its next change in `turns_ms`.
+    """
 
     coin: str
     status: str | None = None
@@ -38,30 +39,30 @@ class SetMarket:
 
 @dataclass(slots=True)
 class Pulse:
-    """Run what is due at or before now."""
+    """Run everything that is due at or before now."""
 
 
 @dataclass(slots=True)
 class RunOverdue:
-    """Run what was due before now. Deadlines at exactly this instant wait for its remaining prices."""
+    """Run everything that was due before now. Deadlines at exactly this instant wait for the remaining prices of the instant."""
 
 
 @dataclass(slots=True)
 class PricePoint:
-    """One point of a market's path. `step` 0 is a bar's open (a gap is possible), 1 and 2 its extremes, 3 its close."""
+    """One price point of a market. `step` 0 is a bar's open (a gap is possible), 1 and 2 its extremes, 3 its close."""
 
     coin: str
     px: int
     step: int = 0
     bar_ms: int = 0
-    volume: int | None = None  # of the whole bar, scaled 1e8; None: no resting limit is bounded by it
+    volume: int | None = None  # of the whole bar, scaled 1e8; None: no limit on what resting limits may fill
     oracle: int | None = None
     mid: int | None = None
 
 
 @dataclass(slots=True)
 class PayFunding:
-    """What is due of funding, before the prices of this instant: ((coin, px), ...) are the opens among them."""
+    """Apply the funding that is due, before the prices of this instant. ((coin, px), ...) are the opens among those prices."""
 
     opens: tuple[tuple[str, int], ...]
 
@@ -78,21 +79,22 @@ class PassBar:
     close: int
     volume: int
     interval_ms: int = 60_000
-    path: str | None = None  # None: the rules' policy
-    seed: int = 0  # for path "seeded"
+    path: str | None = None  # None: the policy of the rules
+    seed: int = 0  # for the path "seeded"
 
 
 @dataclass(slots=True)
 class PassBars:
-    """A whole candle of each of several markets, all of one instant and one length: point by point of all of them, in the order given."""
+    """A whole candle of each of several markets, all with the same open time and length. Points are applied across the markets in the given order."""
 
     bars: tuple[PassBar, ...]
 
 
 @dataclass(slots=True)
 class PassPoints:
-    """Points of several markets in order of time, as a session walks them: (at_ms, coin, px, step, bar_ms, volume, ahead, close), `ahead` the lowest
-    and highest point still to come in that bar, for the policy sl_first. What is due on the way runs at its own instant, up to `until_ms`."""
+    """Points of several markets in time order, from a backtest: (at_ms, coin, px, step, bar_ms, volume, ahead, close). `ahead` is the lowest and
+    highest point still to come in that bar, for the policy sl_first. Deadlines up to `until_ms` run at their own instants.
+    """
 
     points: tuple[tuple[int, str, int, int, int, int, tuple[int, int] | None, int], ...]
     until_ms: int
@@ -100,9 +102,9 @@ class PassPoints:
 
 @dataclass(slots=True)
 class SetMarks:
-    """Marks of bars that were skipped because the market was calm: ((coin, px), ...).
+    """Marks of skipped bars, which were inside the quiet band: ((coin, px), ...).
 
-    `running`: of calm points, whose bar may go on: what of it resting limits may still take stays theirs.
+    `running`: the bar may still be running, so resting limits keep the volume that they may still fill in it.
     """
 
     marks: tuple[tuple[str, int], ...]
@@ -111,7 +113,7 @@ class SetMarks:
 
 @dataclass(slots=True)
 class ShiftDeadlines:
-    """Sent once at a restart, at the last instant the service was alive: for `ms` no client could send a heartbeat, and none is at fault."""
+    """Sent once after a restart, at the last instant that the service was alive. For `ms` no client could send a heartbeat, so deadlines move."""
 
     ms: int
     floor_ms: int
@@ -136,7 +138,7 @@ class CreateKey:
 
 @dataclass(slots=True)
 class RevokeKey:
-    """`sweeps`: cancel the key's resting entries and disarm its schedules. False in commands that were written before a revocation did so."""
+    """`sweeps`: also cancel the key's resting entries and disarm its schedules. False in commands of versions that did not do so."""
 
     account: str
     key: str
@@ -145,7 +147,7 @@ class RevokeKey:
 
 @dataclass(slots=True)
 class AddWebhook:
-    """`sealed` is the signing secret as only the service can open it."""
+    """`sealed` is the signing secret, encrypted; only the service can decrypt it."""
 
     account: str
     url: str
@@ -161,7 +163,7 @@ class RemoveWebhook:
 
 @dataclass(slots=True)
 class DisableWebhook:
-    """Sent by the service: nothing is delivered to this webhook until its owner registers it again."""
+    """Sent by the service. The webhook gets no deliveries until its owner registers it again."""
 
     webhook: str
     reason: str
@@ -175,19 +177,19 @@ class ResetAccount:
 
 @dataclass(slots=True)
 class ChangeSettings:
-    """Both caps as they shall be; None clears."""
+    """Set both caps; None clears a cap."""
 
     account: str
     max_trade: int | None
     daily_cap: int | None
 
 
-# ── Sign-in and devices (real time is an argument: `real_ms` is the wall's) ────────────────────────────────────────
+# ── Sign-in and devices (`real_ms` is real time, given as an argument) ──────────────────────────────────────────────
 
 
 @dataclass(slots=True)
 class SendOtp:
-    """A code goes to a number; the one before is void."""
+    """Store a code for a phone number. It replaces the code before."""
 
     phone: str
     otp: Otp
@@ -196,12 +198,12 @@ class SendOtp:
 
 @dataclass(slots=True)
 class SignIn:
-    """Judge a code by its digest; the first time, open the account. `session` None: only say whose number it is."""
+    """Check a code by its digest; the first sign-in also opens the account. `session` None: only return the account of the number."""
 
     phone: str
     digest: str
     real_ms: int
-    opening: OpenAccount  # What a new number gets.
+    opening: OpenAccount  # used for a new phone number
     invited: bool = True
     session: Session | None = None
 
@@ -220,7 +222,7 @@ class StartGrant:
 
 @dataclass(slots=True)
 class DecideGrant:
-    """The owner's yes or no to a device."""
+    """The owner approves or denies a device."""
 
     device: str
     account: str
@@ -233,7 +235,7 @@ class DecideGrant:
 
 @dataclass(slots=True)
 class RedeemGrant:
-    """The device takes its key, once."""
+    """The device collects its key, once."""
 
     device: str
     key: Key
@@ -254,7 +256,7 @@ class PlaceOrder:
 
 @dataclass(slots=True)
 class StorePlan:
-    """A dry run: quote the order and keep it under `token` (the digest of the confirm token)."""
+    """A dry run: quote the order and store the plan under `token`, the digest of the confirm token."""
 
     account: str
     order: OrderSpec
@@ -266,7 +268,7 @@ class StorePlan:
 
 @dataclass(slots=True)
 class ConfirmPlan:
-    """`reduce_only`: the caller may only shrink positions, whoever made the plan."""
+    """`reduce_only`: the caller may only shrink positions, whichever caller made the plan."""
 
     account: str
     token: str
@@ -279,7 +281,7 @@ class ConfirmPlan:
 
 @dataclass(slots=True)
 class ClosePosition:
-    """At most one of fraction (scaled 1e8), usd, size; none of them: all of it."""
+    """At most one of fraction (scaled 1e8), usd and size. None of them closes the whole position."""
 
     account: str
     coin: str
@@ -311,8 +313,9 @@ class CancelCoin:
 
 @dataclass(slots=True)
 class ArmGuardian:
-    """`key` is the caller's: a schedule's orders are that key's orders, and a bounded guardian acts only where that key may trade. `plan`: the
-    token of the plan that showed its order, used up by this."""
+    """`key` is the caller's key: a schedule places its orders as that key, and a bounded guardian acts only where that key may trade. `plan`: the
+    token of the plan with the schedule's order; arming uses it up.
+    """
 
     account: str
     spec: GuardianSpec
@@ -323,7 +326,7 @@ class ArmGuardian:
 
 @dataclass(slots=True)
 class Kill:
-    """Arm a kill_switch that has acted when the answer is there: entries canceled, with `flatten` every position closed where `key` may trade."""
+    """Arm a kill_switch that acts at once: it cancels entries, and with `flatten` closes every position that `key` may trade."""
 
     account: str
     flatten: bool = False
@@ -340,7 +343,7 @@ class DisarmGuardian:
 
 @dataclass(slots=True)
 class Heartbeat:
-    """`ahead_ms`: a backtest knows that heartbeats go on for this long and sends one command for all. Only the deadline moves."""
+    """`ahead_ms`: a backtest sends one command for all heartbeats of this span. Only the deadline moves."""
 
     account: str
     ahead_ms: int = 0

@@ -1,7 +1,7 @@
-"""Cron: five fields in UTC, as classic cron reads them, and the next minute that they name. Pure arithmetic on unix milliseconds.
+"""Cron expressions: five fields in UTC with the rules of classic cron, and the next minute that matches. Arithmetic on unix milliseconds.
 
 minute hour day-of-month month day-of-week; `*`, numbers, ranges `a-b`, steps `*/n`, `a-b/n`, `a/n`, lists, English three-letter names of
-months and weekdays in any case, Sunday as 0 or 7. When both day fields are restricted a day need match only one of them; a day field that
+months and weekdays in any case, Sunday as 0 or 7. If both day fields are restricted, a day must match only one of them. A day field that
 begins with `*` counts as not restricted.
 """
 
@@ -15,7 +15,7 @@ from bot.words import many
 
 MINUTE_MS: Final = 60_000
 DAY_MS: Final = 86_400_000
-YEARS_MAX: Final = 50  # Within so many years every possible date and weekday has met; what has not is never.
+YEARS_MAX: Final = 50  # Every possible combination of date and weekday occurs within this many years.
 
 _MONTHS: Final = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _WEEKDAYS: Final = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
@@ -24,7 +24,7 @@ _DIGITS: Final = frozenset("0123456789")
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """What one field may hold."""
+    """The allowed values of one field."""
 
     name: str
     low: int
@@ -47,7 +47,7 @@ class BadCron(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A read expression: sorted minutes and hours, sets of the rest. `either` is the OR of classic cron."""
+    """A parsed expression: sorted minutes and hours, sets of the other fields. `either`: a day must match only one of the two day fields."""
 
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
@@ -66,7 +66,7 @@ class Cron:
 
 @lru_cache(maxsize=1024)
 def parse(text: str) -> Cron:
-    """Read five fields; BadCron otherwise, also when they name a day that never comes."""
+    """Parse five fields. BadCron if a field is invalid, or if the day never comes."""
     parts = text.upper().split()
     if len(parts) != len(_FIELDS):
         raise BadCron(
@@ -83,7 +83,7 @@ def parse(text: str) -> Cron:
 
 
 def next_run(cron: Cron, at_ms: int) -> int | None:
-    """The first minute at or after `at_ms` that the expression names; None when there is none within fifty years."""
+    """The first minute at or after `at_ms` that matches; None if none comes within fifty years."""
     minute = -(-at_ms // MINUTE_MS)
     day, within = divmod(minute, 1440)
     if _meets(cron, day):
@@ -162,7 +162,7 @@ def civil(day: int) -> tuple[int, int, int]:
 
 def _meets(cron: Cron, day: int) -> bool:
     _, month, of_month = civil(day)
-    return cron.meets(month, of_month, (day + 4) % 7)  # The first of January 1970 was a Thursday.
+    return cron.meets(month, of_month, (day + 4) % 7)  # 1 January 1970 was a Thursday.
 
 
 def _next_day(cron: Cron, first: int) -> int | None:

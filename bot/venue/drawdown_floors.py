@@ -1,8 +1,8 @@
-"""Drawdown floors: what an account was worth when its UTC day began, how far it may fall, and the price at which it has. Pure; `guardian_actions` acts.
+"""Drawdown floors: account value at the start of the UTC day, the largest loss, and the price that reaches it. Pure; `guardian_actions` acts.
 
-The slack above the tightest floor is divided among the account's positions in equal shares, each a level in its market. While none has used up its
-share the account cannot be at its floor, so a bar that touches no level cannot hide a drawdown. When one has, that position gets the whole
-slack for the rest of this price, which is exact since no other market moves meanwhile; then it is divided again.
+The slack above the tightest floor is divided equally among the account's positions, and each share gives a price level in its market. The account
+cannot reach its floor before a position has used up its share, so a bar that touches no level cannot hide a drawdown. Then that position gets the
+whole slack while this price is applied, which is exact because no other market moves meanwhile. Afterwards the slack is divided again.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ PERCENT: Final = 100 * E8
 
 
 def begin_day(account: Account, now_ms: int, value: int) -> None:
-    """Keep what the account is worth as its day begins; a day that has begun stays as it is."""
+    """Store the account's value at the start of its day. Does nothing if the day has started already."""
     if account.value_day != now_ms // DAY_MS:
         account.value_day, account.day_value = now_ms // DAY_MS, value
 
 
 def is_rolling(state: State) -> bool:
-    """Does a day begin at this instant, before its first values are taken? Yesterday's floors no longer hold."""
+    """True if a day begins at this instant and its first values are not stored yet. Yesterday's floors are not valid any more."""
     return 0 < state.next_day_ms <= state.now_ms
 
 
 def armed(account: Account) -> list[Guardian]:
-    """The drawdown guardians that watch now. An account without value at the start of its day has none."""
+    """The drawdown guardians that watch the account now. An account whose value was zero at the start of the day has none."""
     if account.day_value <= 0:
         return []
     return [g for g in account.guardians.values() if g.spec.type == TYPE and g.status == "armed"]
 
 
 def is_due(guardian: Guardian) -> bool:
-    """Has a fill taken the account to this floor? Its drawdown acts at this very instant."""
+    """True if a fill has taken the account to this floor. The drawdown then acts at the same instant."""
     return guardian.spec.type == TYPE and guardian.status == "armed" and guardian.deadline_ms is not None
 
 
@@ -45,28 +45,28 @@ def is_watched(account: Account) -> bool:
 
 
 def floor_of(account: Account, guardian: Guardian) -> int:
-    """Account value at which the loss since the day's start is the greatest allowed, to the unit."""
+    """The account value, to the unit, at which the loss since the start of the day reaches the maximum."""
     assert guardian.spec.max_loss_pct is not None
     return account.day_value - div_up(max(0, account.day_value) * guardian.spec.max_loss_pct, PERCENT)
 
 
 def breached(account: Account, value: int) -> list[Guardian]:
-    """Armed guardians whose floor `value` has reached, the tightest first."""
+    """Armed guardians whose floor `value` has reached, the highest floor first."""
     found = [g for g in armed(account) if value <= floor_of(account, g)]
     return sorted(found, key=lambda g: (-floor_of(account, g), g.number))
 
 
 def level_of(market: Market, position: Position, slack: int) -> int | None:
-    """The first price, going against the position, at which it has lost `slack` USD more than at mark. None: no such price."""
+    """The first price against the position at which it has lost `slack` USD compared with the mark. None if there is no such price."""
     side, size = position.side, position.size
     left = side * (market.mark * size // E8) - slack
-    # The largest p with p * size // E8 <= left of a long, the smallest with p * size // E8 >= -left of a short.
+    # For a long the largest p with p * size // E8 <= left, for a short the smallest with p * size // E8 >= -left.
     px = ((left + 1) * E8 - 1) // size if side > 0 else div_up(-left * E8, size)
     return px if px > 0 else None
 
 
 def rewatch(state: State, account: Account, value: int) -> None:
-    """Put the floor's watches where they belong now that the account is worth `value`. At or below the floor it falls due at once."""
+    """Place the price levels of the floor for an account worth `value`. At or below the floor, the guardian is due at once."""
     guards = [] if is_rolling(state) else armed(account)
     slack = value - max((floor_of(account, g) for g in guards), default=value)
     if not guards or slack <= 0:
@@ -84,7 +84,7 @@ def rewatch(state: State, account: Account, value: int) -> None:
 
 
 def widen(state: State, account: Account, market: Market, value: int) -> None:
-    """This market's position has used up its share: for the rest of this price the whole slack is its own."""
+    """The position in this market has used up its share: while this price is applied, it has the whole slack."""
     slack = value - max(floor_of(account, g) for g in armed(account))
     assert slack > 0
     position = account.positions[market.spec.coin]

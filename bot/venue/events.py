@@ -1,6 +1,6 @@
-"""Events of the venue, one class for each event type of the interface. Amounts are scaled 1e8; the service formats them.
+"""Events of the venue: one class for each event type of the interface. Amounts are scaled 1e8; the service formats them.
 
-Not frozen at run time (a frozen dataclass costs six times as much to build, and events are the hottest objects here), frozen for the type checker.
+The type checker treats them as frozen. They are not frozen at run time, because a frozen dataclass takes six times as long to build.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def event(cls: type[T]) -> type[T]:
-    """A slots dataclass that no code may change."""
+    """A slots dataclass that the type checker treats as frozen."""
     return dataclass(slots=True)(cls)
 
 
@@ -43,7 +43,7 @@ class Fill:
     balance: int
     request_id: str | None
     idempotency_key: str | None
-    absorbed: int = 0  # What the service paid so that nothing went below zero.
+    absorbed: int = 0  # what the service paid so that neither balance nor margin became negative
 
 
 @event
@@ -148,7 +148,7 @@ class Liquidated:
 
 @event
 class Settled:
-    """type settlement, subtype settled: an event market's outcome ended a position. `size` is what was held, `payout` what it paid."""
+    """type settlement, subtype settled: the outcome of an event market ended a position. `size` is the position's size, `payout` the amount paid."""
 
     account: str
     seq: int
@@ -168,7 +168,7 @@ class Settled:
 
 @event
 class AccountChanged:
-    """type account: created, reset, settings, leverage, key_created, key_revoked; the fields that apply are set."""
+    """type account: created, reset, settings, leverage, key_created, key_revoked. Only the fields that apply are set."""
 
     account: str
     seq: int

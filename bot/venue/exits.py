@@ -1,4 +1,4 @@
-"""Exits that the venue makes: a trigger, a guardian or a liquidation closes a position, and what the book lacks is tried again."""
+"""Exits that the venue makes: a trigger, a guardian or a liquidation closes a position. The part that the book cannot fill is tried again."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ def force_exit(
     ref_px: int,
     guardian: str | None = None,
 ) -> Trade:
-    """Close `size` of the position now, at most ten per cent away from `ref_px`. The part that the book cannot fill is tried again at each
-    point. A market without a price has no book."""
+    """Close `size` of the position now, at most ten per cent away from `ref_px`. The unfilled part is tried again at each price point. A market
+    without a price has no book.
+    """
     order = exit_order(
         state,
         account,
@@ -72,14 +73,14 @@ def force_exit(
 
 
 def bound_of_trigger(market: Market, px: int, buy: int) -> int:
-    """Worst price of a stop, a target or a guardian's exit around `px`: ten per cent of it, of an event's share ten cents."""
+    """Worst price of a stop, a target or a guardian's exit around `px`: ten per cent of the price, or ten cents in an event market."""
     if outcome.is_paid(market.spec):
         return bound_of(market, px, buy, TRIGGER_SLIPPAGE_BPS)
     return max(1, px + buy * px * TRIGGER_SLIPPAGE_BPS // BPS)
 
 
 def settle_exit(state: State, account: Account, market: Market, order: Order, trade: Trade) -> None:
-    """Finish an exit that is filled; keep trying the rest of any other."""
+    """Finish a filled exit; otherwise keep trying the rest."""
     position = account.positions.get(order.coin)
     if order.filled >= order.size or position is None or position.side != order.side:
         account.orders.pop(order.number, None)

@@ -1,4 +1,4 @@
-"""Funding: the hourly rate of a premium, and its payment on the oracle price. Only positions held at that instant pay or receive."""
+"""Funding: the hourly rate from the premium, and its payment on the oracle price. Only positions held at that instant pay or receive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bot.venue.numbers import E8, E12, toward_zero
 from bot.venue.record import emit, next_seq
 from bot.venue.state import Market, State, side_name
 
-INTEREST: Final = E12 // 10_000  # 0.0001 in eight hours
+INTEREST: Final = E12 // 10_000  # 0.01 % per eight hours
 CLAMP: Final = 5 * E12 // 10_000
 MAJORS: Final = frozenset({"BTC", "ETH"})
 IMPACT_USD_MAJOR: Final = 20_000 * E8
@@ -31,9 +31,9 @@ def rate_of(premium: int) -> int:
 
 
 def rate_now(market: Market) -> int:
-    """The hour's rate: a recorded one if a command set it; else what the book's premium over the oracle makes of it, the baseline without one.
+    """The rate of this hour: a recorded rate if a command has set it; otherwise from the book's premium over the oracle, or the baseline without one.
 
-    The venue averages samples of the hour; here the hour's last book is the sample.
+    The real venue averages samples of the hour; here the hour's last book is the only sample.
     """
     spec = market.spec
     if market.is_rate_told or market.mid == market.oracle:
@@ -51,28 +51,28 @@ def premium_of(market: Market, oracle: int) -> int:
 
 
 def _impact_px(market: Market, buy: int, size: int) -> int:
-    """Average price of so much; where the book ends, of what it holds."""
+    """Average price of this amount; if the book has less, of all that it has."""
     fills = walk(market, market.mid, buy, size)
     got = sum(part for _, part in fills)
     return sum(px * part for px, part in fills) // got if got else market.mid
 
 
 def pay_due(state: State, opens: Mapping[str, int]) -> None:
-    """What is due by now in all markets, before any price of this instant: on the open of a market that has one, else on the oracle as it stands."""
+    """Pay all due funding in all markets, before any price of this instant: on the open of a market that has one now, otherwise on the present oracle."""
     for coin, market in state.markets.items():
         if 0 < market.next_funding_ms <= state.now_ms and market.status != "settled":
             pay(state, market, market.oracle if market.external == "closed" else opens.get(coin, market.oracle))
 
 
 def pay(state: State, market: Market, oracle: int) -> None:
-    """Pay one hour's funding to every holder: signed size * oracle * rate, longs pay shorts when the rate is positive."""
+    """Pay one hour's funding to every holder: signed size * oracle * rate. Longs pay shorts if the rate is positive."""
     rate = rate_now(market)
     for account_id in list(market.holders):
         account = state.accounts[account_id]
         position = account.positions[market.spec.coin]
         amount = -position.side * toward_zero(position.size * oracle * rate, E8 * E12)
         if position.isolated:
-            amount = max(amount, -position.margin)  # An isolated position owes no more than its margin.
+            amount = max(amount, -position.margin)  # An isolated position pays no more than its margin.
             position.margin += amount
         else:
             account.balance += amount

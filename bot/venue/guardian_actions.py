@@ -1,4 +1,4 @@
-"""What a guardian does to an account, once, when it fires at a price or on request."""
+"""What a guardian does to the account when it fires at a price or on request. It fires once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BLOCKING: Final = ("flatten", "block_opens")
 
 @dataclass(slots=True)
 class Killed:
-    """A kill's guardian and what it did."""
+    """The guardian of a kill, and the orders and trades of it."""
 
     guardian: Guardian
     canceled: tuple[str, ...]
@@ -39,7 +39,7 @@ def act(
     state: State, account: Account, guardian: Guardian, action: str, reason: str, *, kind: str = "guardian"
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Emit the `fired` event, then cancel entries and close positions as `action` says. Returns the orders canceled and the trades made."""
-    # The event stands before its effects (responses.md) and names them: each exit below makes one trade, in this order.
+    # The event comes before its effects and lists them: each exit below makes one trade, in this order.
     sweeps = action in ("cancel_orders", "flatten")
     entries = (
         [one for one in open_orders.entries(account) if limits.reaches(state, guardian, one.coin)] if sweeps else []
@@ -59,14 +59,14 @@ def act(
 
 
 def _staying(state: State, account: Account, guardian: Guardian) -> list[tuple[Position, int]]:
-    """Positions that the guardian may close, each with the size that no working exit closes already."""
+    """Positions that the guardian may close, each without the size that a working exit closes already."""
     held = [position for position in account.positions.values() if limits.reaches(state, guardian, position.coin)]
     found = [(position, _left(state, account, position)) for position in held]
     return [(position, size) for position, size in found if size]
 
 
 def _left(state: State, account: Account, position: Position) -> int:
-    """The size of a position that no working exit closes: what was added since those exits began."""
+    """The part of a position that no working exit closes: what was added after those exits started."""
     at_work = [o for o in protection.working_exits(account, state.markets[position.coin]) if o.kind == "close"]
     return max(0, position.size - sum(order.size - order.filled for order in at_work))
 
@@ -74,13 +74,13 @@ def _left(state: State, account: Account, position: Position) -> int:
 def close_position(
     state: State, account: Account, market: Market, guardian: Guardian, ref_px: int, reason: str
 ) -> None:
-    """Close the guardian's position, reduce-only around `ref_px`. Bracket and guardian end with it."""
+    """Close the guardian's position, reduce-only around `ref_px`. Its bracket and the guardian end."""
     del account.guardians[guardian.number]
     guardian.deadline_ms = None
     count_fire(state, guardian)
     position = account.positions[market.spec.coin]
     left = _left(state, account, position)
-    # Without a price the exit waits, and the bracket stays until then.
+    # Without a price the exit waits, and the bracket stays until there is one.
     children = [] if not left or market.px_at(state.now_ms) is None else [
         account.orders[oid]
         for oid in (position.stop_oid, position.target_oid)
@@ -104,7 +104,7 @@ def fire_trail(state: State, account: Account, market: Market, guardian: Guardia
 
 
 def move_trail(state: State, account: Account, market: Market, guardian: Guardian, px: int) -> None:
-    """A new extreme (or the activation): the stop follows, and never loosens."""
+    """Move the stop after a new extreme or the activation. It never loosens."""
     index.unwatch_trail(market, guardian)
     woke = not guardian.active
     guardian.active, guardian.extreme = True, px
@@ -118,7 +118,7 @@ def move_trail(state: State, account: Account, market: Market, guardian: Guardia
 
 
 def fire_drawdown(state: State, account: Account, guardian: Guardian) -> None:
-    """The day's loss is the greatest allowed: do its action and block openings until 00:00 UTC."""
+    """The day's loss reached its maximum: do the action, and block openings until 00:00 UTC."""
     guardian.status, guardian.blocks_opens = "latched", True
     count_fire(state, guardian)
     guardian.deadline_ms = state.now_ms // DAY_MS * DAY_MS + DAY_MS
@@ -141,7 +141,7 @@ def touch_floor(state: State, account: Account, market: Market) -> None:
 
 
 def begin_day(state: State) -> None:
-    """00:00 UTC: take the value from which today's loss is measured, of each account with a position or a floor."""
+    """00:00 UTC: store the account value that the day's loss is measured from, for each account with a position or a floor."""
     state.next_day_ms = 0
     kept = False
     for account in state.accounts.values():

@@ -18,7 +18,7 @@ from bot.venue.state import (
 
 
 def arm(state: State, account: Account, spec: GuardianSpec, *, key: str | None = None) -> Guardian | Refusal:
-    """Arm a guardian that a caller asks for."""
+    """Arm the guardian of a caller's request."""
     whole = guardians.normalise(spec)
     if isinstance(whole, Refusal):
         return whole
@@ -52,7 +52,7 @@ def arm(state: State, account: Account, spec: GuardianSpec, *, key: str | None =
 
 
 def kill(state: State, account: Account, command: Kill) -> guardian_actions.Killed | Refusal:
-    """The kill switch by its own route."""
+    """POST /v1/account/kill."""
     if command.idempotency_key is not None and account.is_fenced(command.idempotency_key):
         return Refusal("idempotency_conflict", "the account was reset after this key was used", fix={"action": "resync"},
                        details={"reason": "account_reset", "epoch": account.epoch})  # fmt: skip
@@ -90,7 +90,7 @@ def disarm(state: State, account: Account, guardian_ref: str) -> Guardian | Refu
 
 
 def beat(state: State, account: Account, ahead_ms: int = 0) -> tuple[Guardian, ...]:
-    """A heartbeat: every armed dead-man switch starts its time again. One that has fired stays latched."""
+    """A heartbeat: every armed dead-man switch gets its whole interval again. A fired one stays latched."""
     beaten = []
     for guardian in account.guardians.values():
         if guardian.spec.type == "dead_man_switch" and guardian.status == "armed":

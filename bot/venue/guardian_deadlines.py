@@ -1,4 +1,4 @@
-"""What a guardian does when its deadline comes."""
+"""What a guardian does at its deadline."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from bot.venue.state import (
 
 
 def fire_clock(state: State, account: Account, guardian: Guardian) -> None:
-    """A guardian's deadline has come."""
+    """Act on the deadline of a guardian."""
     BY_CLOCK[guardian.spec.type](state, account, guardian)
 
 
 @contextmanager
 def _prices_of_now(state: State) -> Iterator[None]:
-    """Give each market whose prices come in bars its price at this instant, because a deadline may lie between two points."""
+    """Set the present price of each market whose prices come in bars, because the deadline may lie between two points."""
     points = [
         (market, market.mark, market.mid, px)
         for market in state.markets.values()
@@ -41,7 +41,7 @@ def _prices_of_now(state: State) -> Iterator[None]:
 
 
 def _fire_dead_man(state: State, account: Account, guardian: Guardian) -> None:
-    """A dead-man switch has had no heartbeat in time: do its `onMiss` action once."""
+    """A dead-man switch had no heartbeat in time: do its `onMiss` action once."""
     action = guardian.spec.on_miss or "cancel_orders"
     guardian.status = "latched"
     guardian_actions.count_fire(state, guardian)
@@ -54,14 +54,14 @@ def _fire_dead_man(state: State, account: Account, guardian: Guardian) -> None:
 
 
 def _fire_hold(state: State, account: Account, guardian: Guardian) -> None:
-    """A position has reached its longest holding time."""
+    """A position reached its maximum holding time."""
     market = state.markets[guardian.spec.coin or ""]
     with _prices_of_now(state):
         guardian_actions.close_position(state, account, market, guardian, market.mid, "time")
 
 
 def _fire_schedule(state: State, account: Account, guardian: Guardian) -> None:
-    """A minute of the cron expression: do the action, or place the order as a caller would."""
+    """Run a schedule: do its action, or place its order as a caller would."""
     spec = guardian.spec
     assert spec.cron is not None
     assert guardian.deadline_ms is not None
@@ -94,7 +94,7 @@ def _fire_schedule(state: State, account: Account, guardian: Guardian) -> None:
 
 
 def _end_of(state: State, key: Key | None) -> Refusal | None:
-    """The refusal of a schedule whose key is revoked or has expired; None otherwise."""
+    """The refusal of a schedule whose key was revoked or has expired; None otherwise."""
     if key is None:
         return None
     if key.revoked:
@@ -110,14 +110,14 @@ def _refuse_caller(state: State, order: OrderSpec, key: Key | None) -> Refusal |
         return None
     if (ended := _end_of(state, key)) is not None:
         return ended
-    market = state.markets.get(order.coin)  # None: the quote refuses it.
+    market = state.markets.get(order.coin)  # None: the quote refuses the unknown market.
     if market is not None and not limits.has_scope(key, market.spec):
         return Refusal("forbidden", f"the key that armed this schedule lacks the scope for {order.coin}")
     return None
 
 
 def _clock_of_drawdown(state: State, account: Account, guardian: Guardian) -> None:
-    """A fill or fee reached the floor; or, while latched, the end of the day that the guardian blocked."""
+    """A fill or fee reached the floor; or, if latched, the day that the guardian blocked has ended."""
     if guardian.status == "armed":
         guardian_actions.fire_drawdown(state, account, guardian)
         return
@@ -128,7 +128,7 @@ def _clock_of_drawdown(state: State, account: Account, guardian: Guardian) -> No
 
 
 def _fire_kill(state: State, account: Account, guardian: Guardian) -> None:
-    """An order's inline kill_switch acts right after the fill that armed it, at the same instant."""
+    """An order's inline kill_switch acts just after the fill that armed it, at the same instant."""
     guardian_actions.kill(state, account, guardian)
 
 

@@ -25,7 +25,7 @@ def arm_inline(
 def arm_account_guardian(
     state: State, account: Account, spec: GuardianSpec, *, trade: str | None = None, key: str | None = None
 ) -> Guardian:
-    """Arm a guardian of the whole account. A new dead-man switch lifts the block of a fired one if it covers the same markets."""
+    """Arm a guardian of the whole account. A new dead-man switch lifts the block of a fired one if it covers all markets of that one."""
     account.guardian_seq += 1
     guardian = Guardian(
         number=account.guardian_seq, account=account.id, spec=spec, created_ms=state.now_ms, trade=trade, key=key
@@ -47,7 +47,7 @@ def arm_account_guardian(
     if guardian.deadline_ms is not None:
         index.schedule_guardian(state, account, guardian)
     emit_guardian(state, account, guardian, "armed")
-    if spec.type == "kill_switch":  # Armed by an order whose fill is still being booked: it acts right after.
+    if spec.type == "kill_switch":  # Armed by an order whose fill is being booked; it acts just after that.
         guardian.deadline_ms = state.now_ms
         index.schedule_guardian(state, account, guardian)
     if spec.type == drawdown_floors.TYPE:

@@ -1,4 +1,4 @@
-"""Guardians: rules that act while no agent is connected. Which field belongs to which type, and when each falls due. `guardian_commands` and `guardian_actions` act."""
+"""Guardians: rules that act while no agent is connected. Defines the fields of each type and its deadline. `guardian_commands` and `guardian_actions` act."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRAIL_R_MAX: Final = 20 * E8
 
 
 class Shape(NamedTuple):
-    """Fields of one type: its scope, what it needs, what it may have, and its defaults."""
+    """The fields of one type: its scope, required fields, optional fields and defaults."""
 
     scope: str
     required: tuple[str, ...]
@@ -55,7 +55,7 @@ def _invalid(field: str, problem: str) -> Refusal:
 
 
 def normalise(spec: GuardianSpec) -> GuardianSpec | Refusal:
-    """The spec with its scope and defaults filled in, or the field that is wrong."""
+    """The spec with its scope and defaults filled in, or the refusal of a wrong field."""
     shape = SHAPES.get(spec.type)
     if shape is None:
         return Refusal(
@@ -104,7 +104,7 @@ def normalise(spec: GuardianSpec) -> GuardianSpec | Refusal:
 
 
 def normalise_inline(specs: tuple[GuardianSpec, ...], coin: str) -> tuple[GuardianSpec, ...] | Refusal:
-    """Inline guardians of an order: the same fields, the market is the order's."""
+    """Inline guardians of an order: the same fields, in the market of the order."""
     whole: list[GuardianSpec] = []
     for index, spec in enumerate(specs):
         if spec.coin is not None and spec.coin != coin:
@@ -128,7 +128,7 @@ def _inside(refusal: Refusal, index: int) -> Refusal:
 
 
 def refuse_inline(specs: tuple[GuardianSpec, ...], *, has_r: bool) -> Refusal | None:
-    """trailR and activateAtR are measured in R, which only a stop defines."""
+    """trailR and activateAtR are multiples of R, which only a stop defines."""
     for index, spec in enumerate(specs):
         if not has_r and (spec.trail_r is not None or spec.activate_at_r is not None):
             return _inside(needs_stop(spec), index)
@@ -147,22 +147,22 @@ def needs_stop(spec: GuardianSpec) -> Refusal:
 
 
 def can_fire(stop_px: int | None, side: int, liquidation_px: int | None) -> bool:
-    """Is there a stop that the price reaches before the liquidation price?"""
+    """True if the price reaches the stop before the liquidation price."""
     return stop_px is not None and (liquidation_px is None or (stop_px - liquidation_px) * side > 0)
 
 
 def nearest(side: int, *prices: int | None) -> int | None:
-    """Of the prices that a position of this side can fall to, the one that is met first."""
+    """The first of these prices that a falling position of this side reaches."""
     return max((px for px in prices if px is not None), key=lambda px: px * side, default=None)
 
 
 def held_trail(account: Account, coin: str, side: int) -> int | None:
-    """The nearest trailing stop of this market's position; one that is not yet active has none."""
+    """The nearest active trailing stop of this market's position."""
     return nearest(side, *[g.stop_px for g in account.guardians.values() if g.spec.coin == coin])
 
 
 def coming_trail(specs: tuple[GuardianSpec, ...], side: int, entry_px: int, r_px: int | None) -> int | None:
-    """The nearest stop of those among an order's guardians that trail from its first fill on."""
+    """The nearest trailing stop that an order's guardians will start at its first fill."""
     trailing = [spec for spec in specs if spec.type == "trailing_stop" and spec.activate_at_r is None]
     return nearest(
         side, *[trail_px(spec, side, entry_px, r_px) for spec in trailing if spec.trail_r is None or r_px is not None]
@@ -170,7 +170,7 @@ def coming_trail(specs: tuple[GuardianSpec, ...], side: int, entry_px: int, r_px
 
 
 def held_stop(account: Account, position: Position) -> int | None:
-    """The nearest stop of a position, its bracket's or a trailing one."""
+    """The nearest stop of a position: of its bracket, or a trailing stop."""
     own = None if position.stop_oid is None else account.orders[position.stop_oid].trigger_px
     return nearest(position.side, own, held_trail(account, position.coin, position.side))
 
@@ -179,7 +179,7 @@ def held_stop(account: Account, position: Position) -> int | None:
 
 
 def trail_stop(guardian: Guardian) -> int:
-    """The stop behind the extreme: extreme * (1 - s*pct/100) or extreme - s*trailR*R, cut toward the extreme's safe side."""
+    """The stop behind the extreme: extreme * (1 - s*pct/100) or extreme - s*trailR*R, rounded toward the extreme."""
     assert guardian.extreme is not None
     return trail_px(guardian.spec, guardian.side, guardian.extreme, guardian.r_px)
 

@@ -1,7 +1,7 @@
-"""What waits for a price or an instant: two sorted lists of price levels for each market, one heap of deadlines.
+"""Index of waiting prices and instants: two sorted lists of price levels per market, and one heap of deadlines.
 
-Derived from the state and never part of it: `rebuild` makes them again after a restore. The last element of each list is the one
-nearest to the price, so "can this bar touch anything" is two comparisons.
+It is derived from the state and not stored: `rebuild` makes it again after a restore. The last element of each list is the one
+nearest to the price, so two comparisons decide whether a bar touches any level.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bot.venue.state import DAY_MS, HOUR_MS, Account, Guardian, Level, Market, O
 
 LevelEntry = tuple[int, int, int, Level]
 
-# At one level the first rank acts first.
+# Order of actions at one price level.
 RANKS: Final = {
     "liquidation": 0,
     "drawdown": 1,
@@ -27,7 +27,7 @@ RANKS: Final = {
     "trail_move": 5,
 }
 
-# At one instant: funding, then guardians by the clock (venue.md 2.11 names their order).
+# Order of actions at one instant: funding, then guardians by deadline (venue.md 2.11).
 EXPIRY_RANK: Final = -1  # Settlement comes before the guardians.
 FUNDING_RANK: Final = 0
 DAY_RANK: Final = 1
@@ -53,22 +53,23 @@ def _drop(market: Market, entry: LevelEntry, *, falls: bool) -> None:
 
 
 def order_falls(order: Order) -> bool:
-    """Does the order wait for a price at or below its level?"""
+    """True if the order waits for a price at or below its level."""
     if order.kind == "limit":
         return order.buy > 0
     return (order.side > 0) == (order.kind == "stop_loss")
 
 
 def order_level(market: Market, order: Order) -> int:
-    """The price that sets the order off: its trigger, or for a limit one tick through its price (the price itself where a touch fills, and at
-    the ends of an event market, which has no price beyond)."""
+    """The price at which the order acts: its trigger, or for a limit one tick beyond its price (the price itself if a touch fills, and at the ends
+    of an event market, where no price lies beyond).
+    """
     if order.kind != "limit":
         assert order.trigger_px is not None
         return order.trigger_px
     assert order.limit_px is not None
     if market.spec.limit_touch:
         return order.limit_px
-    # Below a power of ten the grid is finer: a buy's tick is that of the prices under its limit.
+    # Below a power of ten the grid is finer, so a buy uses the tick of the prices below its limit.
     through = order.limit_px - order.buy * market.tick(order.limit_px - 1 if order.buy > 0 else order.limit_px)
     return clamp(market.spec, through)
 
@@ -89,7 +90,7 @@ def unwatch_order(market: Market, order: Order) -> None:
 
 
 def is_watched(market: Market, order: Order) -> bool:
-    """Does the order wait at a level? A limit that waits for the next point does not yet."""
+    """True if the order waits at a level. A limit that waits for the next point does not yet."""
     if order.status == "armed":
         return True
     return order.status == "open" and order.kind == "limit" and (order.account, order.number) not in market.pending
@@ -99,7 +100,7 @@ def is_watched(market: Market, order: Order) -> bool:
 
 
 def _trail_entries(guardian: Guardian) -> list[tuple[LevelEntry, bool]]:
-    """A trailing stop waits on both sides: at its stop, and one unit beyond its extreme (or at its activation)."""
+    """A trailing stop has two levels: its stop, and one unit beyond its extreme (or its activation price)."""
     assert guardian.extreme is not None
     falls = guardian.side > 0
     entries = [(_entry(guardian.extreme, "trail_move", guardian.account, guardian.number, falls=not falls), not falls)]
@@ -127,14 +128,14 @@ def unwatch_trail(market: Market, guardian: Guardian) -> None:
 
 
 def move_watch(market: Market, position: Position, level: int | None) -> None:
-    """Put the position's margin watch at `level` (None: nothing can liquidate it)."""
+    """Set the position's margin level to `level`. None: no price can liquidate it."""
     if position.liquidation_level != level:
         _move(market, position, position.liquidation_level, level, "liquidation")
         position.liquidation_level = level
 
 
 def move_floor(market: Market, position: Position, level: int | None) -> None:
-    """Put the position's watch of the drawdown floor at `level` (None: it has none)."""
+    """Set the position's drawdown level to `level`. None: it has none."""
     if position.floor_level != level:
         _move(market, position, position.floor_level, level, "drawdown")
         position.floor_level = level
@@ -153,20 +154,20 @@ def _move(market: Market, position: Position, old: int | None, level: int | None
 
 
 def schedule_funding(state: State, market: Market) -> None:
-    """Called when the first position appears: the next full hour pays."""
+    """Called when the first position opens: the next full hour pays funding."""
     if market.next_funding_ms == 0 and market.spec.margin_mode != "full":
         market.next_funding_ms = state.now_ms // HOUR_MS * HOUR_MS + HOUR_MS
         heappush(state.deadlines, (market.next_funding_ms, FUNDING_RANK, 0, "funding", market.spec.coin))
 
 
 def schedule_expiry(state: State, market: Market) -> None:
-    """Called when a market is listed: an event market is settled at its instant."""
+    """Called when a market is listed: an event market is settled at its end."""
     if market.spec.expires_ms is not None and market.status != "settled":
         heappush(state.deadlines, (market.spec.expires_ms, EXPIRY_RANK, 0, "expiry", market.spec.coin))
 
 
 def schedule_day(state: State) -> None:
-    """Called when the first position or floor appears: the next 00:00 UTC is looked at."""
+    """Called when the first position or floor appears: schedules the next 00:00 UTC."""
     if state.next_day_ms == 0:
         state.next_day_ms = state.now_ms // DAY_MS * DAY_MS + DAY_MS
         heappush(state.deadlines, (state.next_day_ms, DAY_RANK, 0, "day", ""))
@@ -181,9 +182,9 @@ def schedule_guardian(state: State, account: Account, guardian: Guardian) -> Non
 
 
 def due(state: State, now_ms: int, *, inclusive: bool = True) -> tuple[int, str, str, int] | None:
-    """Take the earliest deadline at or before now (before it, when not inclusive) as (deadline, kind, reference, number)."""
+    """Take the earliest deadline at or before now (before now if not `inclusive`) as (deadline, kind, reference, number)."""
     if not state.deadlines or state.deadlines[0][0] > now_ms:
-        return None  # What is stale on the heap is too early, never too late.
+        return None  # A stale entry of the heap is too early, never too late.
     at = next_deadline_ms(state)
     if at is None or at > now_ms or (at == now_ms and not inclusive):
         return None
@@ -192,7 +193,7 @@ def due(state: State, now_ms: int, *, inclusive: bool = True) -> tuple[int, str,
 
 
 def next_deadline_ms(state: State) -> int | None:
-    """The next instant at which time alone causes something. Entries that a heartbeat or an exit made stale are put right on the way."""
+    """The next instant at which time alone causes something. Corrects entries of the heap that a heartbeat or an exit made stale."""
     heap = state.deadlines
     while heap:
         at, rank, number, kind, ref = heap[0]
@@ -227,7 +228,7 @@ def next_deadline_ms(state: State) -> int | None:
 
 
 def rebuild(state: State) -> None:
-    """Make the level lists and the deadline heap from the state alone."""
+    """Make the level lists and the deadline heap again from the state."""
     state.deadlines.clear()
     state.fresh.clear()
     if state.next_day_ms:
@@ -238,7 +239,7 @@ def rebuild(state: State) -> None:
         schedule_expiry(state, market)
         if market.next_funding_ms:
             heappush(state.deadlines, (market.next_funding_ms, FUNDING_RANK, 0, "funding", market.spec.coin))
-    # dict.values: a mapping of accounts may count its own reads, and nothing stored changes here.
+    # dict.values, because a mapping of accounts may count its own reads, and nothing stored changes here.
     for account in dict.values(state.accounts):
         for market, entry, falls in _entries(state, account):
             (market.falling if falls else market.rising).append(entry)
@@ -257,7 +258,7 @@ def forget(state: State, account: Account) -> None:
 
 
 def _entries(state: State, account: Account) -> Iterator[tuple[Market, LevelEntry, bool]]:
-    """All levels that an account waits at: (market, entry, does it wait for a falling price?)."""
+    """All levels of an account: (market, entry, True if it waits for a falling price)."""
     markets = state.markets
     for order in account.orders.values():
         market = markets[order.coin]

@@ -1,6 +1,6 @@
-"""Money: what a fill, a fee, a funding payment and a liquidation do to a balance, and what margin they leave.
+"""Money: the effect of fills, fees, funding and liquidations on a balance, and the margin that is left.
 
-Identity, exact to 1e-8 after every command: balance + isolated margins = start + realised - fees + funding - margin lost + absorbed.
+After every command, exact to 1e-8: balance + isolated margins = start + realised - fees + funding - margin lost + absorbed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def initial_margin(market: Market, position: Position) -> int:
 
 
 def at_market(account: Account, market: Market) -> list[Order]:
-    """Market orders that wait for the next point, in their order. Limit orders are left out because they may not fill."""
+    """Market orders that wait for the next point, in order. Limit orders are left out, because they may not fill."""
     waiting = [account.orders[number] for owner, number in market.pending if owner == account.id]
     return [order for order in waiting if order.limit_px is None]
 
@@ -84,7 +84,7 @@ def margin_used(state: State, account: Account) -> int:
 
 
 def free_margin(state: State, account: Account, freed: int = 0) -> int:
-    """What a new position may use, `freed` by what closes for it included; never below zero."""
+    """Margin for a new position, `freed` included: what is freed by the part that closes for it. Never negative."""
     free = account.balance - account.reserved + freed
     for coin, position in account.positions.items():
         if not position.isolated:
@@ -94,8 +94,9 @@ def free_margin(state: State, account: Account, freed: int = 0) -> int:
 
 
 def maintenance(market: Market, notional: int) -> int:
-    """Maintenance margin: notional / (2 * max leverage of its tier) less the tier's deduction. Leverage chosen plays no part.
-    What is paid in full needs none."""
+    """Maintenance margin: notional / (2 * max leverage of its tier) less the tier's deduction. The chosen leverage does not matter.
+    A fully paid position needs none.
+    """
     if market.spec.margin_mode == "full":
         return 0
     tier = market.tier(notional)
@@ -103,7 +104,7 @@ def maintenance(market: Market, notional: int) -> int:
 
 
 def margin_ratio(state: State, account: Account) -> tuple[int, int]:
-    """(maintenance, account value) of the worst of the cross account and each isolated position; 1 means liquidation."""
+    """(maintenance, account value) of the worst among the cross account and each isolated position. At a ratio of 1 it is liquidated."""
     worst = (0, 1)
     need, value = 0, 0
     for coin, position in account.positions.items():
@@ -124,7 +125,7 @@ def _worse(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
 
 
 def slack_of(state: State, account: Account, position: Position) -> int:
-    """Equity above maintenance that carries this position: its own when isolated, the cross account's otherwise."""
+    """Equity above maintenance behind this position: its own if isolated, that of the cross account otherwise."""
     if position.isolated:
         market = state.markets[position.coin]
         return position.margin + position.pnl(market.mark) - maintenance(market, market.mark * position.size // E8)
@@ -138,7 +139,7 @@ def slack_of(state: State, account: Account, position: Position) -> int:
 
 
 def level_of_slack(market: Market, position: Position, slack: int) -> int | None:
-    """Price at which `slack` USD of this position's equity above maintenance is used up, other things equal. None: no such price.
+    """Price at which this position has used up `slack` USD of its equity above maintenance, if nothing else changes. None if there is no such price.
 
     From slack + s*(p - mark)*size = mm(p) - mm(mark), mm(p) = p*size/(2L) - D, with L and D of the tier at p (venue.md 2.3).
     """
@@ -149,7 +150,7 @@ def level_of_slack(market: Market, position: Position, slack: int) -> int | None
 
 
 def _level(market: Market, position: Position, slack: int, value: int, mm: int) -> int | None:
-    """The same, given what the position is worth at mark and its maintenance margin there."""
+    """The same, given the position's value and maintenance margin at mark."""
     side, size = position.side, position.size
     base = side * value - slack - mm
     tiers = market.tiers
@@ -171,7 +172,7 @@ def _level(market: Market, position: Position, slack: int, value: int, mm: int) 
 
 
 def liquidation_px(state: State, position: Position) -> int | None:
-    """Mark at which this position alone would bring its account to maintenance; None when no price can."""
+    """Mark price at which this position alone brings its account to maintenance; None if no price does."""
     account = state.accounts[position.account]
     return level_of_slack(state.markets[position.coin], position, slack_of(state, account, position))
 
@@ -180,8 +181,9 @@ def liquidation_px(state: State, position: Position) -> int | None:
 
 
 def rewatch(state: State, account: Account, position: Position | None = None) -> None:
-    """Put the margin watches where they belong now. The slack of a cross account is shared by its positions: while none has used up its
-    share, the account cannot be below maintenance; when one has, the slack is divided again."""
+    """Place the margin levels. The positions of a cross account share its slack: the account cannot be below maintenance before one position has
+    used up its share; then the slack is divided again.
+    """
     rewatch_floor(state, account)
     if position is not None and position.isolated:
         market = state.markets[position.coin]
@@ -198,20 +200,20 @@ def rewatch(state: State, account: Account, position: Position | None = None) ->
             mm = maintenance(market, value)
             slack += p.side * (value - p.entry_notional) - mm
             cross.append((market, p, value, mm))
-    # A shortfall is not divided: each position must cover all of it.
+    # A shortfall is not divided: each position must make up for all of it.
     share = slack // len(cross) if cross and slack > 0 else slack
     for market, p, value, mm in cross:
         index.move_watch(market, p, _level(market, p, share, value, mm))
 
 
 def rewatch_floor(state: State, account: Account) -> None:
-    """Put the levels of drawdown floors where they belong. An account without positions may be at its floor, too."""
+    """Place the levels of drawdown floors. An account without positions may be at its floor too."""
     if account.guardians:
         drawdown_floors.rewatch(state, account, account_value(state, account))
 
 
 def fee_on(spec: MarketSpec, px: int, size: int, *, maker: bool) -> int:
-    """Fee of one fill: a part of the notional; of an event's shares rate * p * (1 - p) each, as on Polymarket (venue.md 2.14)."""
+    """Fee of one fill: a fraction of the notional; in an event market rate * p * (1 - p) per share, as on Polymarket (venue.md 2.14)."""
     notional = px * size // E8
     if spec.margin_mode == "full":
         notional = notional * (outcome.PAYOUT - px) // outcome.PAYOUT
@@ -229,7 +231,7 @@ def roll_day(account: Account, now_ms: int) -> None:
 
 
 def realize_today(account: Account, now_ms: int, amount: int) -> None:
-    """Add to the day's realised PnL what an exit did to the balance, its fee aside."""
+    """Add to the day's realised PnL what an exit did to the balance, without its fee."""
     roll_day(account, now_ms)
     account.day_realized += amount
 
@@ -243,7 +245,7 @@ def roll_key_day(key: Key, now_ms: int) -> None:
 def fill(
     state: State, account: Account, market: Market, trade: Trade, order: Order, px: int, size: int, *, maker: bool
 ) -> None:
-    """Book one execution of `size` at `px`: the part against the position closes, the rest opens; one Fill event each."""
+    """Book one execution of `size` at `px`. The part against the position closes it, the rest opens; each part is one Fill event."""
     position = account.positions.get(market.spec.coin)
     if position is not None and position.side != order.buy:
         part = size if size < position.size else position.size
@@ -350,7 +352,7 @@ def _book_trade(state: State, trade: Trade, notional: int, size: int, fee: int, 
 def take(
     account: Account, position: Position, *, size: int, entry_part: int, realized: int, fee: int, full: bool = False
 ) -> None:
-    """Take `size` out of a position: its PnL and its share of isolated margin go to the balance; an isolated loss never exceeds its margin."""
+    """Reduce a position by `size`: its PnL and its share of isolated margin go to the balance. An isolated loss never exceeds its margin."""
     if full:
         keep = outcome.cost(position.side, position.entry_notional - entry_part, position.size - size)
         account.balance += position.margin + realized - fee - keep
@@ -373,7 +375,7 @@ def take(
 
 
 def leave(state: State, account: Account, market: Market, position: Position) -> None:
-    """Remove a closed position and its price levels; the venue pays the debt of a cross account without positions."""
+    """Remove a closed position and its price levels. If a cross account without positions has a debt, the venue pays it."""
     assert position.size == 0 and position.entry_notional == 0 and position.margin == 0, position
     index.move_watch(market, position, None)
     index.move_floor(market, position, None)

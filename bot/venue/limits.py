@@ -1,4 +1,4 @@
-"""Caps on openings: the account's own limits, the key's, the platform's, and guardians that block. No exit is refused here, save one more resting order."""
+"""Limits on openings: the account's caps, the key's caps, the platform's limits, and blocking guardians. Exits are refused only for too many open orders."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def blocking_guardians(account: Account) -> list[str]:
 
 
 def has_scope(key: Key, spec: MarketSpec) -> bool:
-    """Do the key's scopes let it close in this market? An event market asks for outcomes, any other for trade or trade:close_only."""
+    """True if the key's scopes allow closing in this market: outcomes for an event market, otherwise trade or trade:close_only."""
     if spec.book == OUTCOMES_BOOK:
         return "outcomes" in key.scopes
     return "trade" in key.scopes or "trade:close_only" in key.scopes
 
 
 def reaches(state: State, guardian: Guardian, coin: str) -> bool:
-    """Does this guardian act in this market? A bounded one does where the key that armed it may close."""
+    """True if this guardian acts in this market. A bounded one acts where the key that armed it may close."""
     if not guardian.spec.bounded or guardian.key is None:
         return True
     key = state.keys[guardian.key]
@@ -55,7 +55,7 @@ def reaches(state: State, guardian: Guardian, coin: str) -> bool:
 
 
 def covers(state: State, guardian: Guardian, other: Guardian) -> bool:
-    """Does this guardian act wherever the other one does?"""
+    """True if this guardian acts in every market where the other one acts."""
     return all(reaches(state, guardian, coin) for coin in state.markets if reaches(state, other, coin))
 
 
@@ -68,7 +68,7 @@ def blocker(state: State, account: Account, coin: str) -> Guardian | None:
 
 
 def is_blocked(state: State, account: Account, coin: str) -> bool:
-    """Does a guardian block openings here now? A drawdown whose floor is reached blocks them before it acts at the end of this instant."""
+    """True if a guardian blocks openings here now. A drawdown at its floor blocks them even before it acts at the end of this instant."""
     if not account.guardians:
         return False
     return blocker(state, account, coin) is not None or any(
@@ -81,34 +81,34 @@ def resets_at_ms(now_ms: int) -> int:
 
 
 def used_today(owner: Account | Key, now_ms: int) -> int:
-    """Opening notional filled since 00:00 UTC. A read: the sums themselves roll over with the day's first fill."""
+    """Opening notional filled since 00:00 UTC. Only reads: the stored sums restart at the day's first fill."""
     return owner.day_notional if owner.day == now_ms // DAY_MS else 0
 
 
 def worth(state: State, position: Position, *, leaving: int = 0) -> int:
-    """|Notional| of a position at mark, less `leaving` of its size. A No share is worth 1 USD less the price."""
+    """|Notional| of a position at mark, without `leaving` of its size. A No share is worth 1 USD less the price."""
     market = state.markets[position.coin]
     return outcome.worth(market.spec, position.side, market.mark, position.size - leaving)
 
 
 def _staying(state: State, account: Account, position: Position) -> int:
-    """|Notional| of a position at mark, less what waiting exits will close."""
+    """|Notional| of a position at mark, without the part that waiting exits will close."""
     return worth(state, position, leaving=ledger.leaving(account, state.markets[position.coin]))
 
 
 def waiting(state: State, account: Account, key: Key | None = None) -> int:
-    """Notional of the resting entries, which may fill at any moment; with a key, of its own entries."""
+    """Notional of resting entries, which may fill at any moment. With a key: only of its own entries."""
     resting = [account.orders[number] for number in account.resting]
     return sum(opening_notional(state, order) for order in resting if key is None or order.key == key.id)
 
 
 def spoken_for_today(state: State, account: Account, key: Key | None = None) -> int:
-    """The used part of a daily cap, the account's or the key's: openings filled today and resting entries."""
+    """The used part of a daily cap of the account or the key: openings filled today and resting entries."""
     return used_today(account if key is None else key, state.now_ms) + waiting(state, account, key)
 
 
 def exposure(state: State, account: Account) -> int:
-    """|notional| at mark of positions and of the open rest of resting entries."""
+    """|Notional| at mark of positions and of the unfilled part of resting entries."""
     return sum(_staying(state, account, position) for position in account.positions.values()) + waiting(state, account)
 
 
@@ -132,13 +132,13 @@ def busy_markets(state: State, account: Account) -> set[str]:
 
 
 def guardians_there(account: Account) -> int:
-    """Guardians that are armed, and those that resting orders will arm at their first fill."""
+    """Number of guardians that are armed, or that resting orders will arm at their first fill."""
     waiting = [account.orders[number] for number in account.resting]
     return len(account.guardians) + sum(len(order.guardians) for order in waiting if not order.armed)
 
 
 def refuse_coin(market: Market, key: Key | None) -> Refusal | None:
-    """Refuse a market outside the key's allowedCoins; this holds for exits too."""
+    """Refuse a market outside the key's allowedCoins. This applies to exits too."""
     coin = market.spec.coin
     if key is not None and key.allowed_coins is not None and coin not in key.allowed_coins:
         return Refusal(
@@ -241,7 +241,7 @@ def refuse_key(
 
 
 def exceeds_leverage(state: State, order: Order, leverage: int) -> bool:
-    """Is this more leverage than the order's key allows? An entry that waited gets the leverage of the present position."""
+    """True if this is more leverage than the order's key allows. An entry that waited gets the leverage of the present position."""
     key = None if order.key is None else state.keys.get(order.key)
     return key is not None and key.max_leverage is not None and leverage > key.max_leverage
 
@@ -249,7 +249,7 @@ def exceeds_leverage(state: State, order: Order, leverage: int) -> bool:
 def _way_out(
     state: State, account: Account, key: Key | None, market: Market, side: int, largest: Largest
 ) -> dict[str, Any]:
-    """The largest order that every cap allows. If the tightest cap leaves less than the minimum order: the action that helps against that cap."""
+    """The fix for a cap: the largest order that every cap allows. If the tightest cap leaves less than the minimum order, the action against that cap."""
     if key is not None and is_full(state, account, key, market):
         return {"action": "close_first"}
     allowances: list[tuple[int, dict[str, Any]]] = []
@@ -266,7 +266,7 @@ def _way_out(
 
 
 def is_full(state: State, account: Account, key: Key, market: Market) -> bool:
-    """Whether this market would be one too many for the key's maxOpenPositions."""
+    """True if this market would exceed the key's maxOpenPositions."""
     if key.max_open_positions is None:
         return False
     busy = busy_markets(state, account)

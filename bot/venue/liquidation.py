@@ -1,4 +1,4 @@
-"""Liquidation: checked at mark; closes through the book first, and by the backstop below two thirds of maintenance. The venue pays a negative rest."""
+"""Liquidation: checked at the mark price. Closes through the book, below two thirds of maintenance by the backstop. The venue pays a negative rest."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from bot.venue.state import Account, Market, Position, State, Trade, side_name
 
 PARTIAL_FROM: Final = (
     100_000 * E8
-)  # Above this notional the first order closes a fifth; for 30 s after it orders take all.
+)  # Above this notional the first order closes a fifth; for 30 s after that, orders close everything.
 COOLDOWN_MS: Final = 30_000
 
 
 def standing(state: State, account: Account, position: Position) -> tuple[int, int]:
-    """(equity, maintenance) of what carries the position, at mark."""
+    """(equity, maintenance) of the isolated position or the cross account, at mark."""
     if position.isolated:
         market = state.markets[position.coin]
         return position.margin + position.pnl(market.mark), ledger.maintenance(
@@ -31,14 +31,14 @@ def standing(state: State, account: Account, position: Position) -> tuple[int, i
 
 
 def liquidate(state: State, account: Account, position: Position, ref_px: int) -> None:
-    """Close a position whose equity is below maintenance around `ref_px` (its market's mark stands there); then the account's others while need be."""
+    """Close a position whose equity is below maintenance, around `ref_px`, the mark of its market. Then, if necessary, the account's other positions."""
     market = state.markets[position.coin]
     _cancel_resting(state, account, position)
     _one(state, account, market, position, ref_px)
     while not position.isolated and (others := [p for p in account.positions.values() if not p.isolated]):
         equity, need = standing(state, account, others[0])
         if equity >= need or any(p.liquidation_cooldown_ms == state.now_ms + COOLDOWN_MS for p in others):
-            return  # A fifth was closed at this instant: the next point checks again.
+            return  # A fifth was closed at this instant; the next point checks again.
         worst = max(others, key=lambda p: ledger.maintenance(m := state.markets[p.coin], m.mark * p.size // E8))
         market = state.markets[worst.coin]
         _one(state, account, market, worst, market.mark)
@@ -79,7 +79,7 @@ def _one(state: State, account: Account, market: Market, position: Position, ref
 
 
 def _backstop(state: State, account: Account, position: Position) -> None:
-    """Position and margin go to the liquidator at mark: an isolated position alone; of a cross account all cross positions and the balance."""
+    """The liquidator takes position and margin at mark: an isolated position alone; of a cross account all cross positions and the balance."""
     siblings = [position] if position.isolated else [p for p in account.positions.values() if not p.isolated]
     for p in siblings:
         market = state.markets[p.coin]
@@ -112,7 +112,7 @@ def _backstop(state: State, account: Account, position: Position) -> None:
 
 
 def _cancel_resting(state: State, account: Account, position: Position) -> None:
-    """Cancel what rests in this market; of a cross account also entries in other markets, because they reserve margin. Closes there stay."""
+    """Cancel resting orders in this market; for a cross account also entries in other markets, because they reserve margin. Closing orders there stay."""
     open_orders.cancel_resting(state, account, "liquidated", position.coin, entries_elsewhere=not position.isolated)
 
 

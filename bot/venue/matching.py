@@ -1,7 +1,7 @@
-"""A price moves: which orders, stops and liquidations it meets, in which order, at which price.
+"""Applies a price: which orders, stops and liquidations it reaches, in which order, at which price.
 
-A point is a movement from the last price to this one. Levels on the way are met nearest first, each at its own price; where the market
-jumps (a bar's open) everything met fills at the jump's end, and a liquidation comes before a stop.
+A point is a movement from the last price to this one. Levels between them act nearest first, each at its own price. If the market jumps (a
+bar's open), everything fills at the end of the jump, and liquidations come before stops.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bot.venue.order_sizes import CLOSE_SLIPPAGE_BPS, bound_of, cost_of_opening,
 from bot.venue.record import emit, emit_order, next_seq, open_trade
 from bot.venue.state import Account, Level, Market, Order, Position, State, Trade, oid_text, side_name
 
-Ahead = tuple[int, int]  # Lowest and highest of the points still to come in this bar.
+Ahead = tuple[int, int]  # lowest and highest of the points still to come in this bar
 
 
 # ── Points ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -42,7 +42,7 @@ def point(
     state: State, market: Market, px: int, *, step: int = 0, bar_ms: int = 0, volume: int | None = None, oracle: int | None = None,
     mid: int | None = None, ahead: Ahead | None = None, close: int = 0,
 ) -> None:  # fmt: skip
-    """Move the market to `px`. Step 0 opens a bar: it may jump, it pays what funding is due, and it gives resting limits their volume."""
+    """Move the market to `px`. Step 0 opens a bar: the price may jump, due funding is paid, and resting limits get the bar's volume."""
     if market.status == "settled":
         return
     last = market.mark
@@ -61,7 +61,7 @@ def point(
         market.oracle = oracle
     elif (
         market.oracle == last and market.external != "closed"
-    ):  # The oracle follows the price unless a command set it apart.
+    ):  # The oracle follows the price unless a command has set it.
         market.oracle = px
     if market.working:
         market.mark = market.mid = px
@@ -87,7 +87,7 @@ def sweep(state: State, market: Market) -> None:
 
 
 def _meet(state: State, market: Market, last: int, px: int, *, step: int, jump: bool, ahead: Ahead | None) -> None:
-    """Act on every level between `last` and `px`, until none is left that this point may meet."""
+    """Act on every level between `last` and `px` that this point may reach, until none is left."""
     falling, rising = market.falling, market.rising
     if (not falling or falling[-1][0] < px) and (not rising or -rising[-1][0] > px):
         return  # The usual case: the nearest level on each side lies beyond.
@@ -95,7 +95,7 @@ def _meet(state: State, market: Market, last: int, px: int, *, step: int, jump: 
     drawn: list[str] = []
     placed = -1
     while True:
-        # On a jump liquidations and drawdowns come first; all levels are searched for them again only after one was placed.
+        # On a jump, liquidations and drawdowns come first. They are searched again only after one was placed.
         urgent = jump and placed != market.watches
         placed = market.watches
         found = _next(state, market, last, px, step=step, urgent=urgent, ahead=ahead)
@@ -150,7 +150,7 @@ _URGENT: Final = frozenset({"liquidation", "drawdown"})
 
 
 def _nearer(level_px: int, px: int, last: int) -> int:
-    """The level itself, or where the path began when the level lies behind it already."""
+    """The level, or the start of the path if the path starts beyond the level."""
     if px <= last:
         return min(last, max(level_px, px))
     return max(last, min(level_px, px))
@@ -159,7 +159,7 @@ def _nearer(level_px: int, px: int, last: int) -> int:
 def _next(
     state: State, market: Market, last: int, px: int, *, step: int, urgent: bool, ahead: Ahead | None
 ) -> tuple[int, Level] | None:
-    """The next level that acts: when `urgent` liquidations first and drawdowns next, else the nearest to where the price comes from."""
+    """The level that acts next: if `urgent`, liquidations first and then drawdowns; otherwise the one nearest to the start of the path."""
     first: tuple[int, Level] | None = None
     for falls in (True, False) if px <= last else (False, True):
         levels, reach = (market.falling, px) if falls else (market.rising, -px)
@@ -178,7 +178,7 @@ def _next(
 
 
 def _may_act(state: State, market: Market, level: Level, *, step: int, ahead: Ahead | None) -> bool:
-    """May this point meet the level? It must be older than the point; under sl_first a target waits for a stop that the bar still reaches."""
+    """True if this point may reach the level. It must be older than the point. With sl_first a target waits if the bar still reaches the stop."""
     account = state.accounts[level.account]
     kind = level.kind
     if kind == "liquidation":
@@ -201,7 +201,7 @@ def _may_act(state: State, market: Market, level: Level, *, step: int, ahead: Ah
 
 
 def _is_shut(state: State, account: Account, market: Market, order: Order) -> bool:
-    """Would this fill open while strict hours or a guardian block openings? The order waits until the block ends."""
+    """True if this fill would open a position while strict hours or a guardian block openings. The order then waits until the block ends."""
     is_closed = market.external == "closed" and market.spec.strict_hours
     if not is_closed and not limits.is_blocked(state, account, market.spec.coin):
         return False
@@ -210,7 +210,7 @@ def _is_shut(state: State, account: Account, market: Market, order: Order) -> bo
 
 
 def _adverse_ahead(account: Account, position: Position, ahead: Ahead) -> bool:
-    """Will a stop, a trailing stop or the liquidation of this position be reached later in this bar?
+    """True if this bar will still reach a stop, a trailing stop or the liquidation of this position.
 
     Drawdown floors are left out: whether a floor is reached depends on the account's other markets, and each market's points are
     processed alone.
@@ -229,7 +229,7 @@ def _adverse_ahead(account: Account, position: Position, ahead: Ahead) -> bool:
 
 
 def fire_trigger(state: State, account: Account, market: Market, order: Order, ref_px: int, *, gapped: bool) -> None:
-    """A stop or target fires: one exit of the whole position around `ref_px`, its sibling is canceled, and an unfilled rest keeps working."""
+    """A stop or target fires: exit the whole position around `ref_px`, cancel the other of the two, and keep trying an unfilled rest."""
     position = account.positions[market.spec.coin]
     trigger = order.trigger_px
     assert trigger is not None
@@ -258,8 +258,9 @@ def fire_trigger(state: State, account: Account, market: Market, order: Order, r
 
 
 def _fill_limit(state: State, account: Account, market: Market, order: Order, begin: int, *, by_limit: bool) -> None:
-    """Fill a resting limit at its price, or at the better price where the path begins (a bar's open, later the book's price), within its
-    part of the bar's volume."""
+    """Fill a resting limit at its price, or at the better price where the path starts (a bar's open, later the book's price), within its
+    part of the bar's volume.
+    """
     assert order.limit_px is not None
     fill_px = order.limit_px
     market.mark = market.mid = fill_px
@@ -280,7 +281,7 @@ def _fill_limit(state: State, account: Account, market: Market, order: Order, be
     position = account.positions.get(order.coin)
     against = position.size if position is not None and position.side != order.buy else 0
     opens = order.left_to_open()
-    if size > against + opens:  # The position that the order was to close is smaller by now.
+    if size > against + opens:  # The position that the order should close has become smaller.
         size = against + opens
         if not size:
             open_orders.drop_entry(state, account, market, order, "reduce_only")
@@ -320,10 +321,11 @@ def _fill_limit(state: State, account: Account, market: Market, order: Order, be
 
 
 def _fill_pending(state: State, market: Market) -> None:
-    """Fill orders that waited for this point: market orders within their slippage of its price, limits within their limit. The unfilled
-    rest of a limit goes on waiting."""
+    """Fill orders that waited for this point: market orders within their slippage of its price, limits within their limit. The unfilled rest of
+    a limit keeps waiting.
+    """
     for waiting in tuple(market.pending):
-        if waiting not in market.pending:  # Canceled by the fill of another one.
+        if waiting not in market.pending:  # canceled by the fill of an order before it
             continue
         market.pending.remove(waiting)
         account_id, number = waiting
@@ -360,7 +362,7 @@ def _fill_pending(state: State, market: Market) -> None:
         rest = None
         if order.filled < size:
             rest = "slippage_bound"
-        elif order.filled < order.size:  # The position that the order was to close is smaller by now.
+        elif order.filled < order.size:  # The position that the order should close has become smaller.
             rest = "reduce_only" if order.reduce_only else "position_closed"
         if is_limit and rest == "slippage_bound":
             _rest_at_limit(state, account, market, order, trade)
@@ -368,14 +370,14 @@ def _fill_pending(state: State, market: Market) -> None:
             _give_up(state, account, order, trade, rest)
         else:
             order_fills.finish(state, trade, reason=rest)
-            if rest is not None:  # An "open" event was sent for it, so its end needs an event too.
+            if rest is not None:  # It had an "open" event, so its end needs an event too.
                 emit_order(state, account, order, "canceled", reason=rest)
 
 
 def _why_not_opened(
     state: State, account: Account, market: Market, order: Order, position: Position | None, fills: list[tuple[int, int]], against: int, leverage: int
 ) -> str | None:  # fmt: skip
-    """Why the fills of an order that waited may not open a position; None if they may."""
+    """Why the fills of a waiting order may not open a position; None if they may."""
     spec = market.spec
     if limits.is_blocked(state, account, spec.coin):
         return "guardian"
@@ -392,7 +394,7 @@ def _why_not_opened(
 
 
 def _behind(account: Account, market: Market, order: Order) -> int:
-    """Margin reserved by later orders that does not count against this one: they are checked again when they fill."""
+    """Margin reserved by later orders. It does not count against this order, because they are checked again when they fill."""
     later = [account.orders[number] for number in account.resting if number > order.number]
     waiting = {number for owner, number in market.pending if owner == account.id}
     return sum(
@@ -401,7 +403,7 @@ def _behind(account: Account, market: Market, order: Order) -> int:
 
 
 def _rest_at_limit(state: State, account: Account, market: Market, order: Order, trade: Trade) -> None:
-    """Rest a limit at its price, or cancel it if margin does not suffice: its limit may cost more than the book's price."""
+    """Rest a limit at its price. Cancels it if margin does not suffice, because the limit price may cost more than the book's price."""
     if open_orders.held_at_limit(market, order) > ledger.free_margin(state, account):
         _give_up(state, account, order, trade, "insufficient_funds")
     else:
@@ -423,7 +425,7 @@ def _bound_of_pending(market: Market, order: Order) -> int:
 
 
 def _liquidated(state: State, account: Account, market: Market, position: Position, ref: int, px: int) -> bool:
-    """Liquidate if the account is below maintenance on the way to `px`; false when the watch was only this market's share of the slack."""
+    """Liquidate if the account is below maintenance on the way to `px`. False if only this market's share of the slack was used up."""
     market.mark = market.mid = ref
     equity, need = liquidation.standing(state, account, position)
     if equity >= need and ref != px:
@@ -433,7 +435,7 @@ def _liquidated(state: State, account: Account, market: Market, position: Positi
         ref = level if (level - ref) * position.side < 0 else ref
         market.mark = market.mid = ref
         equity, need = liquidation.standing(state, account, position)
-        if equity > need:  # The level is rounded to 1e-8: one unit further the account is below.
+        if equity > need:  # The level is rounded to 1e-8: one unit further on, the account is below.
             market.mark = market.mid = ref = ref - position.side
             equity, need = liquidation.standing(state, account, position)
     if equity > need or (equity == need and ref == px):
@@ -446,12 +448,12 @@ def _liquidated(state: State, account: Account, market: Market, position: Positi
 
 
 def path_of(bar: PassBar, policy: str) -> tuple[int, int, int, int]:
-    """The four prices of a candle in the order they are visited."""
+    """The four prices of a candle in path order."""
     up = policy == "ohlc"
     if policy in ("adaptive", "sl_first"):
         up = abs(bar.high - bar.open) < abs(bar.open - bar.low)
     elif policy == "seeded":
-        # A Brownian path from the open meets the high before the low with probability (open - low) / (high - low).
+        # A Brownian path from the open reaches the high before the low with probability (open - low) / (high - low).
         draw = int.from_bytes(blake2b(f"{bar.seed}:{bar.coin}:{bar.at_ms}".encode(), digest_size=8).digest(), "big")
         up = draw * (bar.high - bar.low) < (bar.open - bar.low) << 64
     if up:
@@ -460,7 +462,7 @@ def path_of(bar: PassBar, policy: str) -> tuple[int, int, int, int]:
 
 
 def is_calm(state: State, market: Market, low: int, high: int) -> bool:
-    """Does nothing wait between low and high, and nothing that any price would move?"""
+    """True if nothing waits between low and high, and nothing that any price would move."""
     falling, rising = market.falling, market.rising
     return (
         not market.pending and not market.working and (not falling or falling[-1][0] < low) and (not rising or -rising[-1][0] > high)

@@ -1,6 +1,7 @@
-"""The history of what an account held, from which its value at past instants is computed.
+"""The history of an account's holdings, from which its value at past instants is computed.
 
-An entry is written when a command has moved money or positions; the reader values it with candle prices. Kept as far as the steps of the interface need: every 5 minutes for a day, 1 h for 7, 4 h for 30, 1 d from there on.
+An entry is written when a command has moved money or positions; the reader prices it with candles. Entries are kept as finely as the
+interface shows them: every 5 minutes for a day, 1 h for 7 days, 4 h for 30 days, then daily.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from bot.venue.events import AccountChanged, Event, GuardianMoved, OrderChanged,
 from bot.venue.numbers import E8
 from bot.venue.state import DAY_MS, HOUR_MS, Account, Stand, State
 
-STEP_MS: Final = 300_000  # the finest step of the interface's ranges
+STEP_MS: Final = 300_000  # the shortest step of the interface's ranges
 DAYS_KEPT: Final = 4_000  # points of the longest series; a chart has no more pixels
 
-# (age up to which, step): the last entry of each step is kept; it gives the value at the step's end.
+# (largest age, step): the last entry of each step is kept; it gives the value at the end of the step.
 KEPT: Final = ((DAY_MS, STEP_MS), (7 * DAY_MS, HOUR_MS), (30 * DAY_MS, 4 * HOUR_MS), (DAYS_KEPT * DAY_MS, DAY_MS))
 
 _QUIET: Final = frozenset(
     {OrderChanged, Triggered, GuardianMoved, AccountChanged}
-)  # these move neither money nor sizes
+)  # commands that move neither money nor sizes
 
 
 def note(state: State, events: list[Event]) -> None:
@@ -34,7 +35,7 @@ def note(state: State, events: list[Event]) -> None:
 
 
 def write(account: Account, state: State) -> None:
-    """The account's stand at this instant, in the place of an earlier one of the same step."""
+    """Write the account's present holdings. Replaces an earlier entry of the same step."""
     now = state.now_ms
     stand = stand_of(account, state)
     history = account.history
@@ -51,7 +52,7 @@ def write(account: Account, state: State) -> None:
 
 
 def stand_of(account: Account, state: State) -> Stand:
-    """Cash and sizes as they are: value = cash + sum of signed size * mark, exactly `ledger.account_value`."""
+    """Cash and sizes now: value = cash + sum of signed size * mark, exactly `ledger.account_value`."""
     cash = account.balance
     held = []
     for coin, position in account.positions.items():
@@ -61,14 +62,14 @@ def stand_of(account: Account, state: State) -> Stand:
 
 
 def value(cash: int, sizes: list[tuple[int, int]]) -> int:
-    """What cash and (signed size, mark) are worth."""
+    """The value of cash and (signed size, mark)."""
     for size, mark in sizes:
         cash += mark * size // E8 if size > 0 else -(mark * -size // E8)
     return cash
 
 
 def thinned(history: list[Stand], now_ms: int) -> list[Stand]:
-    """The last entry of each step, the steps as long as the entry's age asks for; and the last of all older entries."""
+    """The last entry of each step, with the step for the entry's age, and the last of all older entries."""
     # One step more than the range, so that its first point has an entry before it.
     begins = [bisect_left(history, now_ms - reach - step, key=_ts) for reach, step in KEPT]
     kept = history[: begins[-1]][-1:]
@@ -78,7 +79,7 @@ def thinned(history: list[Stand], now_ms: int) -> list[Stand]:
 
 
 def _step(ts: int, step: int) -> int:
-    """The step of an instant. A boundary belongs to the step that it ends, so that its point includes payments of that instant."""
+    """The step of an instant. A boundary belongs to the step that it ends, so that its value includes payments at that instant."""
     return (ts - 1) // step
 
 

@@ -1,6 +1,6 @@
-"""Exact arithmetic of the venue: every price, size and USD amount is an `int` of 1e-8 units.
+"""Exact arithmetic: every price, size and USD amount is an `int` of 1e-8 units.
 
-Rounding is named at the call. Rates (fees, spreads, funding) are fractions scaled by 1e8 too. Nothing here knows an order.
+Each call names its rounding. Rates (fees, spreads) are fractions scaled by 1e8 too. Nothing here knows orders.
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ from typing import Final
 from bot import money
 
 E8: Final = money.E8
-E12: Final = money.E12  # Funding rates: an hourly fraction has more than eight decimals.
-MICRO: Final = 100  # Fees are kept to 1e-6 USD: the last two of eight decimals are cut.
+E12: Final = money.E12  # Funding rates: an hourly fraction needs more than eight decimals.
+MICRO: Final = 100  # Fees have 1e-6 USD: the last two of eight decimals are cut.
 BPS: Final = 10_000
 
 PX_DECIMALS_MAX: Final = 6
-PX_DIGITS_MAX: Final = 128  # of a scaled price: 64 in a text, eight decimals, and a target of 1e12 risks beyond that
+PX_DIGITS_MAX: Final = (
+    128  # of a scaled price: 64 in a text, eight decimals, and room for a target of 1e12 R beyond that
+)
 
 
 def notional_of(px: int, size: int) -> int:
-    """USD value of `size` at `px`, cut to 1e-8 (exact whenever both lie on their market's grid)."""
+    """USD value of `size` at `px`, cut to 1e-8. Exact if both lie on their market's grid."""
     return px * size // E8
 
 
@@ -40,16 +42,16 @@ def fee_of(notional: int, rate: int) -> int:
 
 
 def tick_table(sz_decimals: int, *, sig_figs: int | None, px_decimals: int | None) -> tuple[int, ...]:
-    """Tick in 1e-8 units by the number of digits of the scaled price: at most 5 figures, at most 6 - szDecimals decimals, integers always.
+    """Tick in 1e-8 units by the number of digits of the scaled price: at most 5 significant figures and 6 - szDecimals decimals; integers always.
 
-    `sig_figs=None` fixes the grid at `px_decimals` whatever the price.
+    With `sig_figs=None` the grid has `px_decimals` decimals at every price.
     """
     decimals = PX_DECIMALS_MAX - sz_decimals if px_decimals is None else px_decimals
     ticks = []
     for digits in range(PX_DIGITS_MAX):
         power = -decimals
         if sig_figs is not None:
-            magnitude = digits - 1 - 8  # The power of ten of the price's first figure.
+            magnitude = digits - 1 - 8  # power of ten of the price's first digit
             power = max(power, min(0, magnitude - sig_figs + 1))
         ticks.append(10 ** max(0, 8 + power))
     return tuple(ticks)
@@ -61,7 +63,7 @@ def digits_of(px: int) -> int:
 
 
 def round_figures(px: int, figures: int, decimals: int) -> int:
-    """`px` rounded to the nearest value of `figures` figures, then of `decimals` decimals (half to even): the bound of a market order."""
+    """`px` rounded to `figures` significant figures, then to `decimals` decimals (half to even). Used for the bound of a market order."""
     step = 10 ** max(0, digits_of(px) - figures)
     return _nearest(_nearest(px, step), 10 ** max(0, 8 - decimals))
 
@@ -73,4 +75,4 @@ def _nearest(value: int, step: int) -> int:
     return low * step
 
 
-text_of: Final = money.format_e8  # A scaled amount in a message.
+text_of: Final = money.format_e8  # a scaled amount as text, for messages

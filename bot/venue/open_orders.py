@@ -1,4 +1,4 @@
-"""Orders that wait at the venue: margin set aside for them, and each way to take one away."""
+"""Orders that wait at the venue: the margin reserved for them, and every way to remove them."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def keep_until_next_point(state: State, account: Account, market: Market, order:
 
 
 def rest_at_limit(account: Account, market: Market, order: Order) -> None:
-    """Rest what is left of a limit from the next point on, with its margin and fee reserved."""
+    """Rest the unfilled part of a limit from the next point on, with margin and fee reserved."""
     order.born = market.point
     _keep_open(account, order, held_at_limit(market, order))
     index.watch_order(market, order)
 
 
 def held_at_limit(market: Market, order: Order) -> int:
-    """The margin and the fee of what a limit may still open, at its price."""
+    """Margin and fee of what a limit may still open, at its price."""
     opening = order.left_to_open()
     held = div_up(outcome.worth(market.spec, order.buy, order.bound_px, opening), order.leverage)
     return held + ledger.fee_on(market.spec, order.bound_px, opening, maker=False)
@@ -58,7 +58,7 @@ def unreserve(account: Account, order: Order, *, keep: int = 0) -> None:
 
 
 def drop_entry(state: State, account: Account, market: Market, order: Order, reason: str) -> None:
-    """Cancel a resting entry, or one that waits for the next point."""
+    """Cancel a resting entry, or an entry that waits for the next point."""
     unreserve(account, order)
     waiting = account.id, order.number
     if waiting in market.pending:
@@ -90,14 +90,14 @@ def drop(state: State, account: Account, order: Order, reason: str) -> None:
 
 
 def drop_closings(state: State, account: Account, market: Market) -> None:
-    """Cancel reduce-only limits of a position that has closed or changed its side."""
+    """Cancel reduce-only limits of a position that was closed or has changed its side."""
     for order in [account.orders[n] for n in account.resting]:
         if order.coin == market.spec.coin and order.kind == "limit" and order.reduce_only and order.filled < order.size:
             drop_entry(state, account, market, order, "reduce_only")
 
 
 def unprotected(state: State, account: Account, coin: str) -> bool:
-    """A position without any stop that could fire at the venue."""
+    """True for a position without a stop that could fire at the venue."""
     position = account.positions.get(coin)
     return position is not None and not protection.is_protected(state, account, position)
 
@@ -105,7 +105,7 @@ def unprotected(state: State, account: Account, coin: str) -> bool:
 def cancel(state: State, account: Account, oid: str) -> OrderCanceled | Refusal:
     number = int(oid) - account.number * 1_000_000_000 if oid.isascii() and oid.isdigit() else -1
     order = account.orders.get(number)
-    # "0123" is not an id: access is checked against the exact text.
+    # "0123" is not an id: only the exact text is accepted.
     if order is None or oid != oid_text(account, number) or _is_exit_at_work(order):
         return Refusal("not_found", f"no open order {oid}")
     drop(state, account, order, "user")
@@ -113,7 +113,7 @@ def cancel(state: State, account: Account, oid: str) -> OrderCanceled | Refusal:
 
 
 def _is_exit_at_work(order: Order) -> bool:
-    """A guardian's working exit: not listed as an open order, and not cancelable."""
+    """True for a guardian's working exit, which is not listed as an open order and cannot be canceled."""
     return order.kind == "close" and order.status == "working"
 
 

@@ -1,4 +1,4 @@
-"""Fills of an order: booked in the ledger, with the protection that they start or end."""
+"""Fills of an order: books them in the ledger, and starts or ends the protection of the position."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def take(
     maker: bool = False,
     by_limit: bool = False,
 ) -> tuple[int, ...]:
-    """Book an order's fills, arm the bracket and guardians of what they open, end those of what they close. Returns the guardians armed."""
+    """Book an order's fills. Arms the bracket and guardians of the part that opens, and ends those of a closed position. Returns the armed guardians."""
     if not fills:
         return ()
     before = account.positions.get(market.spec.coin)
@@ -69,7 +69,7 @@ def _arm_inline(
 
 
 def finish(state: State, trade: Trade, *, reason: str | None = None) -> None:
-    """Mark a trade as done: the order filled, or its rest was dropped by its own rule."""
+    """Mark a trade as done: the order is filled, or its own rule dropped the rest."""
     trade.status, trade.updated_ms = "done", state.now_ms
     if reason is not None:
         trade.reason = reason

@@ -1,4 +1,4 @@
-"""Leverage and margin of an order, and the position and the liquidation price that it would leave."""
+"""Leverage and margin of an order, and the position and liquidation price that it leaves."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from bot.venue.state import (
     State,
 )
 
-MARGIN_SLACK: Final = 1_000  # 1e-5 USD of rounding over the fills of one order
+MARGIN_SLACK: Final = 1_000  # 1e-5 USD for rounding over the fills of one order
 
 
 def leverage_of(
     market: Market, position: Position | None, against: bool, order: OrderSpec, key: Key | None
 ) -> tuple[int, bool] | Refusal:
     held = position.leverage if position is not None and not against else None
-    # An order without leverage has the position's, which a key's maximum limits too.
+    # An order without leverage uses the position's, which a key's maximum limits too.
     default = position.leverage if position is not None else 1
     leverage, clamped = (order.leverage if order.leverage is not None else default), False
     key_max = key.max_leverage if key is not None and key.max_leverage is not None else None
@@ -64,8 +64,9 @@ def leverage_of(
 def freed_by_closing(
     market: Market, position: Position | None, fills: list[tuple[int, int]], rest: tuple[int, int]
 ) -> int:
-    """Margin that an order frees by closing the opposite position: the proceeds of its shares, or its margin; for an isolated position
-    with the PnL and the fees of these fills and of the rest at its limit."""
+    """Margin that an order frees by closing the opposite position: the proceeds of its shares, or its margin; for an isolated position including the
+    PnL and fees of these fills and of the rest at its limit.
+    """
     if position is None:
         return 0
     spec = market.spec
@@ -79,12 +80,12 @@ def freed_by_closing(
         fetched += outcome.worth(spec, position.side, px, part)
         fees += ledger.fee_on(spec, px, part, maker=at == len(fills))
     if outcome.is_paid(spec):
-        return fetched  # Its fees are part of the order's fees.
+        return fetched  # The order's fees include those of this part.
     return 0 if left else max(0, position.margin + position.side * (got - position.entry_notional) - fees)
 
 
 def margin_needed(market: Market, position: Position | None, reduce: int, margin: int, fee: int, leverage: int) -> int:
-    """Margin, fee, and what a change of leverage takes."""
+    """Margin, fee, and the amount that a change of leverage needs."""
     needed = margin if market.spec.margin_mode == "isolated" else margin + fee
     if position is not None and not reduce and leverage != position.leverage:
         needed += leverage_margin(market, position, leverage)
@@ -92,7 +93,7 @@ def margin_needed(market: Market, position: Position | None, reduce: int, margin
 
 
 def highest_unit_cost(market: Market, buy: int, fills: list[tuple[int, int]], limit_px: int | None) -> int:
-    """The most that one unit can cost: the last price of a buy, the first of a sale; for a No share 1 USD less the price."""
+    """The highest cost of one unit: the last price of a buy, the first of a sale; for a No share 1 USD less the price."""
     prices = [px for px, _ in fills] + ([] if limit_px is None else [limit_px])
     return max([outcome.share_px(market.spec, buy, px) for px in prices], default=market.mid)
 
@@ -100,13 +101,13 @@ def highest_unit_cost(market: Market, buy: int, fills: list[tuple[int, int]], li
 def largest_order(
     market: Market, order: OrderSpec, fills: list[tuple[int, int]], limit_px: int | None, reduce: int, left: int
 ) -> dict[str, Any] | None:
-    """The largest order that opens no more than `left` USD, in the caller's unit. None: that is below the minimum order."""
+    """The largest order that opens at most `left` USD, in the caller's unit. None if that is below the minimum order."""
     unit_cost = highest_unit_cost(market, order.side, fills, limit_px)
     most = reduce + max(0, left) * E8 // unit_cost // market.lot * market.lot
     if most * min(unit_cost, market.mid) // E8 < MIN_NOTIONAL:
         return None
     if order.usd is not None:
-        # The proceeds of the closing part, and what may be opened.
+        # The proceeds of the closing part, and the amount that may be opened.
         first_px = sizing_px(market, market.mid, order.side, limit_px or 0, limit=limit_px is not None)
         room = max(0, left)
         # Shares of an order that reverses the position are sized by the first price.
@@ -120,8 +121,9 @@ def largest_order(
 def refuse_margin(
     market: Market, buy: int, reduce: int, needed: int, besides: int, free: int, leverage: int, order: OrderSpec, unit_cost: int, sizing_px: int
 ) -> Refusal:  # fmt: skip
-    """The refusal, with the largest order that surely passes: the closing part costs its fee, the rest margin and fee at the highest price.
-    `besides`: margin needed at any size."""
+    """The refusal, with the largest order that surely passes: the closing part costs its fee, the rest costs margin and fee at the highest price.
+    `besides`: margin needed at any size.
+    """
     spec = market.spec
     fee_closing = 0 if spec.margin_mode == "isolated" else fee_of(unit_cost * reduce // E8, spec.taker_rate)
     room = free - besides - fee_closing - MARGIN_SLACK
@@ -142,10 +144,10 @@ def refuse_margin(
 
 
 def leverage_margin(market: Market, position: Position, leverage: int) -> int:
-    """USD that changing an open position's leverage takes from free margin (negative: gives back)."""
+    """USD that a change of the position's leverage takes from free margin. Negative: gives back."""
     if position.isolated:
         delta = div_up(position.entry_notional, leverage) - div_up(position.entry_notional, position.leverage)
-        # A higher leverage frees only margin above the new initial margin, and no unrealised profit.
+        # A higher leverage frees only margin above the new initial margin, never unrealised profit.
         if delta < 0:
             spare = position.margin + position.pnl(market.mark) - div_up(market.mark * position.size // E8, leverage)
             delta = -min(-delta, max(0, spare), max(0, position.margin))
@@ -155,8 +157,9 @@ def leverage_margin(market: Market, position: Position, leverage: int) -> int:
 
 
 def position_at_its_turn(account: Account, market: Market) -> tuple[Position | None, int]:
-    """The position as an order finds it at the next point, after the waiting market orders before it have filled at the mid; and the margin
-    that those orders free by closing."""
+    """The position that an order will find at the next point, after the waiting market orders before it have filled at the mid; and the margin
+    that those orders free by closing.
+    """
     position, back = account.positions.get(market.spec.coin), 0
     if not market.pending:
         return position, 0
@@ -176,7 +179,7 @@ def position_at_its_turn(account: Account, market: Market) -> tuple[Position | N
 
 
 def _grown(market: Market, position: Position | None, order: Order, opened: int) -> Position:
-    """The position with what an order opens or adds at the mid."""
+    """The position after an order opens or adds to it at the mid."""
     leverage = order.leverage if position is None else position.leverage
     notional = market.mid * opened // E8
     margin = div_up(outcome.worth(market.spec, order.buy, market.mid, opened), leverage)
@@ -206,7 +209,7 @@ def position_after(
 def position_left(
     position: Position, fills: list[tuple[int, int]], rest: tuple[int, int], fee: int
 ) -> tuple[Position | None, int]:
-    """The rest of a position after a reducing order, None if nothing is left; and the PnL that the order realises."""
+    """The rest of a position after a reducing order, None if nothing is left; and the order's realised PnL."""
     closed = rest[1] + sum(size for _, size in fills)
     part = position.entry_notional * closed // position.size
     realized = position.side * (sum(px * size // E8 for px, size in (*fills, rest)) - part)
@@ -228,7 +231,7 @@ def liquidation_at_leverage(market: Market, position: Position, leverage: int) -
 def liquidation_of_fills(
     state: State, account: Account, market: Market, buy: int, fills: list[tuple[int, int]], reduce: int, leverage: int, *, maker: bool
 ) -> int | None:  # fmt: skip
-    """The liquidation price of the position that these fills leave, where they open or grow one."""
+    """The liquidation price of the position that these fills open or grow."""
     if outcome.is_paid(market.spec):
         return None
     notional, margin = cost_of_opening(fills, reduce, (0, 0), leverage)
@@ -250,8 +253,9 @@ def liquidation_after(
     fee: int,
     fee_opening: int,
 ) -> int | None:
-    """`fee`: less the PnL that an order which only reduces realises. `fee_opening`: the part of the fee that the opening costs, which is all
-    that an isolated margin pays; the close before it pays its own."""
+    """`fee`: the fee, less the realised PnL of an order that only reduces. `fee_opening`: the part of the fee for the opening, the only part that an
+    isolated margin pays.
+    """
     if outcome.is_paid(market.spec):
         return None
     mm = ledger.maintenance(market, market.mark * after.size // E8)

@@ -21,9 +21,9 @@ TRIGGER_SLIPPAGE_BPS: Final = 1000  # A stop or target accepts ten per cent from
 
 
 def bound_of(market: Market, mid: int, buy: int, bps: int) -> int:
-    """Worst price of a market order: mid * (1 ± bps), to five figures and the market's decimals, as the venue's own client rounds it."""
+    """Worst price of a market order: mid * (1 ± bps), rounded to five figures and the market's decimals like the venue's own client."""
     spec = market.spec
-    if outcome.is_paid(spec):  # Of the payout of 1 USD: 100 bps are a cent at any price, for Yes and No alike.
+    if outcome.is_paid(spec):  # Of the payout of 1 USD: 100 bps are one cent at any price, for Yes and No alike.
         return outcome.clamp(spec, mid + buy * outcome.PAYOUT * bps // BPS)
     raw = mid * (BPS + buy * bps) // BPS
     if spec.sig_figs is None:
@@ -34,12 +34,12 @@ def bound_of(market: Market, mid: int, buy: int, bps: int) -> int:
 
 
 def least_size(market: Market, px: int) -> int:
-    """Smallest size that is worth the minimum at `px`: 10 USD of BTC at 103,457 are 0.0001."""
+    """Smallest size worth the minimum notional at `px`: 10 USD of BTC at 103,457 are 0.0001."""
     return div_up(div_up(MIN_NOTIONAL * E8, px), market.lot) * market.lot
 
 
 def sizing_px(market: Market, mid: int, buy: int, bound: int, *, limit: bool) -> int:
-    """The price that sizes an order in USD: of its first unit; for a sale that crosses its limit the book's better price."""
+    """The price that converts USD to size: of the order's first unit; for a sale that crosses its limit, the book's better price."""
     first_px = level_px(market, mid, buy, 0) or mid
     if not limit:
         return first_px
@@ -60,7 +60,7 @@ def size_of_usd(market: Market, mid: int, buy: int, usd: int, bound: int, *, lim
 
 
 def shares_of_usd(market: Market, position: Position | None, buy: int, usd: int, bound: int, *, limit: bool) -> int:
-    """The most shares that `usd` pays for: first those of an opposite position, then new ones at their cost."""
+    """The most shares that `usd` buys: first those that close an opposite position, then new ones at their cost."""
     spec, lot = market.spec, market.lot
     px = bound if limit else level_px(market, market.mid, buy, 0)
     against = position.size if position is not None and position.side != buy else 0
@@ -77,7 +77,7 @@ def shares_of_usd(market: Market, position: Position | None, buy: int, usd: int,
 
 
 def size_at_fill(market: Market, order: Order, bound: int) -> int:
-    """Size of an entry that waited for this price. An entry in USD is sized here; never below the minimum order."""
+    """Size of an entry that waited for this price. Sizes an entry in USD now; never below the minimum order."""
     if order.usd is None:
         return order.size
     if outcome.is_paid(market.spec):
@@ -88,7 +88,7 @@ def size_at_fill(market: Market, order: Order, bound: int) -> int:
 
 
 def spread_bps(market: Market, mid: int, side: int) -> int:
-    """Between the best prices, in bps scaled 1e8 of what a unit of this side is worth at the mid."""
+    """Spread between the best prices, in bps scaled 1e8 of the value of one unit of this side at the mid."""
     spec = market.spec
     if market.external != "closed" and not outcome.is_paid(spec):  # The configured spread, before rounding to the grid.
         return spec.half_spread * 2 * BPS
@@ -97,12 +97,12 @@ def spread_bps(market: Market, mid: int, side: int) -> int:
 
 
 def bps_from_mid(market: Market, px: int, mid: int) -> int:
-    """Distance from the mid in bps scaled 1e8: of the mid, or of an event's payout, as its bound is measured."""
+    """Distance from the mid in bps scaled 1e8: relative to the mid, or in an event market to the payout."""
     return abs(px - mid) * BPS * E8 // (outcome.PAYOUT if outcome.is_paid(market.spec) else mid)
 
 
 def cost_of_opening(fills: list[tuple[int, int]], reduce: int, rest: tuple[int, int], leverage: int) -> tuple[int, int]:
-    """Notional and margin of the opening part: fills after `reduce`, then the rest at its limit; equal to what the ledger will book."""
+    """Notional and margin of the opening part: fills after `reduce`, then the rest at its limit. Equal to what the ledger will book."""
     notional = margin = 0
     for px, size in (*fills, rest):
         if reduce:
@@ -117,7 +117,7 @@ def cost_of_opening(fills: list[tuple[int, int]], reduce: int, rest: tuple[int, 
 
 
 def fee_of_fills(spec: MarketSpec, fills: list[tuple[int, int]], reduce: int, *, maker: bool) -> int:
-    """Fees as the ledger will book them: a fill that reverses the position is booked as two."""
+    """Fees as the ledger will book them. A fill that reverses the position is booked as two."""
     fee = 0
     for px, size in fills:
         closed = min(reduce, size)
@@ -128,7 +128,7 @@ def fee_of_fills(spec: MarketSpec, fills: list[tuple[int, int]], reduce: int, *,
 
 
 def entry_of(fills: list[tuple[int, int]], reduce: int) -> int | None:
-    """Average price of what the fills open, from which the bracket is measured. None: they open nothing."""
+    """Average price of the part that opens, from which the bracket is measured. None if the fills open nothing."""
     notional = size = 0
     for px, part in fills:
         closed = min(reduce, part)
@@ -152,12 +152,12 @@ def refuse_off_grid(market: Market, name: str, px: int) -> Refusal | None:
 
 
 def above_zero(*values: int) -> list[str]:
-    """The positive ones of these values, as texts."""
+    """The positive values, as texts."""
     return [text_of(value) for value in values if value > 0]
 
 
 def invalid(field_: str, message: str, *, value: Any = None, fix: dict[str, Any] | None = None) -> Refusal:
-    """A bad field: named in the message and in details.fields."""
+    """The refusal of a bad field: the message and details.fields name it."""
     if fix is None and value is not None:
         fix = {"field": field_, "value": value}
     problem = {"field": field_, "problem": message, "allowed": fix.get("value") if fix else None}

@@ -1,4 +1,4 @@
-"""Orders and closes of callers: judged by a quote, then executed."""
+"""Orders and closes of callers: checked by a quote, then executed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class OrderPlaced:
     leverage_clamped: bool = False
     warnings: tuple[tuple[str, str], ...] = ()
     guardians: tuple[int, ...] = ()
-    protected: bool = True  # Of an order that rests: whether the position is now, and will be at its first fill.
+    protected: bool = True  # of a resting order: the position is protected now and will be at the first fill
 
 
 def fenced(state: State, account: Account, command: PlaceOrder | ConfirmPlan | ClosePosition) -> Refusal | None:
@@ -60,7 +60,7 @@ def fenced(state: State, account: Account, command: PlaceOrder | ConfirmPlan | C
 
 
 def place(state: State, account: Account, key: Key | None, command: PlaceOrder) -> OrderPlaced | Refusal:
-    """Judge and execute one order."""
+    """Check and execute one order."""
     if refused := fenced(state, account, command):
         return refused
     quoted = quote.quote(state, account, command.order, key)
@@ -78,7 +78,7 @@ def execute(
     request_id: str | None,
     idempotency_key: str | None,
 ) -> OrderPlaced:
-    """Turn a quote into an order: fills now, or a resting or pending rest."""
+    """Execute a quote: fill now, or rest, or wait for the next point."""
     market = state.markets[spec.coin]
     (found, _), held = position_at_its_turn(account, market), account.positions.get(spec.coin)
     if (
@@ -88,7 +88,8 @@ def execute(
         and quoted.leverage != held.leverage
     ):
         change_leverage(state, account, market, held, quoted.leverage)
-    # An order no larger than the opposite position was quoted as a close: it is reduce-only even if the position shrinks before it fills.
+    # An order no larger than the opposite position was quoted as a close. It stays reduce-only even if the position shrinks before it
+    # fills.
     order = Order(
         number=next_oid(account), account=account.id, coin=spec.coin, kind=spec.type, side=quoted.side, buy=quoted.buy, size=quoted.size,
         created_ms=state.now_ms, limit_px=spec.limit_px, stop_leg=spec.stop, target_leg=spec.target, guardians=quoted.guardians,
@@ -129,7 +130,7 @@ def change_leverage(state: State, account: Account, market: Market, position: Po
 
 
 def close(state: State, account: Account, key: Key | None, command: ClosePosition) -> OrderPlaced | Refusal:
-    """A caller's reduce-only exit of a part or the whole."""
+    """A caller's reduce-only exit of a part or of the whole position."""
     if refused := fenced(state, account, command):
         return refused
     market = state.markets.get(command.coin)

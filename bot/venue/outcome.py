@@ -1,7 +1,7 @@
-"""Fully paid markets (events): what a Yes or a No is worth, and where its price may lie. Pure figures; settlement.py settles.
+"""Fully paid markets (events): what a Yes or a No share is worth, and the range of prices. Pure arithmetic; settlement.py settles.
 
-Long is Yes, bought at p; short is No, bought at 1 - p from the same book, so that P(Yes) + P(No) = 1. A share pays 1 USD at most, its buyer
-pays all of it at once: the most it can lose is its cost, so nothing liquidates it and no funding flows.
+Long is Yes, bought at p; short is No, bought at 1 - p from the same book, so that P(Yes) + P(No) = 1. A share pays at most 1 USD, and its buyer
+pays its whole cost at once. The most it can lose is that cost, so it is never liquidated and pays no funding.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Fills = list[tuple[int, int]]
 
 
 def is_paid(spec: MarketSpec) -> bool:
-    """Is this a market whose positions are paid in full?"""
+    """True if positions of this market are paid in full."""
     return spec.margin_mode == "full"
 
 
@@ -29,12 +29,12 @@ def share_px(spec: MarketSpec, side: int, px: int) -> int:
 
 
 def worth(spec: MarketSpec, side: int, px: int, size: int) -> int:
-    """|Notional| of `size` of this side at `px`; of a fully paid position its sale value."""
+    """|Notional| of `size` of this side at `px`; for a fully paid position, its sale value."""
     return share_px(spec, side, px) * size // E8
 
 
 def paid(spec: MarketSpec, side: int, fills: Fills) -> Fills:
-    """Fills at the prices that the opener of this side pays."""
+    """The fills at the prices that an opener of this side pays."""
     if side > 0 or spec.margin_mode != "full":
         return fills
     return [(PAYOUT - px, size) for px, size in fills]
@@ -46,10 +46,10 @@ def cost(side: int, entry_notional: int, size: int) -> int:
 
 
 def clamp(spec: MarketSpec, px: int) -> int:
-    """A price of a fully paid market lies within 0.001..0.999; others are left alone."""
+    """The price within 0.001..0.999 in a fully paid market; unchanged in other markets."""
     return px if spec.margin_mode != "full" else max(PX_MIN, min(PX_MAX, px))
 
 
 def outcome_of(mark: int) -> int:
-    """The outcome that the last price implies if none was set: the nearer end, Yes at one half."""
+    """The outcome that the last price implies if none was set: the nearer of the two, Yes at exactly one half."""
     return PAYOUT if 2 * mark >= PAYOUT else 0

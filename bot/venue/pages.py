@@ -1,6 +1,6 @@
-"""Old events and trades, packed into pages: a page takes a tenth of the memory, is written once, and costs no time at a start.
+"""Packs old events and trades into pages. A page takes a tenth of the memory, is written once, and costs no time at a start.
 
-`fold` may be called at any moment or never: commands and reads give the same answers. Backtests fold trades only.
+`fold` may be called at any time: commands and reads give the same answers. Backtests fold trades only.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from bot.venue import codec, text_set
 from bot.venue.events import Event
 from bot.venue.state import Account, Page, Trade
 
-PAGE: Final = 64  # small enough to unpack in passing, large enough to pack well
-PAGES_OPEN: Final = 256  # unpacked ones that readers keep, all accounts together
+PAGE: Final = 64  # small enough to unpack on a read, large enough to pack well
+PAGES_OPEN: Final = 256  # unpacked pages that readers keep, over all accounts
 
 
 def fold(account: Account, *, but_newest: int = 0) -> None:
-    """Pack events and trades into whole pages, except the `but_newest` newest and trades from the oldest open one on. An incomplete last page
-    (snapshots write one) is filled first."""
+    """Pack events and trades into whole pages, except the `but_newest` newest ones and the trades from the oldest open one on. Fills an
+    incomplete last page (snapshots write one) first.
+    """
     events, pages = account.events, account.pages
     if pages and pages[-1].count < PAGE and events:
         short = pages.pop()
@@ -50,7 +51,7 @@ def fold_trades(account: Account, *, but_newest: int = 0) -> None:
 
 
 def _fold_keys(account: Account) -> None:
-    """Move the idempotency keys of packed trades into the compact set: a key must be known for ever and is rarely asked for."""
+    """Move the idempotency keys of packed trades into the compact set. A key must be known for ever and is rarely looked up."""
     first, by_key = account.trade_seq - len(account.trades) + 1, account.trade_by_key
     old = list(takewhile(lambda key: int(by_key[key][-9:]) < first, by_key))
     if len(old) >= PAGE:
@@ -60,7 +61,7 @@ def _fold_keys(account: Account) -> None:
 
 
 def tail(account: Account) -> Page | None:
-    """The events that no whole page holds, as a page."""
+    """The events after the last whole page, as a page."""
     if account.events:
         return Page(account.events[0].seq, len(account.events), codec.pack(account.events))
     last = account.pages[-1] if account.pages else None
@@ -68,7 +69,7 @@ def tail(account: Account) -> Page | None:
 
 
 def trade_tail(account: Account) -> tuple[Page | None, list[Trade]]:
-    """The trades that no whole page holds: those that are over as a page, and the rest from the oldest on that is not."""
+    """The trades after the last whole page: the finished ones as a page, and the rest from the oldest unfinished one on."""
     trades, last = account.trades, account.trade_pages[-1] if account.trade_pages else None
     if last is not None and last.count < PAGE:
         assert not trades, "fold has run"
@@ -78,7 +79,7 @@ def trade_tail(account: Account) -> tuple[Page | None, list[Trade]]:
 
 
 def after(account: Account, seq: int) -> Iterator[Event]:
-    """The events behind number `seq`, oldest first."""
+    """The events after number `seq`, oldest first."""
     events = account.events
     at = max(seq + 1, account.events_first)
     opened = account.event_seq - len(events) + 1
@@ -97,7 +98,7 @@ def after(account: Account, seq: int) -> Iterator[Event]:
 
 
 def trades_before(account: Account, seq: int | None = None) -> Iterator[Trade]:
-    """The trades with smaller numbers than `seq` (None: all), newest first."""
+    """The trades with numbers below `seq` (None: all), newest first."""
     trades = account.trades
     first = account.trade_seq - len(trades) + 1
     at = len(trades) if seq is None else min(len(trades), seq - first)
@@ -112,15 +113,15 @@ def trades_before(account: Account, seq: int | None = None) -> Iterator[Trade]:
 
 
 def trade_of(account: Account, trade_id: str) -> Trade:
-    """The account's trade with this id."""
-    at = int(trade_id[-9:]) - 1 - account.trade_seq  # From the end: minus one is the newest.
+    """The trade of the account with this id."""
+    at = int(trade_id[-9:]) - 1 - account.trade_seq  # counted from the end: -1 is the newest
     if at >= -len(account.trades):
         return account.trades[at]
     return next(trades_before(account, at + account.trade_seq + 2))
 
 
 def trade_of_key(account: Account, key: str) -> str | None:
-    """The id of the trade that this idempotency key made in this epoch, however long ago."""
+    """The id of the trade of this idempotency key in this epoch, however old."""
     found = account.trade_by_key.get(key)
     if found is not None or not text_set.has(account.old_keys, key):
         return found
@@ -128,7 +129,7 @@ def trade_of_key(account: Account, key: str) -> str | None:
 
 
 def oldest(account: Account) -> Event | None:
-    """The oldest event that is kept."""
+    """The oldest event that is still stored."""
     return next(after(account, 0), None)
 
 

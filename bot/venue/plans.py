@@ -24,13 +24,13 @@ from bot.venue.state import (
 
 
 def store_plan(state: State, account: Account, key: Key | None, command: StorePlan) -> Quote | Refusal:
-    """Answer the quote of a dry run and store it as a plan for one confirm."""
+    """Quote a dry run, and store it as a plan for one confirm."""
     quoted = quote.quote(state, account, command.order, key)
     if isinstance(quoted, Refusal):
         return quoted
     quoted.max_drift_bps = command.max_drift_bps
     plans = state.plans
-    while plans:  # Plans expire in the order they were made: the oldest is the first.
+    while plans:  # Plans expire in the order they were made, so the first is the oldest.
         oldest = next(iter(plans.values()))
         if oldest.expires_ms + PLAN_KEPT_MS > state.now_ms:
             break
@@ -106,7 +106,7 @@ def confirm(state: State, account: Account, key: Key | None, command: ConfirmPla
     quoted = _quoted_just_now(state, plan, command) or quote.quote(state, account, order, key)
     if isinstance(quoted, Refusal):
         plan.state = "refused"
-        # The token is used up: the caller needs another plan.
+        # The token is used up, so the caller needs another plan.
         code = "plan_stale" if quoted.code == "insufficient_depth" else quoted.code
         return replace(quoted, code=code, fix={"action": "replan"})
     placed = orders.execute(state, account, order, quoted, key, command.request_id, command.idempotency_key)
@@ -152,7 +152,7 @@ def _used(trade: str | None) -> Refusal:
 
 
 def _quoted_just_now(state: State, plan: Plan, command: ConfirmPlan) -> Quote | None:
-    """The plan's own quote if its confirm is the next command, by the same key, on the same day: a new quote would be equal."""
+    """The plan's own quote if its confirm is the next command, by the same key, on the same day. A new quote would be equal."""
     last = state.quoted
     if last is None or last[0] + 1 != state.commands or last[1] != plan.token or command.key != plan.key:
         return None

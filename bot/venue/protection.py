@@ -1,4 +1,4 @@
-"""Brackets and trailing stops of a position: armed at its first fill, sized with it, ended with it."""
+"""Brackets and trailing stops of a position: armed at its first fill, resized with it, ended with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bot.venue.state import Account, Guardian, GuardianSpec, Leg, LegSpec, Marke
 def levels_of(
     market: Market, side: int, entry_px: int, stop: LegSpec | None, target: LegSpec | None
 ) -> tuple[int | None, int | None]:
-    """Stop and target of a filled entry on the grid, rounded to the safer side; a caller's own px stays as it is."""
+    """Stop and target of a filled entry on the grid, rounded to the safer side. A price given by the caller stays unchanged."""
     stop_px: int | None = None
     if stop is not None:
         stop_px = (
@@ -39,7 +39,7 @@ def levels_of(
 def arm_bracket(
     state: State, account: Account, market: Market, position: Position, entry: Order, entry_px: int, *, by_limit: bool
 ) -> None:
-    """Arm the entry's stop and target for the whole position; an older bracket is replaced."""
+    """Arm the entry's stop and target for the whole position. They replace an older bracket."""
     stop_px, target_px = levels_of(market, position.side, entry_px, entry.stop_leg, entry.target_leg)
     for oid in (position.stop_oid, position.target_oid):
         if oid is not None:
@@ -77,7 +77,7 @@ def _arm(
     falls = index.order_falls(child)
     child.through = market.mark <= px if falls else market.mark >= px
     if child.through or (by_limit and kind == "stop_loss"):
-        child.born -= 1  # The path that filled the entry goes on through this level: the same point meets it.
+        child.born -= 1  # The same point that filled the entry may reach this level, because its path goes on.
     if by_limit and not child.through:
         child.limit_bar_ms = market.bar_ms
     account.orders[child.number] = child
@@ -97,7 +97,7 @@ def arm_trail(
     trade: str | None = None,
     by_limit: bool = False,
 ) -> Guardian:
-    """Start a trailing stop on an open position; its extreme starts at `extreme`."""
+    """Start a trailing stop on an open position. `extreme` is its first extreme."""
     account.guardian_seq += 1
     guardian = Guardian(
         number=account.guardian_seq, account=account.id, spec=spec, created_ms=state.now_ms, side=position.side, r_px=position.r_px,
@@ -166,7 +166,7 @@ def arm_hold(
     *,
     trade: str | None = None,
 ) -> Guardian:
-    """Start a max_hold on an open position: its time runs from the first opening fill."""
+    """Start a max_hold on an open position. Its time counts from the first opening fill."""
     account.guardian_seq += 1
     guardian = Guardian(
         number=account.guardian_seq, account=account.id, spec=spec, created_ms=state.now_ms, trade=trade
@@ -184,7 +184,7 @@ def _time_hold(state: State, account: Account, position: Position, guardian: Gua
 
 
 def _follow_holds(state: State, account: Account, market: Market, position: Position | None) -> None:
-    """End the max_hold of a closed position; restart it if the position changed its side."""
+    """End the max_hold of a closed position; restart it if the position has changed its side."""
     for guardian in [
         g for g in account.guardians.values() if g.spec.type == "max_hold" and g.spec.coin == market.spec.coin
     ]:
@@ -197,12 +197,12 @@ def _follow_holds(state: State, account: Account, market: Market, position: Posi
 
 
 def working_exits(account: Account, market: Market) -> list[Order]:
-    """Exits of this account whose rest is tried again at each point."""
+    """Exits of this account that are tried again at each point."""
     return [account.orders[number] for owner, number in market.working if owner == account.id]
 
 
 def is_protected(state: State, account: Account, position: Position) -> bool:
-    """Does a stop stand at the venue that the price meets before the liquidation price? The bracket's or a trailing one."""
+    """True if a stop at the venue fires before the liquidation price: of the bracket, or a trailing stop."""
     stop_px = guardians.held_stop(account, position)
     return stop_px is not None and guardians.can_fire(stop_px, position.side, ledger.liquidation_px(state, position))
 
@@ -210,8 +210,9 @@ def is_protected(state: State, account: Account, position: Position) -> bool:
 def lacks_stop(
     state: State, account: Account, market: Market, order: Order, fills: list[tuple[int, int]], against: int, leverage: int, *, maker: bool
 ) -> bool:  # fmt: skip
-    """Would these fills of an entry open a position without the stop that the order was accepted with? The stop (or the one that defines R)
-    may have ended, or lie beyond the new liquidation price, where it could never fire. For a cross account the quote has checked that price."""
+    """True if these fills of an entry would open a position without the stop that the order was accepted with. The stop (or the one that defines R)
+    may have ended, or lie beyond the new liquidation price. For a cross account the quote has checked that price.
+    """
     is_isolated = market.spec.margin_mode == "isolated"
     position = account.positions.get(order.coin)
     held = position if position is not None and position.side == order.buy else None
@@ -230,7 +231,7 @@ def lacks_stop(
         stop_px = None
         if held is not None:
             stop_px = guardians.held_trail(account, order.coin, order.buy)
-            if order.armed or order.target_leg is None:  # Its own stop may have been canceled since.
+            if order.armed or order.target_leg is None:  # Its own stop may have been canceled meanwhile.
                 stop_px = guardians.held_stop(account, held)
         if not order.armed and order.guardians:
             entry_px = _entry_after(account, order, held, fills, against)
@@ -246,7 +247,7 @@ def lacks_stop(
 def _entry_after(
     account: Account, order: Order, held: Position | None, fills: list[tuple[int, int]], against: int
 ) -> int:
-    """The price that the bracket is measured from after these fills: the new position's entry, or the order's own average."""
+    """The price that the bracket is measured from after these fills: the new position's entry, or the order's average."""
     if held is None:
         entry_px = entry_of(fills, against)
         assert entry_px is not None
@@ -268,7 +269,7 @@ def follow(
         if account.guardians:
             drop_trails(state, account, market, "position_closed")
             _follow_holds(state, account, market, position)
-        # An entry that goes on filling opens a new position, which needs its own bracket.
+        # An entry that continues to fill opens a new position, which needs its own bracket.
         for number in account.resting:
             entry = account.orders[number]
             if entry.armed and entry.coin == market.spec.coin:

@@ -1,4 +1,4 @@
-"""What an order would do now: size, price, margin, protection, or the rule that refuses it. Reads only; a plan and an order both start here."""
+"""What an order would do now: size, price, margin, protection, or the rule that refuses it. Only reads. Plans and orders start with a quote."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NEAR_LIQUIDATION_PCT: Final = 2
 
 
 def quote(state: State, account: Account, order: OrderSpec, key: Key | None = None) -> Quote | Refusal:
-    """Judge an order against the state as it is. Nothing is changed. The first rule that refuses the order is the answer."""
+    """Check an order against the present state without changing it. Returns the quote, or the refusal of the first rule that fails."""
     market = state.markets.get(order.coin)
     if market is None:
         return no_market(order.coin, state.markets)
@@ -127,7 +127,7 @@ def _slippage_bps(draft: Draft) -> int:
 
 
 def _refuse_size(draft: Draft) -> Refusal | None:
-    """An order below the minimum, or an opening while the outside price of a market with strict hours is closed."""
+    """Refuse an order below the minimum, or an opening in a market with strict hours while its outside price is closed."""
     order, market, position, size = draft.order, draft.market, draft.position, draft.size
     spec = market.spec
     whole_exit = position is not None and draft.against and size == position.size
@@ -166,7 +166,7 @@ def _set_leverage(draft: Draft) -> Refusal | None:
 
 
 def _set_fills(draft: Draft) -> Refusal | None:
-    """What the book gives now."""
+    """The fills that the book gives now."""
     size = draft.size
     draft.fills = walk(draft.market, draft.market.mid, draft.order.side, size, draft.bound)
     fill_size = fill_notional = 0
@@ -217,7 +217,7 @@ def _set_cost(draft: Draft) -> None:
 
 
 def _refuse_limits(draft: Draft) -> Refusal | None:
-    """Caps, the number of open orders, and free margin."""
+    """Refuse an order that exceeds caps, the number of open orders, or free margin."""
     state, account, order, market = draft.state, draft.account, draft.order, draft.market
     if not draft.opening:
         return limits.refuse_orders(account) if draft.limit and draft.fill_size < draft.size else None
@@ -256,7 +256,7 @@ def _set_liquidation(draft: Draft) -> None:
         draft.liquidation = liquidation_after(
             state, account, market, position, after, draft.margin, fee - realized, fee_opening
         )
-    # A limit leaves more than one position: the one after the part that crosses the book, and the present one until it fills.
+    # A limit leaves more than one position: the one after the part that crosses the book, and the present one until the rest fills.
     draft.beyond, draft.alone = draft.liquidation, None
     same = draft.same = position if position is not None and not draft.against else None
     if draft.limit and same is not None and same.isolated:

@@ -20,7 +20,7 @@ Warning_ = tuple[str, str]
 
 @dataclass(slots=True)
 class Quote:
-    """A dry run's answer. `fills` are the executions the book offers now; `reduce` is the part of `size` that closes the position."""
+    """The answer of a dry run. `fills`: executions that the book offers now. `reduce`: the part of `size` that closes the position."""
 
     coin: str
     side: int
@@ -51,21 +51,21 @@ class Quote:
 
 @dataclass(slots=True)
 class Draft:
-    """A quote in the making. Each step of `quote` sets the fields that the later steps read."""
+    """A quote in progress. Each step of `quote` sets the fields that later steps read."""
 
     state: State
     account: Account
     order: OrderSpec
     key: Key | None
     market: Market
-    position: Position | None  # as the order finds it at its turn
+    position: Position | None  # the position that the order will find
     limit: bool
-    full: bool  # of a market whose positions are paid in full
+    full: bool  # the market's positions are paid in full
     warnings: list[Warning_]
     # _set_size
     bound: int = field(init=False)  # worst price
     value_px: int = field(init=False)  # the limit, or the mid
-    against: bool = field(init=False)  # the position is of the other side
+    against: bool = field(init=False)  # the position has the other side
     size: int = field(init=False)
     reduce: int = field(init=False)
     opening: int = field(init=False)
@@ -81,7 +81,7 @@ class Draft:
     est_px: int | None = field(init=False)
     notional: int = field(init=False)
     entry_px: int = field(init=False)
-    opened: int = field(init=False)  # what the fills open; of a limit all that it may open
+    opened: int = field(init=False)  # what the fills open; for a limit, all that it may open
     open_notional: int = field(init=False)
     margin: int = field(init=False)
     fee: int = field(init=False)

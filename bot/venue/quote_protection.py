@@ -1,4 +1,4 @@
-"""The protection of a quote: its bracket, its guardians, and whether a stop stands behind the position that the order leaves."""
+"""The protection of a quote: its bracket, its guardians, and whether the position that it leaves has a stop."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def set_bracket(draft: Draft) -> Refusal | None:
 
 
 def _attached(order: OrderSpec) -> str | None:
-    """The field that only an order which opens may have: bracket or guardians."""
+    """The name of a field that only an opening order may have: bracket or guardians. None if there is none."""
     if order.stop is not None or order.target is not None:
         return "bracket"
     return "guardians" if order.guardians else None
@@ -71,7 +71,7 @@ def _has_stop(draft: Draft) -> bool:
 
 
 def set_protection(draft: Draft) -> Refusal | None:
-    """Whether a stop stands behind the position that the order leaves."""
+    """Set whether the position that the order leaves has a stop."""
     if not draft.opening:
         draft.protected = _protects_rest(draft)
         return None
@@ -89,7 +89,7 @@ def set_protection(draft: Draft) -> Refusal | None:
 
 
 def _protects_rest(draft: Draft) -> bool:
-    """What a reducing order leaves of the position needs a stop; nothing left needs none."""
+    """True if what a reducing order leaves of the position has a stop, or nothing is left."""
     position = draft.position
     if position is None or position.size <= draft.fill_size:
         return True
@@ -98,7 +98,7 @@ def _protects_rest(draft: Draft) -> bool:
 
 
 def _protects_opening(draft: Draft) -> tuple[bool, str | None]:
-    """Whether an opening order has a stop that can fire; and what is wrong with a stop that cannot."""
+    """Whether an opening order has a stop that can fire, and what is wrong with a stop that cannot."""
     account, same, buy = draft.account, draft.same, draft.order.side
     protected, dead_stop = _has_stop(draft), None
     if not protected:
@@ -106,7 +106,7 @@ def _protects_opening(draft: Draft) -> tuple[bool, str | None]:
         stop_px = guardians.coming_trail(draft.guardians, buy, draft.entry_px, r_px)
         if same is not None:
             held = guardians.held_stop(account, same)
-            if draft.bracket is not None:  # A target alone replaces the old bracket, stop and all.
+            if draft.bracket is not None:  # A bracket with only a target replaces the old bracket and its stop.
                 held = guardians.held_trail(account, draft.order.coin, buy)
             stop_px = guardians.nearest(buy, stop_px, held)
         protected = guardians.can_fire(stop_px, buy, draft.beyond)
@@ -124,7 +124,7 @@ def _dead(stop_px: int, liquidation: int) -> str:
 
 
 def _warn_until_filled(draft: Draft) -> None:
-    """Until a limit opens, the position stands as it is, without the order's bracket."""
+    """Warn that the present position does not have the bracket of a limit order before it fills."""
     position = draft.position
     if not draft.limit or position is None or (draft.fill_size >= draft.reduce and draft.fill_size):
         return

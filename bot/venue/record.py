@@ -1,4 +1,4 @@
-"""Writing things down: events and trades get their numbers here, and nowhere else."""
+"""Numbers and stores events and trades. No other module does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def next_seq(account: Account) -> int:
 
 
 def emit(state: State, account: Account, event: Event) -> None:
-    """Append an event to its account's gapless log."""
+    """Append an event to its account's log, without a gap in the numbers."""
     assert event.seq == account.event_seq, event
     account.events.append(event)
     state.fresh.append(event)
@@ -21,7 +21,7 @@ def emit(state: State, account: Account, event: Event) -> None:
 
 
 def forget_oldest(account: Account) -> None:
-    """One event falls out of the log; a page goes when none of its events is left."""
+    """Remove the oldest event from the log. A page goes when all its events are removed."""
     account.events_first += 1
     if not account.pages:
         account.events.popleft()
@@ -37,7 +37,7 @@ def emit_order(state: State, account: Account, order: Order, subtype: str, *, re
 def order_as_event(
     state: State, account: Account, order: Order, subtype: str, *, reason: str | None = None
 ) -> OrderChanged:
-    """What an order is now, under the number of the account's newest event."""
+    """The event that shows an order's present state, with the number of the account's newest event."""
     side = order.side
     return OrderChanged(
         account.id, account.event_seq, state.now_ms, subtype, order.coin, oid_text(account, order.number), order.trade, order.kind,
@@ -63,7 +63,7 @@ def open_trade(
     guardian: str | None = None,
     reason: str | None = None,
 ) -> Trade:
-    """Write the Trade of an accepted order."""
+    """Store the Trade of an accepted order."""
     account.trade_seq += 1
     trade = Trade(
         seq=account.trade_seq, id=trade_id(account, account.trade_seq), request_id=order.request_id, source=order.source, kind=kind, coin=order.coin,

@@ -9,7 +9,7 @@ from bot.words import meant_market
 
 
 def no_market(name: str, listed: Collection[str], *, field: str | None = None) -> Refusal:
-    """No listed market has this name. `field` is the path of the name in the body, where the name alone does not say it."""
+    """No listed market has this name. `field`: the path of the name in the body, if the name alone is not clear."""
     near = meant_market(name, listed)
     text = f"no market {name if name.isprintable() else ascii(name)}"
     text = text if field is None else f"{field}: {text}"

@@ -10,7 +10,7 @@ from bot.venue.state import Account, Market, Position, State, side_name
 
 
 def settle(state: State, market: Market) -> None:
-    """Settle at the outcome that a command set, or at the one that the last mark implies."""
+    """Settle at the outcome that a command has set, or that the last mark implies."""
     assert market.status != "settled", market.spec.coin
     market.outcome_px = outcome.outcome_of(market.mark) if market.resolution is None else market.resolution
     coin = market.spec.coin
@@ -20,7 +20,7 @@ def settle(state: State, market: Market) -> None:
     for account_id in list(market.holders):
         account = state.accounts[account_id]
         _pay(state, account, market, account.positions[coin])
-    # Only now: until its position is paid, an account's floors and margins are checked with this market's last mark.
+    # Only now, because an account's floors and margins use this market's last mark until its position is paid.
     market.status = "settled"
     market.volume_left = 0
     assert not market.holders
@@ -29,7 +29,7 @@ def settle(state: State, market: Market) -> None:
 
 
 def _pay(state: State, account: Account, market: Market, position: Position) -> None:
-    """End one position: its payout goes to the balance, its stops and guardians go."""
+    """End one position: pay its outcome into the balance, and end its stops and guardians."""
     coin, side, size = position.coin, position.side, position.size
     assert market.outcome_px is not None
     for order in [o for o in account.orders.values() if o.coin == coin]:

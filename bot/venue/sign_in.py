@@ -1,4 +1,4 @@
-"""Sign-in, sessions and device grants as the venue keeps them: digests, tries, single use. Makes no secret and reads no clock; real time is an argument."""
+"""Sign-in, sessions and device grants: digests, tries, single use. Makes no secret and reads no clock; real time is an argument."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from bot.venue.commands import (
 )
 from bot.venue.state import DAY_MS, Account, Grant, Key, Otp, Session, State
 
-SESSIONS_MAX: Final = 50  # an account; the oldest goes when another comes
-SESSION_KEPT_MS: Final = 30 * DAY_MS  # after its end a token still hears "expired", not "unknown"
-GRANTS_MAX: Final = 10_000  # devices that wait at one time, of everybody together
-GRANT_KEPT_MS: Final = DAY_MS  # after its end a device code still hears what became of it
+SESSIONS_MAX: Final = 50  # per account; a new session removes the oldest
+SESSION_KEPT_MS: Final = 30 * DAY_MS  # so long after its end a token is answered "expired", not "unknown"
+GRANTS_MAX: Final = 10_000  # waiting devices of all accounts together
+GRANT_KEPT_MS: Final = DAY_MS  # so long after its end a device code is answered with its result
 
 
 @dataclass(slots=True)
 class SignedIn:
-    """Whose number it is, and whether the account is new."""
+    """The account of the number, and whether it is new."""
 
     account: Account
     is_new: bool
@@ -38,7 +38,7 @@ class SignedIn:
 
 
 def send_otp(state: State, command: SendOtp) -> Otp:
-    """Keep the code that was sent; nothing here depends on whether the number has an account."""
+    """Store the code that was sent. The result does not depend on whether the number has an account."""
     for phone in [phone for phone, otp in state.otps.items() if otp.expires_ms <= command.real_ms]:
         del state.otps[phone]
     state.otps.pop(command.phone, None)
@@ -47,7 +47,7 @@ def send_otp(state: State, command: SendOtp) -> Otp:
 
 
 def sign_in(state: State, command: SignIn, open_account: Callable[[State, OpenAccount], Account]) -> SignedIn | Refusal:
-    """A right code ends itself and opens a session; a wrong one costs a try."""
+    """A right code is used up and opens a session. A wrong one costs a try."""
     otp = state.otps.get(command.phone)
     if otp is None or otp.expires_ms <= command.real_ms:
         return _wrong("no code is waiting for this number, or it has expired", 0)
@@ -106,7 +106,7 @@ def revoke_session(state: State, command: RevokeSession) -> Session | Refusal:
 
 
 def start_grant(state: State, command: StartGrant) -> Grant | Refusal:
-    """A device asks for a key. Long expired grants are removed first."""
+    """A device requests a key. Removes grants that expired long ago first."""
     for device in [d for d, grant in state.grants.items() if grant.expires_ms + GRANT_KEPT_MS <= command.real_ms]:
         del state.grants[device]
     if sum(1 for grant in state.grants.values() if is_waiting(grant, command.real_ms)) >= GRANTS_MAX:
@@ -124,7 +124,7 @@ def is_waiting(grant: Grant, real_ms: int) -> bool:
 
 
 def decide_grant(state: State, command: DecideGrant) -> Grant | Refusal:
-    """Only what still waits can be decided, once."""
+    """Approve or deny a waiting grant, once."""
     grant = state.grants.get(command.device)
     if grant is None or not is_waiting(grant, command.real_ms):
         return Refusal("not_found", "this request has ended or was decided already")

@@ -1,7 +1,7 @@
-"""What the venue knows: markets, accounts, positions, orders, trades, guardians, plans. Data only; apply.py moves it.
+"""The venue's data: markets, accounts, positions, orders, trades, guardians, plans. `apply` changes them.
 
-Ids refer to objects by number, never by reference, so nothing here forms a cycle. The level lists and the deadline heap are
-derived: `index.rebuild` makes them again from the rest.
+Objects refer to each other by number, never by reference, so that there are no reference cycles. The level lists and the deadline heap
+are derived: `index.rebuild` makes them again.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ SHORT: Final = -1
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
-EVENTS_KEPT: Final = 100_000  # What /v1/limits reports; older ones go in blocks of a tenth.
+EVENTS_KEPT: Final = 100_000  # as /v1/limits reports; older events are removed in blocks of a tenth
 OPEN_ORDERS_MAX: Final = 200
 GUARDIANS_MAX: Final = 100
 KEYS_MAX: Final = 50
 WEBHOOKS_MAX: Final = 20
 MIN_NOTIONAL: Final = 10 * E8
-BOOK_LEVELS: Final = 20  # What the venue's own book shows a side.
-CLOSED_DEPTH: Final = 3  # While the outside price is closed, depth is a third and the spread three times as wide.
-PLAN_KEPT_MS: Final = 7 * DAY_MS  # For a week a used or stale token is answered as such.
-# Of all accounts. Beyond it the oldest tenth that can no longer be confirmed is removed; the trades of used plans are kept.
+BOOK_LEVELS: Final = 20  # per side, as at the venue
+CLOSED_DEPTH: Final = 3  # while the outside price is closed, depth is a third and the spread is three times as wide
+PLAN_KEPT_MS: Final = 7 * DAY_MS  # a used or stale token is recognised for a week
+# Over all accounts. Beyond it, the oldest tenth that cannot be confirmed any more is removed. The trades of used plans are kept.
 PLANS_KEPT: Final = 2_000
 
 
 class Tier(NamedTuple):
-    """One margin tier: from `lower` USD of notional on, at most `max_leverage`; `deduction` keeps maintenance continuous."""
+    """One margin tier: above `lower` USD of notional, leverage is at most `max_leverage`. `deduction` keeps maintenance continuous."""
 
     lower: int
     max_leverage: int
@@ -55,13 +55,13 @@ def tiers_of(bounds: tuple[tuple[int, int], ...]) -> tuple[Tier, ...]:
 
 @dataclass(frozen=True, slots=True)
 class MarketSpec:
-    """What a market is. Rates are fractions scaled 1e8: taker 0.045 % is 45_000. `level_size` 0 means unlimited depth."""
+    """The properties of a market. Rates are fractions scaled 1e8: taker 0.045 % is 45_000. `level_size` 0 means unlimited depth."""
 
     coin: str
     name: str = ""
     asset_class: str = "crypto"
     book: str = "main"
-    margin_mode: str = "cross"  # cross | isolated | full (events: paid at once, outcome.py)
+    margin_mode: str = "cross"  # cross | isolated | full (events: paid in full, see outcome.py)
     sz_decimals: int = 5
     max_leverage: int = 40
     tiers: tuple[
@@ -76,26 +76,24 @@ class MarketSpec:
     level_size: int = 0
     level_growth: int = 0
     slippage_bps: int = 100
-    participation: int = 10_000_000  # A resting limit takes at most this part of a bar's volume.
-    funding_rate: int = 12_500_000  # Hourly fraction scaled 1e12 (0.0000125), the rate in the neutral band.
-    limit_touch: bool = False  # True: a resting limit fills at its price; False: one tick through it.
-    hours: str | None = (
-        None  # The outside price's calendar (equity | index), which the service keeps; None: it never closes.
-    )
-    strict_hours: bool = False  # True: nothing is opened while the outside price is closed.
-    funding_factor: int = E8  # On the rate that a premium makes: half of it for stocks.
-    expires_ms: int | None = None  # When an event market is settled.
-    bar_length_ms: int = 0  # Prices come in bars of this length, and without one there is none. 0: around the clock.
+    participation: int = 10_000_000  # a resting limit fills at most this part of a bar's volume
+    funding_rate: int = 12_500_000  # hourly fraction scaled 1e12 (0.0000125), without a premium
+    limit_touch: bool = False  # True: a limit fills when the price touches it; False: one tick beyond
+    hours: str | None = None  # the calendar of the outside price (equity | index); None: always open
+    strict_hours: bool = False  # True: openings are refused while the outside price is closed
+    funding_factor: int = E8  # multiplies the rate of a premium: one half for stocks
+    expires_ms: int | None = None  # when an event market is settled
+    bar_length_ms: int = 0  # prices come in bars of this length, and a missing bar has no price; 0: continuous prices
 
 
 def px_inside(opened: int, closed: int, since_ms: int, length_ms: int) -> int:
-    """The price so long after a bar's open: its close comes in its last millisecond."""
+    """The price at an instant after a bar's open. The close is reached in the bar's last millisecond."""
     return opened + (closed - opened) * since_ms // (length_ms - 1)
 
 
 @dataclass(slots=True)
 class Market:
-    """A market in motion. `falling` and `rising` are level lists whose last element is the nearest to the price."""
+    """The changing state of a market. `falling` and `rising` are level lists; the last element is the nearest to the price."""
 
     spec: MarketSpec
     mark: int
@@ -103,24 +101,24 @@ class Market:
     oracle: int
     status: str = "open"
     funding_rate: int = 0
-    next_funding_ms: int = 0  # 0: no account holds a position, nothing is scheduled.
+    next_funding_ms: int = 0  # 0: no account holds a position, so nothing is scheduled
     point: int = 0
     bar_ms: int = 0
-    volume_left: int = 0  # What resting limits may still take of the running bar.
-    external: str | None = None  # Session of the outside price: open | closed; None: it has none.
+    volume_left: int = 0  # what resting limits may still fill in the running bar
+    external: str | None = None  # session of the outside price: open | closed; None: it has no sessions
     opens_ms: int | None = None
     closes_ms: int | None = None
-    resolution: int | None = None  # The outcome set before the settlement; None: the last mark implies it.
-    outcome_px: int | None = None  # After the settlement.
+    resolution: int | None = None  # outcome set before the settlement; None: the last mark implies it
+    outcome_px: int | None = None  # set at the settlement
     pending: list[tuple[str, int]] = field(
         default_factory=list
-    )  # (account, oid) of market orders that wait for the next point.
+    )  # (account, oid) of market orders that wait for the next point
     working: list[tuple[str, int]] = field(
         default_factory=list
-    )  # (account, oid) of exits whose rest is tried again at each point.
-    holders: dict[str, None] = field(default_factory=dict)  # Accounts with a position here, in order of entry.
-    is_rate_told: bool = False  # The funding rate is a recorded one, which no premium changes.
-    bar_opened_ms: int = 0  # Of prices that come in bars, the newest: when it opened, its open and its close.
+    )  # (account, oid) of exits that are tried again at each point
+    holders: dict[str, None] = field(default_factory=dict)  # accounts with a position here, in order of entry
+    is_rate_told: bool = False  # the funding rate is a recorded one; premiums do not change it
+    bar_opened_ms: int = 0  # for prices in bars: open time, open and close of the newest bar
     bar_open: int = 0
     bar_close: int = 0
     falling: list[tuple[int, int, int, Level]] = field(default_factory=list, repr=False, compare=False)
@@ -128,8 +126,8 @@ class Market:
     ticks: tuple[int, ...] = field(default=(), repr=False, compare=False)
     lot: int = field(default=0, repr=False, compare=False)
     tiers: tuple[Tier, ...] = field(default=(), repr=False, compare=False)
-    level_sizes: tuple[int, ...] = field(default=(), repr=False, compare=False)  # Empty: unlimited depth.
-    watches: int = field(default=0, repr=False, compare=False)  # How often a margin or floor watch was placed.
+    level_sizes: tuple[int, ...] = field(default=(), repr=False, compare=False)  # empty: unlimited depth
+    watches: int = field(default=0, repr=False, compare=False)  # how often a margin or floor level was placed
 
     def __post_init__(self) -> None:
         spec = self.spec
@@ -139,7 +137,7 @@ class Market:
         self.deepen()
 
     def deepen(self) -> None:
-        """Make the book's level sizes: a third of them while the outside price is closed."""
+        """Make the sizes of the book's levels: a third while the outside price is closed."""
         spec = self.spec
         if spec.level_size:
             deep = spec.level_size if self.external != "closed" else spec.level_size // CLOSED_DEPTH
@@ -147,19 +145,20 @@ class Market:
             self.level_sizes = tuple(max(size - size % self.lot, self.lot) for size in sizes)
 
     def see(self, px: int) -> None:
-        """A calm price: mark and mid, and the oracle while the outside price is open."""
+        """Set mark and mid to a quiet price, and the oracle while the outside price is open."""
         self.mark = self.mid = px
         if self.external != "closed":
             self.oracle = px
 
     def begin_bar(self, opened_ms: int, opened: int, closed: int) -> None:
-        """Of prices that come in bars, the next one."""
+        """Begin the next bar, for prices that come in bars."""
         if self.spec.bar_length_ms:
             self.bar_opened_ms, self.bar_open, self.bar_close = opened_ms, opened, closed
 
     def px_at(self, now_ms: int) -> int | None:
-        """The price at an instant that no point names. Inside a bar it is on the straight line from its open to its close, since the newest point
-        may be an extreme; where a bar is missing there is no price."""
+        """The price at an instant between points. Inside a bar it lies on the straight line from open to close, because the newest point may be an
+        extreme. If the bar is missing there is no price.
+        """
         length_ms = self.spec.bar_length_ms
         if not length_ms:
             return self.mid
@@ -188,7 +187,7 @@ class Market:
 
 
 class Level(NamedTuple):
-    """What waits at a level: its kind, the account and the number of the order or guardian (0 for a margin watch)."""
+    """What waits at a price level: its kind, the account, and the number of the order or guardian (0 for a margin level)."""
 
     kind: str  # limit | stop_loss | take_profit | trail | trail_move | liquidation | drawdown
     account: str
@@ -197,7 +196,7 @@ class Level(NamedTuple):
 
 @dataclass(slots=True)
 class Leg:
-    """A resolved stop or target: `px` on the grid, `pct` or `r` as given."""
+    """A computed stop or target: `px` on the grid, `pct` or `r` as given."""
 
     px: int
     pct: int | None = None
@@ -212,7 +211,7 @@ class Bracket:
 
 @dataclass(slots=True)
 class Order:
-    """An open limit, a pending market order, an armed trigger or an exit that still works. `buy` is +1 or -1; `side` is the position's."""
+    """An open limit, a pending market order, an armed trigger or a working exit. `buy` is +1 or -1; `side` is the position's."""
 
     number: int
     account: str
@@ -235,24 +234,22 @@ class Order:
     leverage: int = 1
     reserved: int = 0
     bound_px: int = 0
-    slippage_bps: int | None = None  # The caller's own; None: the market's.
+    slippage_bps: int | None = None  # of the caller; None: the market's default
     source: str | None = None
     idempotency_key: str | None = None
     request_id: str | None = None
     key: str | None = None
-    armed: bool = False  # An entry whose bracket and guardians stand already.
-    born: int = 0  # The market's point at which it came to be: only later points can meet it.
-    limit_bar_ms: int = -1  # Armed by a resting limit inside this bar: a target then counts at the bar's close only.
-    through: bool = False  # Armed already beyond its trigger: fires at the current price.
+    armed: bool = False  # the entry's bracket and guardians are armed
+    born: int = 0  # the market's point at its creation; only later points can reach it
+    limit_bar_ms: int = -1  # armed by a resting limit inside this bar: a target counts only at the bar's close
+    through: bool = False  # armed beyond its trigger: fires at the current price
     leg: Leg | None = None
     reason: str | None = None
-    opens: int | None = None  # Rest of what a reversing order may open. None: all of its rest.
-    usd: int | None = (
-        None  # Of an entry in USD that waits for the next point: its size is reckoned again by the price that it meets.
-    )
+    opens: int | None = None  # how much of the rest a reversing order may open; None: all
+    usd: int | None = None  # of a waiting entry in USD: its size is computed again from the price that it gets
 
     def left_to_open(self) -> int:
-        """The most that its later fills may open, whatever has become of the position that it was to close."""
+        """The most that later fills may open, whatever has become of the position that the order should close."""
         if self.reduce_only:
             return 0
         return self.size - self.filled if self.opens is None else self.opens
@@ -260,7 +257,7 @@ class Order:
 
 @dataclass(slots=True)
 class LegSpec:
-    """A stop or target as asked for: exactly one of pct (percent scaled 1e8), px, r (scaled 1e8)."""
+    """A requested stop or target: exactly one of pct (percent scaled 1e8), px, r (scaled 1e8)."""
 
     pct: int | None = None
     px: int | None = None
@@ -269,7 +266,7 @@ class LegSpec:
 
 @dataclass(slots=True)
 class GuardianSpec:
-    """A guardian as asked for, amounts scaled 1e8. Which field belongs to which type: guardians.FIELDS."""
+    """A requested guardian, amounts scaled 1e8. guardians.FIELDS says which field belongs to which type."""
 
     type: str
     scope: str | None = None
@@ -283,11 +280,9 @@ class GuardianSpec:
     max_loss_pct: int | None = None
     action: str | None = None
     cron: str | None = None
-    order_template: str | None = None  # canonical JSON text, as it was given
-    order: OrderSpec | None = None  # the same, read
-    bounded: bool | None = (
-        None  # It acts only where its key may trade. None in commands that were written before this was judged.
-    )
+    order_template: str | None = None  # canonical JSON text of the request
+    order: OrderSpec | None = None  # the same, parsed
+    bounded: bool | None = None  # acts only where its key may trade; None in commands of versions without this rule
 
 
 @dataclass(slots=True)
@@ -299,7 +294,7 @@ class Guardian:
     status: str = "armed"  # armed | latched
     deadline_ms: int | None = None
     last_heartbeat_ms: int | None = None
-    side: int = 0  # Side of the position that a trailing stop follows.
+    side: int = 0  # side of the position that a trailing stop follows
     active: bool = True
     extreme: int | None = None
     stop_px: int | None = None
@@ -311,13 +306,13 @@ class Guardian:
     born: int = 0
     through: bool = False
     key: str | None = (
-        None  # The key that armed it: whose orders a schedule places, and where it may close. None: a session's.
+        None  # the key that armed it: it owns a schedule's orders and limits where it closes; None: a session
     )
 
 
 @dataclass(slots=True)
 class Position:
-    """One position. `entry_notional` is summed, entryPx derived; parts taken out are cut toward zero, so sums stay exact."""
+    """One position. `entry_notional` is summed and entryPx derived from it. Parts are cut toward zero, so that sums stay exact."""
 
     account: str
     coin: str
@@ -331,11 +326,11 @@ class Position:
     funding: int = 0
     stop_oid: int | None = None
     target_oid: int | None = None
-    r_px: int | None = None  # 1R in price: |entry - first stop|, until a new bracket replaces it.
+    r_px: int | None = None  # 1R as a price distance: |entry - first stop|, until a new bracket replaces it
     liquidation_cooldown_ms: int = 0
-    liquidation_level: int | None = None  # Where the margin watch stands in the level lists.
+    liquidation_level: int | None = None  # its margin level in the level lists
     watched_point: int = -1
-    floor_level: int | None = None  # Where this position's share of a drawdown's slack ends.
+    floor_level: int | None = None  # the price at which it has used up its share of a drawdown's slack
 
     def entry_px(self) -> int:
         """Average entry, cut to 1e-8."""
@@ -347,7 +342,7 @@ class Position:
 
 @dataclass(slots=True)
 class Trade:
-    """The record of one accepted order, made at acceptance and updated by its fills."""
+    """The record of one accepted order. Created at acceptance, updated by its fills."""
 
     seq: int
     id: str
@@ -371,8 +366,8 @@ class Trade:
     status: str = "open"  # open | done | canceled
     guardian: str | None = None
     reason: str | None = None
-    margin_lost: int = 0  # What a backstop liquidation took beside the realised loss.
-    absorbed: int = 0  # What the service paid so that nothing went below zero.
+    margin_lost: int = 0  # what a backstop liquidation took beside the realised loss
+    absorbed: int = 0  # what the service paid so that neither balance nor margin became negative
 
     def fill_status(self) -> str:
         return "none" if self.filled == 0 else "filled" if self.filled >= self.size else "partial"
@@ -383,7 +378,7 @@ class Trade:
 
 @dataclass(slots=True)
 class Key:
-    """A credential's record. The secret is known by its digest only. Caps None: no cap."""
+    """A credential. Only the digest of its secret is stored. A cap of None means no cap."""
 
     id: str
     account: str
@@ -407,7 +402,7 @@ class Key:
 
 @dataclass(slots=True)
 class Session:
-    """A sign-in of an account's owner. The token is known by its digest only; it ends in real time, so `expires_ms` is the wall's."""
+    """A session of an account's owner. Only the digest of its token is stored. `expires_ms` is real time."""
 
     id: str
     account: str
@@ -419,7 +414,7 @@ class Session:
 
 @dataclass(slots=True)
 class Otp:
-    """A code that was sent to a number, by its salted digest. `expires_ms` is the wall's."""
+    """A code that was sent to a phone number, as a salted digest. `expires_ms` is real time."""
 
     salt: str
     digest: str
@@ -429,7 +424,7 @@ class Otp:
 
 @dataclass(slots=True)
 class Grant:
-    """A device that asks for a key. `status` pending | approved | denied | used; both codes are digests, `expires_ms` is the wall's."""
+    """A device that requests a key. `status` pending | approved | denied | used. Both codes are digests; `expires_ms` is real time."""
 
     device: str
     user: str
@@ -440,12 +435,12 @@ class Grant:
     account: str | None = None
     name: str = ""
     scopes: tuple[str, ...] = ()
-    by: str | None = None  # The key that approved: its caps bind the new one.
+    by: str | None = None  # the key that approved; its caps limit the new key
 
 
 @dataclass(slots=True)
 class Plan:
-    """A dry run kept for its confirm. `state` open | used | refused | armed (a schedule of its order); a used one knows its trade. `shrinks`: its quote opened nothing."""
+    """A stored dry run. `state` open | used | refused | armed (a schedule with its order); a used plan has its trade. `shrinks`: its quote opens nothing."""
 
     token: str  # digest of the confirm token
     account: str
@@ -462,7 +457,7 @@ class Plan:
 
 @dataclass(slots=True)
 class OrderSpec:
-    """An order as asked for, amounts scaled 1e8, `side` +1 long or -1 short."""
+    """A requested order, amounts scaled 1e8. `side` is +1 long, -1 short."""
 
     coin: str
     side: int
@@ -485,7 +480,7 @@ class OrderSpec:
 
 @dataclass(slots=True)
 class Stand:
-    """What an account held from `ts` on: cash less what its positions cost, and (coin, signed size, mark then) of each. See nav.py."""
+    """An account's holdings from `ts` on: cash less the cost of its positions, and (coin, signed size, mark at that time) of each. See nav.py."""
 
     ts: int
     cash: int
@@ -494,7 +489,7 @@ class Stand:
 
 @dataclass(slots=True)
 class Page:
-    """Events or trades of one account from number `first` on, packed: what is old is only read. See pages.py."""
+    """Packed events or trades of one account from number `first` on, for old records that are only read. See pages.py."""
 
     first: int
     count: int
@@ -507,47 +502,47 @@ class Account:
     number: int
     address: str
     name: str | None
-    start_balance: int  # what this epoch began with
+    start_balance: int  # starting balance of this epoch
     created_ms: int
-    opened_with: int = 0  # what a reset without a balance goes back to
+    opened_with: int = 0  # the balance after a reset without a balance
     balance: int = 0
     epoch: int = 0
-    reserved: int = 0  # Margin and fees that resting entries hold back.
+    reserved: int = 0  # margin and fees reserved for resting entries
     positions: dict[str, Position] = field(default_factory=dict)
     orders: dict[int, Order] = field(default_factory=dict)
-    resting: dict[int, None] = field(default_factory=dict)  # Oids of limit entries (and pending market orders).
+    resting: dict[int, None] = field(default_factory=dict)  # oids of limit entries and pending market orders
     guardians: dict[int, Guardian] = field(default_factory=dict)
-    trades: list[Trade] = field(default_factory=list)  # The newest ones; older ones may have been packed into pages.
+    trades: list[Trade] = field(default_factory=list)  # the newest trades; older ones may be packed into pages
     trade_by_key: dict[str, str] = field(
         default_factory=dict
-    )  # Of the trades in `trades`; of older ones see `old_keys`.
-    fenced_keys: dict[str, int] = field(default_factory=dict)  # Of snapshots of before `old_fenced_keys`.
-    events: deque[Event] = field(default_factory=deque)  # The newest ones; older ones may have been packed into pages.
-    events_first: int = 1  # Sequence number of the oldest event that is kept.
+    )  # of the trades in `trades`; those of older trades are in `old_keys`
+    fenced_keys: dict[str, int] = field(default_factory=dict)  # only in snapshots of versions without `old_fenced_keys`
+    events: deque[Event] = field(default_factory=deque)  # the newest events; older ones may be packed into pages
+    events_first: int = 1  # number of the oldest event that is still stored
     event_seq: int = 0
     order_seq: int = 0
     trade_seq: int = 0
-    trade_first: int = 1  # Sequence number of the oldest trade: a reset starts the list anew, the numbers go on.
+    trade_first: int = 1  # number of the oldest trade; a reset empties the list, and the numbers continue
     guardian_seq: int = 0
     max_trade: int | None = None
     daily_cap: int | None = None
     day: int = 0
     day_notional: int = 0
-    day_realized: int = 0  # With margin lost and absorbed amounts: the effect on the balance.
+    day_realized: int = 0  # includes margin lost and absorbed amounts: the effect on the balance
     realized: int = 0
     fees: int = 0
     funding: int = 0
-    margin_lost: int = 0  # What backstop liquidations took.
-    absorbed: int = 0  # What the venue paid so that no balance went below zero.
-    value_day: int = -1  # The UTC day that `day_value` belongs to.
-    day_value: int = 0  # Account value as that day began; the first value of an account that is younger.
-    begun_ms: int = 0  # When it was opened or last reset: nav starts there.
-    history: list[Stand] = field(default_factory=list)  # Oldest first; empty: the starting balance, untouched.
-    pages: list[Page] = field(default_factory=list)  # Events before those in `events`, oldest first, without a gap.
-    trade_pages: list[Page] = field(default_factory=list)  # The same of trades that are over.
-    # Trades by the tokens of their plans, once those plans had to go: day of the plan's end -> digest of the token -> trade.
+    margin_lost: int = 0  # what backstop liquidations took
+    absorbed: int = 0  # what the venue paid so that no balance became negative
+    value_day: int = -1  # the UTC day of `day_value`
+    day_value: int = 0  # account value at the start of that day; for a younger account its first value
+    begun_ms: int = 0  # when the account was opened or last reset; nav starts there
+    history: list[Stand] = field(default_factory=list)  # oldest first; empty: only the starting balance
+    pages: list[Page] = field(default_factory=list)  # events before those in `events`, oldest first, without a gap
+    trade_pages: list[Page] = field(default_factory=list)  # the same for finished trades
+    # Trades by the tokens of removed plans: day of the plan's end -> digest of the token -> trade.
     spent: dict[int, dict[str, str]] = field(default_factory=dict)
-    # A key of a trade is known for ever. Those of packed trades, and those that were used before a reset, as text_set.Runs.
+    # Idempotency keys are known for ever. Those of packed trades, and those used before a reset, as text_set.Runs.
     old_keys: list[bytes] = field(default_factory=list, repr=False)
     old_fenced_keys: list[bytes] = field(default_factory=list, repr=False)
 
@@ -555,13 +550,13 @@ class Account:
         return self.event_seq - self.events_first + 1
 
     def is_fenced(self, key: str) -> bool:
-        """Whether this idempotency key was used before a reset."""
+        """True if this idempotency key was used before a reset."""
         return key in self.fenced_keys or text_set.has(self.old_fenced_keys, key)
 
 
 @dataclass(slots=True)
 class Rules:
-    """Switches of one venue. `fill_at` now (served) or next (a session: market orders meet the next point)."""
+    """Switches of one venue. `fill_at`: now (service) or next (backtest: market orders wait for the next point)."""
 
     fill_at: str = "now"
     paths: str = "adaptive"  # adaptive | ohlc | olhc | sl_first | seeded
@@ -569,7 +564,7 @@ class Rules:
 
 @dataclass(slots=True)
 class Webhook:
-    """Where an account wants its events sent. The signing secret is encrypted by the service; `types` None means all, `disabled` says why."""
+    """Where an account's events are sent. The service has encrypted the signing secret. `types` None means all; `disabled` is the reason."""
 
     id: str
     account: str
@@ -589,7 +584,7 @@ class State:
     keys: dict[str, Key] = field(default_factory=dict)
     plans: dict[str, Plan] = field(default_factory=dict)
     account_seq: int = 0
-    next_day_ms: int = 0  # 0: no account has a position or a floor, nothing is scheduled.
+    next_day_ms: int = 0  # 0: no account has a position or a floor, so nothing is scheduled
     webhooks: dict[str, Webhook] = field(default_factory=dict)
     webhook_seq: int = 0
     phones: dict[str, str] = field(default_factory=dict)  # Digest of a number -> account.
@@ -600,7 +595,7 @@ class State:
     commands: int = 0
     deadlines: list[tuple[int, int, int, str, str]] = field(default_factory=list, repr=False, compare=False)
     fresh: list[Event] = field(default_factory=list, repr=False, compare=False)
-    # The last plan's quote, for the confirm that comes next: (command, token, Quote).
+    # The quote of the last plan, for a confirm that comes next: (command, token, Quote).
     quoted: tuple[int, str, Any] | None = field(default=None, repr=False, compare=False)
 
 
@@ -621,5 +616,5 @@ def event_id(seq: int) -> str:
 
 
 def oid_text(account: Account, number: int) -> str:
-    """The wire's venueOid: digits, unique in the venue."""
+    """venueOid of the wire: digits, unique in the venue."""
     return str(account.number * 1_000_000_000 + number)

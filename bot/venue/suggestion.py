@@ -31,7 +31,7 @@ Warning_ = tuple[str, str]
 
 @dataclass(slots=True)
 class Suggestion:
-    """Executable parameters. `size` None with `feasible` false: nothing legal fits."""
+    """An order that would pass. `feasible` false (`size` None): no order passes."""
 
     coin: str
     intent: str
@@ -48,7 +48,7 @@ class Suggestion:
     min_size: int
     max_size: int
     bound_bps: int
-    changes_leverage: bool = False  # of the open position, which an order has to acknowledge
+    changes_leverage: bool = False  # of the open position; the order must acknowledge it
     warnings: list[Warning_] = field(default_factory=list)
 
 
@@ -56,7 +56,7 @@ def suggest(
     state: State, account: Account, key: Key | None, *, coin: str, intent: str = "open", side: int = 1, notional: int | None = None,
     size: int | None = None, leverage: int | None = None, slippage_bps: int | None = None,
 ) -> Suggestion | Refusal:  # fmt: skip
-    """Sizes an order (or a reduce-only exit) that would pass now: within depth and slippage, margin and caps, not below the minimum."""
+    """The size of an order (or a reduce-only exit) that would pass now: within depth, slippage, margin and caps, and not below the minimum."""
     market = state.markets.get(coin)
     if market is None:
         return no_market(coin, state.markets)
@@ -89,12 +89,12 @@ def suggest(
         held = position.size
     asked = size if size is not None else notional * E8 // fetched_px if notional is not None else low
     reduces = 0 < asked <= held
-    if reduces:  # It only closes: worth what those shares fetch.
+    if reduces:  # It only closes, so it is worth the proceeds of those shares.
         unit_px, low, held = fetched_px, min(held, least_size(market, fetched_px)), 0
     want = most if closing else low
     if size is not None:
         want = size
-    elif notional is not None:  # Shares of the opposite position are closed first.
+    elif notional is not None:  # Closes shares of the opposite position first.
         want = held + (notional - fetched_px * held // E8) * E8 // unit_px
     want = max(low, min(want, most)) if closing or want <= most else most
     want -= want % market.lot if not (closing and position is not None and want == position.size) else 0
@@ -115,7 +115,7 @@ def suggest(
 def _most_opened(
     state: State, account: Account, key: Key | None, market: Market, side: int, leverage: int | None, warnings: list[Warning_]
 ) -> tuple[int, int]:  # fmt: skip
-    """Leverage that the order gets, and the largest size that margin, caps and trading hours allow."""
+    """The leverage of the order, and the largest size that margin, caps and trading hours allow."""
     coin, position = market.spec.coin, account.positions.get(market.spec.coin)
     used = min(
         leverage or (position.leverage if position else 1),
@@ -134,7 +134,7 @@ def _most_opened(
 def _set_cost(
     suggestion: Suggestion, market: Market, fills: list[tuple[int, int]], size: int, buy: int, against: int, leverage: int, *, reduces: bool
 ) -> None:  # fmt: skip
-    """Fill in what these fills cost: estimated price, slippage, notional, fee and margin."""
+    """Set the cost of these fills: estimated price, slippage, notional, fee and margin."""
     spec = market.spec
     notional = sum(px * part // E8 for px, part in outcome.paid(spec, -buy if reduces else buy, fills))
     est = sum(px * part // E8 for px, part in fills) * E8 // size
@@ -145,7 +145,7 @@ def _set_cost(
 
 
 def extra_margin(account: Account, market: Market, leverage: int, buy: int) -> int | None:
-    """What an open position asks for when an order that grows it changes its leverage; None when none does."""
+    """Margin that a change of leverage takes when an order grows an open position; None if the leverage stays."""
     position = account.positions.get(market.spec.coin)
     if position is None or position.side != buy or position.leverage == leverage:
         return None
@@ -153,7 +153,7 @@ def extra_margin(account: Account, market: Market, leverage: int, buy: int) -> i
 
 
 def affordable_size(state: State, account: Account, key: Key | None, market: Market, leverage: int, buy: int) -> int:
-    """Largest opening size that margin and caps leave, in lots."""
+    """Largest opening size in lots that margin and caps allow."""
     free = ledger.free_margin(state, account) - max(0, extra_margin(account, market, leverage, buy) or 0)
     usd = free * leverage * E8 // (E8 + leverage * market.spec.taker_rate) * 999 // 1000
     if limits.blocker(state, account, market.spec.coin) is not None or limits.refuse_orders(account) is not None:
@@ -168,7 +168,7 @@ def affordable_size(state: State, account: Account, key: Key | None, market: Mar
             usd = min(usd, key.max_exposure - limits.exposure_beside(state, account, market, buy))
         if key.max_daily_notional is not None:
             usd = min(usd, key.max_daily_notional - limits.spoken_for_today(state, account, key))
-    usd = max(usd, 0)  # Caps may have been lowered below what was used, and losses may exceed what is free.
+    usd = max(usd, 0)  # Negative if caps were lowered below what was used, or losses exceed what is free.
     size = usd * E8 // outcome.share_px(market.spec, buy, market.mid) // market.lot * market.lot
     fills = outcome.paid(market.spec, buy, walk(market, market.mid, buy, size)) if size else []
     cost = sum(px * sz // E8 for px, sz in fills)

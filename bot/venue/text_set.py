@@ -1,7 +1,7 @@
-"""A set of texts that only grows and takes 8 bytes a text; a Python set takes over a hundred.
+"""A set of texts that only grows and takes 8 bytes per text; a Python set takes over a hundred.
 
-Sorted runs of 8-byte hashes, each longer than the next one (a log-structured merge). Two texts share a hash with a chance of 1 in 2^64, so a hit
-is practically certain and a miss is certain. The state holds `Runs`.
+Sorted runs of 8-byte hashes, each longer than the next one (a log-structured merge). Two texts have the same hash with probability 2^-64, so
+a hit is practically certain and a miss is certain. The state stores `Runs`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final
 
-BATCH: Final = 512  # texts that are sorted in together
+BATCH: Final = 512  # texts that are sorted together
 
 Runs = list[bytes]
 
 
 def add(runs: Runs, texts: Iterable[str]) -> None:
-    """Add these texts. Add many at once: each call sorts, and merges runs of equal length."""
+    """Add texts. Add many at once, because each call sorts, and merges runs of equal length."""
     fresh = array("Q", sorted({_hash(text) for text in texts}))
     if not fresh:
         return
@@ -34,7 +34,7 @@ def merged(runs: Runs, texts: Iterable[str]) -> Runs:
 
 
 def has(runs: Runs, text: str) -> bool:
-    """Whether this text was added."""
+    """True if this text was added."""
     if not runs:
         return False
     wanted = _hash(text)
@@ -51,7 +51,7 @@ def _hash(text: str) -> int:
 
 
 class TextSet:
-    """The same set as an object, for texts that come one by one."""
+    """The same set as an object, for texts that are added one by one."""
 
     def __init__(self) -> None:
         self._runs: Runs = []

@@ -1,4 +1,4 @@
-"""Which webhooks an account has: added, removed, disabled. Only the list; sending, its schedule and its failures are the service's."""
+"""The webhooks of an account: add, remove, disable. Only the list; the service sends and retries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add(state: State, command: c.AddWebhook) -> Webhook | Refusal:
 
 
 def remove(state: State, command: c.RemoveWebhook) -> Webhook | Refusal:
-    """Another account's webhook is not found, like one that never was."""
+    """Remove a webhook. One of another account is answered "not found"."""
     hook = state.webhooks.get(command.webhook)
     if hook is None or hook.account != command.account:
         return Refusal("not_found", f"no webhook {command.webhook[:80]}")
@@ -32,7 +32,7 @@ def remove(state: State, command: c.RemoveWebhook) -> Webhook | Refusal:
 
 
 def disable(state: State, command: c.DisableWebhook) -> Webhook | None:
-    """None when it was removed meanwhile."""
+    """Disable a webhook; None if it was removed meanwhile."""
     hook = state.webhooks.get(command.webhook)
     if hook is not None and hook.disabled is None:
         hook.disabled = command.reason

@@ -400,7 +400,7 @@ def _models(root: type[BaseModel]) -> dict[str, type[BaseModel]]:
 
 
 def _tell_request(model: type[Request], schema: Json) -> None:
-    """Add rules that the models do not state: where null is allowed, and rules between fields."""
+    """Add the rules that the models do not state: where null is allowed, and rules between fields."""
     for name, part in schema.get("properties", {}).items():
         part.pop("title", None)
         if part.get("default", 0) is None:

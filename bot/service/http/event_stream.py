@@ -48,7 +48,7 @@ class Streams:
     def __init__(self) -> None:
         self._wakeups: dict[str, set[asyncio.Event]] = {}
         self._closed = False
-        self.generation = 0  # changes when the service is restored: events that a stream has sent may be void
+        self.generation = 0  # changes when the service is restored: events that a stream has sent may no longer exist
 
     def wake(self, events: Iterable[Event]) -> None:
         """Wake the streams of the accounts that these events belong to."""

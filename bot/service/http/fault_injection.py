@@ -115,7 +115,7 @@ class Faults:
         if not fault.remaining:
             self._faults = [one for one in self._faults if one is not fault]
 
-    # ── Doing it ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Applying a fault ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def is_idle(self, scope: Scope) -> bool:
         """True if no fault can apply to this request. A fault that is set while a stream is open applies to the stream."""
@@ -201,7 +201,7 @@ def _refusal(kind: str) -> Refused:
 
 
 class Whole:
-    """A request's `receive` that knows whether the whole request has arrived."""
+    """A request's `receive`; tells whether the whole request has arrived."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -214,8 +214,9 @@ class Whole:
 
 
 async def _hang_up(scope: Scope, receive: Whole) -> None:
-    """Close the connection without a response, after reading the whole request. With unread bytes the kernel would reset the connection,
-    and the caller would see one or the other by chance."""
+    """Close the connection without a response, after reading the whole request. With unread bytes the kernel would sometimes reset the connection,
+    so the caller would see different errors by chance.
+    """
     connection = (scope.get("extensions") or {}).get(CONNECTION)
     if connection is None:
         raise ConnectionResetError("injected by the sandbox control: internal error closed this connection")

@@ -218,7 +218,7 @@ class _Exchange:
         finally:
             self._scope.pop("refuse", None)  # Break the reference cycle, so that the garbage collector need not.
 
-    # ── In ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Checks of a request ─────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _admit(self) -> Call:
         gateway, scope = self._gateway, self._scope
@@ -428,7 +428,7 @@ class _Exchange:
         except strict_json.BadJson as error:
             raise Refused(invalid("body", str(error))) from None
 
-    # ── Out ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── The answer ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def answer_of(
         self, refusal: Refusal, status: int | None = None, headers: Mapping[str, str] | None = None

@@ -59,7 +59,7 @@ class Visit:
 
 
 class _Denied(Exception):
-    """The form did not come from this page. The visit must start again."""
+    """The form did not come from this page; the person must start again."""
 
 
 Form = dict[str, list[str]]
@@ -243,7 +243,7 @@ class ApprovalPage:
 
     def _waiting(self, visit: Visit) -> str:
         if visit.device is None or self._operations.waiting_device(visit.device) is None:
-            visit.device, visit.owner = None, None  # The visit starts again with another code.
+            visit.device, visit.owner = None, None  # the person starts again with another code
             raise Refused(Refusal("not_found", "this request has expired, or somebody has already decided it"))
         return visit.device
 
@@ -265,7 +265,7 @@ class ApprovalPage:
         return visit
 
     def _check_origin(self, http: HttpRequest) -> None:
-        """Refuse a form from another site. Browsers name the site in Origin or in Sec-Fetch-Site."""
+        """Refuse a form from another site. Browsers send the site in Origin or in Sec-Fetch-Site."""
         origin, site = http.headers.get("origin"), http.headers.get("sec-fetch-site")
         host = http.headers.get("host", "")
         own = origin is not None and urlsplit(origin).netloc == host and host != ""

@@ -1,4 +1,4 @@
-"""Candles of one market in six intervals, running bars included, built from the price points that fill orders. Keeps the last 5,000 of each."""
+"""Candles of one market in six intervals, the running bar included, built from the price points that fill orders. Keeps the last 5,000 per interval."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bot.wire.vocabulary import INTERVAL_MS
 STEPS: Final = tuple(INTERVAL_MS.items())
 
 
-# The last closed candles of an interval, oldest first, as they were when the store was made; at most so many.
+# The last closed candles of an interval, oldest first, as of the creation of the store; at most `limit`.
 History = Callable[[str, int], list[Candle]]
-HELPING: Final = 32  # candles of history that a small first request makes; a larger request makes all
+HELPING: Final = 32  # candles of history that a small first request makes; a larger request makes all of them
 PAGE: Final = 64  # candles packed together: 25 bytes each instead of 300; the newest candles stay unpacked
 PACKING: Final = 1  # zlib's fastest level, because callers wait while a page is packed
 
@@ -62,7 +62,7 @@ class _Closed:
         self._drop()
 
     def last(self, most: int) -> list[Candle]:
-        """At most so many of the newest."""
+        """The newest `limit` candles."""
         found = self._newest
         for page in reversed(self._pages):
             if len(found) >= most:
@@ -95,7 +95,9 @@ class CandleStore:
 
     def __init__(self, base_ms: int = STEPS[0][1], history: History | None = None) -> None:
         self._history = history
-        self._helped: dict[str, tuple[int, int]] = {}  # interval -> (limit asked of the history, candles it gave)
+        self._helped: dict[
+            str, tuple[int, int]
+        ] = {}  # interval -> (limit of the last request to the history, candles that it returned)
         self._steps = tuple((name, step) for name, step in STEPS if step >= base_ms)
         self._closed: dict[str, _Closed] = {name: _Closed() for name in INTERVAL_MS}
         self._running: dict[str, _Running | None] = dict.fromkeys(INTERVAL_MS)

@@ -19,10 +19,10 @@ from bot.venue.outcome import PX_MAX, PX_MIN
 from bot.wire.vocabulary import INTERVAL_MS
 
 HOUR_MS: Final = INTERVAL_MS["1h"]
-HORIZON_HOURS: Final = 720.0  # Longer before the end little information arrives.
+HORIZON_HOURS: Final = 720.0  # so long before the end, little information arrives
 LAST_HOURS: Final = 0.2
 PAST_PACE: Final = 0.05
-LAST_MINUTES: Final = 20.0  # Information of the last half minute: the walk ends near certainty.
+LAST_MINUTES: Final = 20.0  # information of the last half minute, after which the outcome is nearly certain
 
 
 class Stretch(NamedTuple):
@@ -94,7 +94,7 @@ class EventMarket(Refinement[Stretch]):
     def _raw(self, at_ms: int) -> float:
         if at_ms >= self._start_day:
             return self._known(at_ms)
-        # Before the listing little information arrives, so that a market opens near its prior.
+        # Little information arrives before the listing, so that a market opens near its prior.
         return self._begun - PAST_PACE * math.log1p((self._start_day - at_ms) / DAY_MS)
 
     def _known(self, at_ms: int) -> float:

@@ -84,7 +84,7 @@ class EventSeries:
         return self._start_ms if number == 1 else spec.expires_ms - (self._first[first].lasts_hours or 0) * HOUR_MS
 
     def _place(self, coin: str) -> tuple[str | None, int]:
-        """(the series' first coin, number in it)."""
+        """(first coin of the series, number in the series)."""
         if coin in self._first:
             return coin, 1
         found = _NUMBERED.fullmatch(coin)

@@ -28,8 +28,9 @@ class Depth(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A market and how its simulated price behaves. `daily_vol` is the standard deviation of a day's log return, of an event market how fast
-    its outcome becomes known; `lasts_hours` is how long after the start an event market is settled."""
+    """A market and how its simulated price behaves. `daily_vol`: standard deviation of a day's log return; for an event market, how fast its outcome
+    becomes known. `lasts_hours`: how long after the start an event market is settled.
+    """
 
     spec: MarketSpec
     px: int
@@ -84,7 +85,7 @@ def _spec(coin: str, name: str, px: int, sz_decimals: int, leverage: int, depth:
 
 # ── Crypto ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# coin, name, price, szDecimals, max leverage, millions from which half of it is allowed, daily volatility, turnover of a day in millions
+# coin, name, price, szDecimals, max leverage, millions above which half of it is allowed, daily volatility, daily turnover in millions
 _CRYPTO: Final = (
     ("BTC", "Bitcoin", "103457", 5, 40, 150, 0.025, 3_000),
     ("ETH", "Ethereum", "2500.5", 4, 25, 100, 0.032, 1_500),
@@ -125,7 +126,7 @@ def _crypto(
 
 # ── Stocks, indices, bonds ──────────────────────────────────────────────────────────────────────────────────────────
 
-# coin, name, price, szDecimals, max leverage, daily volatility, turnover of a day in millions, calendar, class, multiple of the base fee
+# coin, name, price, szDecimals, max leverage, daily volatility, daily turnover in millions, calendar, class, multiple of the base fee
 _SHARES: Final = (
     ("AAPL", "Apple", "211.25", 3, 10, 0.016, 40, "equity", "stocks", 2),
     ("TSLA", "Tesla", "342.8", 3, 20, 0.032, 65, "equity", "stocks", 2),
@@ -192,7 +193,7 @@ _DAY: Final = 24
 # Fee per share: rate * p * (1 - p), by subject (venue.md 2.14).
 _FEES: Final = {"crypto": 7_000_000, "sports": 3_000_000, "finance": 4_000_000, "economics": 5_000_000, "world": 0}
 
-# slug, question, chance of Yes, hours until it is settled, how fast it becomes known, turnover of a day in thousands, subject
+# slug, question, chance of Yes, hours until settlement, how fast the outcome becomes known, daily turnover in thousands, subject
 _EVENTS: Final = (
     ("BTC-UP-6H", "Is Bitcoin higher in six hours?", "0.5", 6, 1.2, 900, "crypto"),
     ("BTC-UP-DAY", "Is Bitcoin higher in a day?", "0.5", _DAY, 1.2, 1_500, "crypto"),

@@ -89,7 +89,7 @@ class _Closes:
         self._ends: list[int] = []
         self._closes: list[int] = []
         for interval, length in INTERVAL_MS.items():
-            # A market recorded in hours has no 5-minute candles; use its finest interval.
+            # A market recorded in hours has no 5-minute candles, so its finest interval is used.
             if length < step:
                 continue
             page = store.page(interval, (now_ms - since_ms) // length + 3, now_ms)

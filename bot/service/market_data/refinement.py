@@ -16,7 +16,7 @@ KEPT_BLOCKS: Final = 60
 
 
 class Rung(Protocol):
-    """A candle, or its equivalent, with an open time."""
+    """A candle in log prices, with its open time."""
 
     @property
     def ts(self) -> int: ...

@@ -1,10 +1,11 @@
 """Simulated prices: a regime-switching walk over days, refined into finer candles. Seeded; the order of requests does not matter.
 
-Days before the start are made at the first request. While the outside price of a stock is closed, its price hardly moves; it reopens with a gap. A day's return depends on a regime (calm, normal or wild; sticky), with an occasional jump. Each candle is then split into its finer
-ones by a multiplicative cascade: the shares of variance are uneven and inherited, so quiet and busy hours cluster. The first open,
-last close, extremes and volume of the parts are exactly those of the whole. The extremes reflect the path; a clamped path would stand
-still there. The six intervals therefore agree wherever they overlap. Any
-candle is a function of (seed, coin, start, interval, time) alone, so a restart continues with the same prices without storing them.
+Days before the start are made at the first request. A day's return depends on a regime (calm, normal or wild; it tends to stay), with an
+occasional jump. While the outside price of a stock is closed, its price hardly moves; it reopens with a gap. Each candle is split into finer ones by
+a multiplicative cascade: the shares of variance are uneven and inherited, so quiet and busy hours cluster. The first open, last close, extremes
+and volume of the parts are exactly those of the whole, so the six intervals agree. Paths are reflected at the extremes, because a clamped path
+would stand still there. A candle depends only on (seed, coin, start, interval, time), so a restart continues with the same prices without
+storing them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from bot.wire.vocabulary import INTERVAL_MS
 
 HISTORY_DAYS: Final = 1_002  # so that 1,000 daily candles are past at the start
 
-# (standard deviation relative to the market's own, drift a day, chance to stay)
+# (standard deviation relative to the market's own, drift per day, probability of staying)
 REGIMES: Final = ((0.55, 0.0006, 0.93), (1.0, 0.0, 0.90), (1.9, -0.001, 0.82))
 JUMP_CHANCE: Final = 0.03
 JUMP_SIZE: Final = 2.5  # standard deviations
@@ -30,7 +31,10 @@ GAP: Final = 0.5  # standard deviation of a reopening gap, relative to a day's
 GAP_INSIDE: Final = 0.25  # the same inside a candle, relative to its range
 UNEVEN: Final = 0.4  # standard deviation of the logarithm of a part's share of variance
 DEVIATION: Final = math.sqrt(math.pi / 8)  # standard deviation of a move relative to the mean range (Feller, 1951)
-REACH: Final = (0.8, 0.15)  # range of a part relative to its share's, mean and deviation; the extremes add to it
+REACH: Final = (
+    0.8,
+    0.15,
+)  # range of a part relative to the range of its share: mean and deviation; the extremes add to it
 PRICE_FACTOR_MAX: Final = 20.0  # a simulated price stays within a factor of 20 of its listed price
 
 
@@ -125,7 +129,7 @@ class SimulatedMarket(Refinement[Candle]):
         return self._whole(walk.chance, at, opened, close, sigma, activity)
 
     def _mood(self, walk: _Walk, at: int) -> tuple[float, float, float]:
-        """(log return, standard deviation, activity) of a day, from its regime and the share of it that the outside price is open."""
+        """(log return, standard deviation, activity) of a day, from its regime and the fraction of the day that the outside price is open."""
         chance = walk.chance
         scale, drift, stay = REGIMES[walk.regime]
         if chance.random() > stay:
@@ -212,7 +216,7 @@ class SimulatedMarket(Refinement[Candle]):
             lows.append(max(low, min(lower, grid(round(lower * math.exp(up - beyond))))))
         # The parts nearest to the candle's extremes get the extremes.
         most = max(shares)
-        busy = [index for index, share in enumerate(shares) if share * 20 > most]  # Not a part that stands still.
+        busy = [index for index, share in enumerate(shares) if share * 20 > most]  # without parts that hardly move
         highs[max(busy, key=highs.__getitem__)] = high
         lows[min(busy, key=lows.__getitem__)] = low
         volumes = self._split(parent.volume, shares)
@@ -250,7 +254,7 @@ def _normal(chance: Random) -> float:
 
 
 def _thrown_back(at: float, floor: float, top: float) -> float:
-    """The position of a path that is reflected at `floor` and `top`."""
+    """The position after reflection at `floor` and `top`."""
     span = top - floor
     if span <= 0.0:
         return floor

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
-# A trading day begins at this hour of the evening before and ends at that hour of the day, New York time.
+# A trading day begins at this hour of the evening before and ends at that hour of the day, in New York time.
 CALENDARS: Final = {"equity": (20, 20), "index": (18, 17)}
 HALF_DAYS: Final = {"equity": time(17), "index": time(13, 15)}  # when a half day ends
 SATURDAY: Final = 5

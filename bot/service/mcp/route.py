@@ -45,7 +45,7 @@ class McpRoute:
         self._closing = asyncio.Event()
 
     def lead_to(self, service: ASGIApp) -> None:
-        """Set the application that runs the tools' requests: the gateway."""
+        """Set the application that executes the tools' requests: the gateway."""
         self._service = service
 
     async def answer(self, http: Request) -> Response:

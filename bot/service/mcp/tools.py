@@ -147,7 +147,7 @@ def tools_of(scopes: frozenset[str] | None) -> list[Tool]:
     return [tool for tool in TOOLS.values() if refuse_access(caller, ACCESS[tool.scope]) is None]
 
 
-# ── What a tool takes ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── Arguments of a tool ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Writer(GenerateJsonSchema):
@@ -243,7 +243,7 @@ def request_of(tool: Tool, arguments: Mapping[str, Any]) -> Sent:
         headers[CONFIRM_HEADER] = token
     query, body = "", b""
     if tool.method == "GET":
-        _hold_to_schema(tool, left)  # In a query null and 5 would become text.
+        _hold_to_schema(tool, left)  # In a query, null and 5 would become text.
         query = urlencode({name: _plain(value) for name, value in left.items()}, errors="replace")
     else:
         body = json.dumps(left).encode()

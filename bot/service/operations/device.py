@@ -53,7 +53,7 @@ class DeviceOperations(KeyOperations):
         self._paces: OrderedDict[str, _Pace] = OrderedDict()
         self._wrong_codes = AttemptLimits(*WRONG_CODES)
 
-    # ── The device's end ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Requests of the device ──────────────────────────────────────────────────────────────────────────────────────────
 
     def start_device(self, context: Context, user_agent: str) -> Answer:
         """POST /v1/oauth/device."""
@@ -151,7 +151,7 @@ class DeviceOperations(KeyOperations):
             raise Refused(refusal, None, {"Retry-After": str(pace.interval)})
         return pace.interval
 
-    # ── The person's end ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Requests of the person ──────────────────────────────────────────────────────────────────────────────────────────
 
     def find_device(self, user_code: str, ip: str) -> Grant:
         """The waiting request of a user code, in any spelling. Wrong codes are counted by IP address."""

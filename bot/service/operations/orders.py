@@ -364,7 +364,7 @@ class OrderOperations(OperationExecutor):
         return Answer.ok({"guardians": listed, "serverTime": now})
 
 
-# ── Requests as the venue speaks ────────────────────────────────────────────────────────────────────────────────────
+# ── Requests as commands of the venue ───────────────────────────────────────────────────────────────────────────────
 
 
 def order_spec(request: OrderRequest, *, reduce_only: bool = False) -> OrderSpec:
@@ -447,7 +447,7 @@ def _template_order(template: dict[str, Any]) -> OrderRequest:
 
 
 def _of_template(template: dict[str, Any] | None) -> list[dict[str, str]]:
-    """A warning for each field of a template, guardians included, that has no effect."""
+    """A warning for each field of a template, its guardians included, that has no effect."""
     if template is None:
         return []
     ignored = _ignored("orderTemplate", (name for name in template if name not in ORDER_FIELDS), ORDER_FIELDS)
@@ -498,7 +498,7 @@ def _oid(account: Account, order: Order) -> str:
 
 
 def _is_protected(state: State, account: Account, placed: OrderPlaced, listed: list[Order]) -> bool:
-    """True if a stop is armed, or the first fill of this order will arm one, or there is neither a position nor a resting order."""
+    """True if a stop is armed, or this order's first fill will arm one, or there is neither a position nor a resting order."""
     if unprotected(state, account, placed.trade.coin):
         return False
     return placed.protected or not any(o.number in account.resting and o.trade == placed.trade.id for o in listed)

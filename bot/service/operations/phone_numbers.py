@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from bot.service.views.responses import Refused, invalid
 
-# A country before its number. Other letters are no part of a number, so what they name is asked of the list of countries.
+# A country's name before its number. Any letters that are no part of a number are looked up in the list of countries.
 _COUNTRY: Final = re.compile(r"([^\W\d_][^\d+(]*)(.*)", re.DOTALL)
 _ALLOWED: Final = re.compile(r"\+?[0-9 ().\-/\t]+", re.ASCII)
 _CODE: Final = re.compile(r"(?:\+|00)?([0-9]{1,3})", re.ASCII)
@@ -126,7 +126,7 @@ def _folded(name: str) -> str:
 
 
 def countries_of(text: str, field: str) -> frozenset[str]:
-    """The countries of an ISO code, a calling code or a name. Refused if there are none."""
+    """The countries of an ISO code, a calling code or a name. Refused if there is none."""
     stripped = text.strip()
     calling = _CODE.fullmatch(stripped)
     found = _by_word().get(calling[1] if calling is not None else _folded(stripped))
@@ -150,7 +150,7 @@ def parse_phone(text: str, country: str | None = None, country_code: str | None 
     if len(digits) < _DIGITS_MIN:
         raise Refused(_bad("is not a phone number"))
     if plain.startswith("+") or digits.startswith("00"):
-        # The whole number: a zero in brackets after the country's code is how some write it.
+        # The whole number: some write a zero in brackets after the calling code.
         whole = plain if plain.startswith("+") else "+" + digits[2:]
         found = _parsed(whole, None)
         if found is None:

@@ -192,7 +192,7 @@ class WalletOperations(OperationExecutor):
             known.count = len(state.accounts)
         return known.ids
 
-    # ── Trades counted ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Counting trades ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _tally(self, account: Account) -> _Count:
         """The account's trade counts. Final trades are counted once; the others are counted again after each event."""

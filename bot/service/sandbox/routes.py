@@ -204,7 +204,7 @@ class Control:
         return Answer.ok(self._faults.views())
 
     def _minted(self) -> list[Key]:
-        """The keys that this operation created. Keys of owners have another source, whatever their name."""
+        """The keys that this operation created. Keys of owners are told apart by their source, not by their name."""
         return [k for k in self._machine.state.keys.values() if k.name == MINTED and k.source == "sandbox"]
 
     def _account(self, wanted: str | None) -> Account | None:

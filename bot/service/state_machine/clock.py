@@ -14,7 +14,7 @@ Mode = Literal["real", "accelerated", "manual"]
 
 
 def parse_clock(text: str) -> float:
-    """`real` -> 1, `manual` -> 0, `60x` -> 60; ConfigError otherwise."""
+    """`real` is 1, `manual` 0, `60x` 60. ConfigError for any other text."""
     word = text.strip().lower()
     if word in ("real", "1x"):
         return 1.0
@@ -31,7 +31,7 @@ def parse_clock(text: str) -> float:
 
 @dataclass(slots=True)
 class ServiceClock:
-    """`speed` 0 stands still until it is moved, 1 is real time, more is accelerated. Never goes back."""
+    """The service's time. `speed` 0: stands still until it is moved. 1: real time. More: accelerated. It never goes back."""
 
     speed: float
     _anchor_ms: int

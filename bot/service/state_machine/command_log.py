@@ -173,8 +173,9 @@ def _named(account: str, key: str) -> str:
 
 
 def _gathered(batch: list[Statement]) -> list[Statement]:
-    """The same batch with the rows of one table in one statement. Each statement waits for the interpreter lock, so a few large
-    statements take a fraction of the time of many small ones. The order between commands and replies does not matter."""
+    """The same batch, with the rows of one table in one statement. Each statement waits for the interpreter lock, so a few large statements take much
+    less time than many small ones. The order between commands and replies does not matter.
+    """
     made: list[Statement] = []
     rows: dict[str, list[tuple[Any, ...]]] = {}
     for statement, values in batch:
@@ -264,14 +265,14 @@ class CommandLog:
         self.commits = 0  # batches written, for tests
         self._on_failure = on_failure
         self._replies: dict[tuple[str, str], Reply] = {}  # not yet committed; all of them in memory mode
-        # Keys on disk, by the day of their answers; a day is forgotten as a whole. Nearly every key is new, and a read of the file for each
-        # would cost more than the order.
+        # Keys on disk, by the day of their answers; a day is forgotten as a whole. Almost every key is new, and looking in the file for
+        # each would cost more than the order.
         self._days: dict[int, text_set.TextSet] = {}
         self.pushed: list[Push] = []  # of memory mode
-        self._staged: list[Statement] = []  # queued in this turn of the loop, not given to the writer yet
+        self._staged: list[Statement] = []  # queued in this iteration of the event loop, not yet given to the writer
         self._inbox: SimpleQueue[list[Statement] | None] = (
             SimpleQueue()
-        )  # the writer's queue, one item per turn of the loop; None: stop
+        )  # the writer's queue, one item per iteration of the event loop; None: stop
         self._queued = 0
         self._done = 0
         self._written = 0  # counted by the writer, so it may be ahead of `_done`
@@ -426,7 +427,7 @@ class CommandLog:
         self._staged.append((statement, values))
 
     def _hand_over(self) -> None:
-        """Give the writer everything that this turn of the loop queued, so that a command, its answer and its deliveries are one transaction."""
+        """Give the writer everything that was queued in this iteration of the event loop, so that a command, its answer and its deliveries are one transaction."""
         if self._staged:
             staged, self._staged = self._staged, []
             self._inbox.put(staged)

@@ -1,7 +1,7 @@
 """The machine: owns venue state, clock, prices and command log. The only caller of `venue.apply`. Knows no operation and no transport.
 
 Before a caller's command the machine applies everything that time and prices have caused up to now, each at its own instant. A price inside a
-market's calm band changes only the mark, so the machine neither applies nor logs it. The marks that a command sees are logged just before it.
+market's quiet band changes only the mark, so the machine neither applies nor logs it. The marks that a command sees are logged just before it.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class Machine:
             self._apply(PayFunding(self.feed.opens(at_ms)), at_ms)
 
     def _take(self, point: Point) -> None:
-        """Apply one price point, or only note its mark while the market is calm."""
+        """Apply one price point. While the market is quiet, only note its mark."""
         coin, px, at = point.coin, point.px, point.at_ms
         self.processed += 1
         self.last_price_ms = at
@@ -205,7 +205,7 @@ class Machine:
             market = self.state.markets[coin]
             seen = self._quiet.take(coin, market.mark)
             if point.step and market.bar_ms != point.bar_ms:
-                # The bar's open was calm and not applied. Apply it now: it carries the volume that resting limits may take.
+                # The bar's open was quiet and not applied. Apply it now, because it carries the volume that resting limits may fill.
                 self._apply(PricePoint(coin, seen, 0, point.bar_ms, point.volume), at)
             self._apply(PricePoint(coin, px, point.step, point.bar_ms, point.volume), at)
         listed = self.state.markets[coin]
@@ -223,7 +223,7 @@ class Machine:
     def run(self, command: Command) -> Any:
         """Apply a caller's command at the instant of the last `catch_up`, and return the venue's answer.
 
-        The clock has moved on since, by seconds if it runs fast. At the present instant the command would overtake what is due in between.
+        The clock has moved on since; at the present instant the command would overtake what is due in between.
         """
         return self._apply(command, max(self.caught_ms, self.state.now_ms)).answer
 
@@ -279,7 +279,7 @@ class Machine:
         """Show the marks of quiet markets to a reader. They are logged before the next command."""
         self._quiet.show(self.state)
 
-    # ── Keeping ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Saving ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def save_clock(self, *, final: bool = False) -> None:
         """Save how far time has come, and the latest time that callers may see before the next save."""
@@ -336,7 +336,7 @@ class Machine:
             self._apply(ShiftDeadlines(max(0, now_ms - since_ms), floor), max(since_ms, self.state.now_ms))
 
     def see_price(self, coin: str, px: int) -> None:
-        """Note the price that a calm market had when the service stopped, which may not be in the log."""
+        """Note the price that a quiet market had when the service stopped, which may not be in the log."""
         market = self.state.markets[coin]
         if market.mark != px and market.status != "settled":
             self._quiet.marks[coin] = px

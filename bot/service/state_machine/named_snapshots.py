@@ -1,4 +1,4 @@
-"""Named snapshots of the whole service, and the replacement of the log when one is restored. Text in, text out; no rules.
+"""Named snapshots of the whole service, and the replacement of the log when one is restored. It stores texts and knows no rules.
 
 A restore is one transaction: it deletes the old log and begins a new one with the snapshot. A crash leaves one or the other, never both.
 """
@@ -125,7 +125,7 @@ class NamedSnapshots:
         self._log.replace_replies({})
 
     def take_log_back(self, kept: NamedSnapshot, replies: Replies | None = None) -> None:
-        """Empty the log and begin it with a snapshot. `replies`: the answers, if the snapshot is another service's. See `empty_log`."""
+        """Empty the log and begin it with a snapshot. `replies`: the answers, if the snapshot comes from another service. See `empty_log`."""
         mine = replies is None and self._log.path is None
         memory = self._memory[kept.name][1] if mine else replies or {}
         self.empty_log()

@@ -80,7 +80,7 @@ def replay(recovered: Recovered, path: str) -> Replayed:
                 isinstance(command, SetMarket) and command.external is not None
             ):
                 made.place = PricePosition(row.at_ms - 1)  # The prices of that instant come after it.
-            elif not isinstance(command, SetMarks | RunOverdue):  # After these prices of their instant may follow.
+            elif not isinstance(command, SetMarks | RunOverdue):  # further prices of their instant may follow these
                 made.place = PricePosition(row.at_ms)
     except (LookupError, TypeError, ValueError, AssertionError) as error:
         raise ReplayError(f"{_differs(path, None)} ({type(error).__name__}: {error})") from error

@@ -36,7 +36,7 @@ class Accounts(dict[str, Account]):
     """The accounts of a state; remembers which of them were used."""
 
     def __init__(self, accounts: dict[str, Account], *, saved: bool = False) -> None:
-        """`saved`: the accounts are on disk as they are here."""
+        """`saved`: these accounts are stored in this form."""
         super().__init__(accounts)
         self.asked: set[str] = set() if saved else set(accounts)
         self.saving: SnapshotWriter | None = None
@@ -135,7 +135,7 @@ class SnapshotWriter:
 
 
 def _text(value: object) -> str:
-    """What `codec.loads` reads."""
+    """The text that `codec.loads` reads."""
     return to_json(codec.encode(value)).decode()
 
 

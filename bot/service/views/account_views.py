@@ -198,7 +198,7 @@ def guardian_spec(spec: GuardianSpec) -> Body:
 def guardian(account: Account, armed: Guardian) -> Body:
     spec = armed.spec
     floor = drawdown_floors.floor_of(account, armed) if spec.type == drawdown_floors.TYPE else None
-    # An equity floor and an order's kill act at once, so they have no deadline to show.
+    # A drawdown at its floor and an order's kill switch act at once, so they have no deadline to show.
     waits = armed.status == "latched" or (floor is None and spec.type != "kill_switch")
     return {
         "id": guardian_id(account, armed.number),

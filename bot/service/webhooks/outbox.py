@@ -48,8 +48,7 @@ class Delivery:
 
 @dataclass(slots=True)
 class Endpoint:
-    """An active webhook. `last_ms` is on the service's clock. `failures`: in a row. `busy`: a delivery is in flight. Nothing is sent before
-    `rest_ms`."""
+    """An active webhook. `last_ms` is on the service's clock. `failures`: in a row. `busy`: a delivery is in flight. Nothing is sent before `rest_ms`."""
 
     hook: Webhook
     wanted: frozenset[str] | None
@@ -165,7 +164,7 @@ class Outbox:
     def health(self, webhook: str) -> Endpoint | None:
         return self.endpoints.get(webhook) or self._health.get(webhook)
 
-    # ── Owing ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Pending deliveries ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def owe(self, events: Iterable[Event]) -> list[Statement]:
         """Queue deliveries for new events. Returns the statements for the transaction of those events."""
