@@ -232,7 +232,7 @@ def build(
 
     restorer = StateRestorer(machine, prices, machine.clock.speed, changed)
     faults = Faults()
-    forks = Forks(lambda kept, replies, speed: _fork(options, control_token, cipher, kept, replies, speed))
+    forks = Forks(lambda snapshot, replies, speed: _fork(options, control_token, cipher, snapshot, replies, speed))
     add_control(router, operations, restorer, faults, forks)
     add_views(router, operations)
     add_documents(router, operations)
@@ -260,7 +260,7 @@ async def _fork(
     options: HostOptions,
     control_token: str | None,
     cipher: SecretCipher,
-    kept: NamedSnapshot,
+    snapshot: NamedSnapshot,
     replies: Replies,
     speed: float,
 ) -> Fork:
@@ -272,7 +272,7 @@ async def _fork(
         port = sock.getsockname()[1]
         plain = replace(options, port=port, db=MEMORY, clock=clock, control_socket=None, ready_fd=None, ready_file=None)
         service = build(plain, control_token=control_token, cipher=cipher)
-        service.restorer.adopt(kept, replies)
+        service.restorer.adopt(snapshot, replies)
         service.outbox.begin(service.machine.state, silent=True)
         listener = Listener(service.asgi_app, sock, service.headers)
         listener.server.on_stop = service.streams.close

@@ -90,7 +90,7 @@ def _set_market(state: State, command: c.SetMarket) -> None:
     if command.status is not None:
         market.status = command.status
     if command.funding_rate is not None:
-        market.funding_rate, market.is_rate_told = command.funding_rate, True
+        market.funding_rate, market.is_rate_recorded = command.funding_rate, True
     if command.outcome_px is not None:
         assert 0 <= command.outcome_px <= outcome.PAYOUT
         market.resolution = command.outcome_px

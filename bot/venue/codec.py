@@ -41,10 +41,10 @@ CLASSES: Final = _classes()
 def _fields(name: str, cls: type) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """The stored fields of a class in order, and the positions (after the class name) of those that are not plain values."""
     derived = _DERIVED.get(name, set())
-    kept = tuple(f for f in fields(cls) if f.init and f.name not in derived)
-    assert all(f.name in derived or not f.init for f in fields(cls)[len(kept) :]), name
-    deep = (at for at, f in enumerate(kept, 1) if not set(str(f.type).split(" | ")) <= _PLAIN)
-    return tuple(f.name for f in kept), tuple(deep)
+    stored = tuple(f for f in fields(cls) if f.init and f.name not in derived)
+    assert all(f.name in derived or not f.init for f in fields(cls)[len(stored) :]), name
+    deep = (at for at, f in enumerate(stored, 1) if not set(str(f.type).split(" | ")) <= _PLAIN)
+    return tuple(f.name for f in stored), tuple(deep)
 
 
 def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
@@ -164,7 +164,7 @@ def opened(account: state.Account) -> state.Account:
     happened = [event for page in account.pages for event in unpack(page.packed)]
     happened += account.events
     made = [trade for page in account.trade_pages for trade in unpack(page.packed)]
-    kept = deque(happened[len(happened) - account.events_kept() :])
+    stored = deque(happened[len(happened) - account.events_kept() :])
     made += account.trades
     keys = {trade.idempotency_key: trade.id for trade in made if trade.idempotency_key is not None}
-    return replace(account, events=kept, trades=made, pages=[], trade_pages=[], trade_by_key=keys, old_keys=[])
+    return replace(account, events=stored, trades=made, pages=[], trade_pages=[], trade_by_key=keys, old_keys=[])

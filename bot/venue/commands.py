@@ -147,12 +147,12 @@ class RevokeKey:
 
 @dataclass(slots=True)
 class AddWebhook:
-    """`sealed` is the signing secret, encrypted; only the service can decrypt it."""
+    """`encrypted_secret` is the signing secret, encrypted; only the service can decrypt it."""
 
     account: str
     url: str
     types: tuple[str, ...] | None
-    sealed: str = field(repr=False)
+    encrypted_secret: str = field(repr=False)
 
 
 @dataclass(slots=True)

@@ -36,7 +36,7 @@ def rate_now(market: Market) -> int:
     The real venue averages samples of the hour; here the hour's last book is the only sample.
     """
     spec = market.spec
-    if market.is_rate_told or market.mid == market.oracle:
+    if market.is_rate_recorded or market.mid == market.oracle:
         return market.funding_rate
     premium = premium_of(market, market.oracle)
     return toward_zero(rate_of(premium) * spec.funding_factor, E8) if premium else market.funding_rate

@@ -143,13 +143,13 @@ def touch_floor(state: State, account: Account, market: Market) -> None:
 def begin_day(state: State) -> None:
     """00:00 UTC: store the account value that the day's loss is measured from, for each account with a position or a floor."""
     state.next_day_ms = 0
-    kept = False
+    is_stored = False
     for account in state.accounts.values():
         if account.positions or drawdown_floors.is_watched(account):
-            kept = True
+            is_stored = True
             drawdown_floors.begin_day(account, state.now_ms, ledger.account_value(state, account))
             ledger.rewatch_floor(state, account)
-    if kept:
+    if is_stored:
         index.schedule_day(state)
 
 

@@ -72,10 +72,10 @@ def thinned(history: list[Stand], now_ms: int) -> list[Stand]:
     """The last entry of each step, with the step for the entry's age, and the last of all older entries."""
     # One step more than the range, so that its first point has an entry before it.
     begins = [bisect_left(history, now_ms - reach - step, key=_ts) for reach, step in KEPT]
-    kept = history[: begins[-1]][-1:]
+    newest = history[: begins[-1]][-1:]
     for (_, step), first, last in zip(reversed(KEPT), reversed(begins), (*begins[-2::-1], len(history)), strict=True):
-        kept += {_step(stand.ts, step): stand for stand in history[first:last]}.values()
-    return kept
+        newest += {_step(stand.ts, step): stand for stand in history[first:last]}.values()
+    return newest
 
 
 def _step(ts: int, step: int) -> int:

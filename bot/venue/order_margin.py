@@ -109,11 +109,11 @@ def largest_order(
     if order.usd is not None:
         # The proceeds of the closing part, and the amount that may be opened.
         first_px = sizing_px(market, market.mid, order.side, limit_px or 0, limit=limit_px is not None)
-        room = max(0, left)
+        spendable = max(0, left)
         # Shares of an order that reverses the position are sized by the first price.
         if reduce and outcome.is_paid(market.spec):
-            room = room * outcome.share_px(market.spec, order.side, first_px) // unit_cost
-        usd = reduce * outcome.share_px(market.spec, -order.side, first_px) // E8 + room
+            spendable = spendable * outcome.share_px(market.spec, order.side, first_px) // unit_cost
+        usd = reduce * outcome.share_px(market.spec, -order.side, first_px) // E8 + spendable
         return {"field": "usdAmount", "value": text_of(usd)} if usd >= MIN_NOTIONAL else None
     return {"field": "size", "value": text_of(most)}
 
@@ -126,9 +126,9 @@ def refuse_margin(
     """
     spec = market.spec
     fee_closing = 0 if spec.margin_mode == "isolated" else fee_of(unit_cost * reduce // E8, spec.taker_rate)
-    room = free - besides - fee_closing - MARGIN_SLACK
+    spendable = free - besides - fee_closing - MARGIN_SLACK
     unit = div_up(unit_cost, leverage) + div_up(unit_cost * spec.taker_rate, E8)
-    most = (reduce + max(0, room) * E8 // unit) // market.lot * market.lot
+    most = (reduce + max(0, spendable) * E8 // unit) // market.lot * market.lot
     fix: dict[str, Any] = {"action": "close_first"}
     unit_px = outcome.share_px(spec, buy, sizing_px)
     if most * min(unit_px, market.mid) // E8 >= MIN_NOTIONAL:

@@ -117,7 +117,7 @@ class Market:
         default_factory=list
     )  # (account, oid) of exits that are tried again at each point
     holders: dict[str, None] = field(default_factory=dict)  # accounts with a position here, in order of entry
-    is_rate_told: bool = False  # the funding rate is a recorded one; premiums do not change it
+    is_rate_recorded: bool = False  # the funding rate is a recorded one; premiums do not change it
     bar_opened_ms: int = 0  # for prices in bars: open time, open and close of the newest bar
     bar_open: int = 0
     bar_close: int = 0
@@ -570,7 +570,7 @@ class Webhook:
     account: str
     url: str
     types: tuple[str, ...] | None
-    sealed: str = field(repr=False)
+    encrypted_secret: str = field(repr=False)
     created_ms: int
     disabled: str | None = None
 

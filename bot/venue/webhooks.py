@@ -16,7 +16,12 @@ def add(state: State, command: c.AddWebhook) -> Webhook | Refusal:
         return Refusal("limit_exceeded", f"an account has at most {WEBHOOKS_MAX} webhooks", fix, details)
     state.webhook_seq += 1
     hook = Webhook(
-        f"whk_{state.webhook_seq:08d}", command.account, command.url, command.types, command.sealed, state.now_ms
+        f"whk_{state.webhook_seq:08d}",
+        command.account,
+        command.url,
+        command.types,
+        command.encrypted_secret,
+        state.now_ms,
     )
     state.webhooks[hook.id] = hook
     return hook

@@ -85,10 +85,10 @@ async def test_candles_of_a_settled_market_go_and_are_made_again_when_asked_for(
     before = await caller.get("/v1/markets/event:BTC-UP-6H/candles?interval=1h&limit=3")
     for _ in range(2):
         await box.advance(7 * 3_600_000)
-    lane = feed._lanes["event:BTC-UP-6H"]
-    assert lane.store is None and not lane.source._market._blocks
+    market_feed = feed._markets["event:BTC-UP-6H"]
+    assert market_feed.store is None and not market_feed.source._market._blocks
     after = await caller.get("/v1/markets/event:BTC-UP-6H/candles?interval=1h&limit=20")
     assert [one for one in before["candles"] if one["closed"]] == [
         one for one in after["candles"] if one["ts"] in {b["ts"] for b in before["candles"] if b["closed"]}
     ]
-    assert list(itertools.islice(feed._lanes, 3)) == [f"event:BTC-UP-6H{n}" for n in ("", "-2", "-3")]
+    assert list(itertools.islice(feed._markets, 3)) == [f"event:BTC-UP-6H{n}" for n in ("", "-2", "-3")]

@@ -251,24 +251,24 @@ def _kind(schema: Json) -> str:
 
 def _bounds(schema: Json) -> str:
     """The limits and the default as text."""
-    said: list[str] = []
+    limits: list[str] = []
     for one in [schema, *schema.get("anyOf", ())]:
         low, high = one.get("minimum"), one.get("maximum")
         if "exclusiveMinimum" in one:
-            said.append(f"> {one['exclusiveMinimum']}" + ("" if high is None else f", max {high}"))
+            limits.append(f"> {one['exclusiveMinimum']}" + ("" if high is None else f", max {high}"))
         elif low is not None or high is not None:
-            said.append(f"{'' if low is None else low}..{'' if high is None else high}")
+            limits.append(f"{'' if low is None else low}..{'' if high is None else high}")
         if "maxLength" in one or "minLength" in one:
-            said.append(f"{one.get('minLength', 0)}..{one.get('maxLength', '')} characters")
+            limits.append(f"{one.get('minLength', 0)}..{one.get('maxLength', '')} characters")
         if "pattern" in one:
-            said.append(one["pattern"])
+            limits.append(one["pattern"])
         if "maxItems" in one or "minItems" in one:
-            said.append(f"{one.get('minItems', 0)}..{one.get('maxItems', '')} entries")
+            limits.append(f"{one.get('minItems', 0)}..{one.get('maxItems', '')} entries")
     if "default" in schema:
-        said.append(f"default {json.dumps(schema['default'])}")
+        limits.append(f"default {json.dumps(schema['default'])}")
     if "description" in schema:
-        said.append(schema["description"])
-    return "; ".join(said)
+        limits.append(schema["description"])
+    return "; ".join(limits)
 
 
 def _resolved(schema: Json, document: Json) -> Json:

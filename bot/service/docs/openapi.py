@@ -204,16 +204,16 @@ def is_outside(rule: Rule) -> bool:
 
 
 def _operation(rule: Rule, schemas: _Schemas) -> Json:
-    said = DESCRIBED.get((rule.method, rule.path), Described("Documents", f"{rule.method} {rule.path}", Resource))
+    described = DESCRIBED.get((rule.method, rule.path), Described("Documents", f"{rule.method} {rule.path}", Resource))
     made: Json = {
         "operationId": operation_id(rule),
-        "tags": [said.group],
-        "summary": said.title,
+        "tags": [described.group],
+        "summary": described.title,
         "parameters": _parameters(rule, schemas),
-        "responses": {"200": _success(rule, said, schemas)} | _failures(rule, said, schemas),
+        "responses": {"200": _success(rule, described, schemas)} | _failures(rule, described, schemas),
     }
-    if said.note:
-        made["description"] = said.note
+    if described.note:
+        made["description"] = described.note
     needs: list[Json] = {Access.NONE: [], Access.CONTROL: [{"control": []}]}.get(rule.access, [{"bearer": []}])
     made["security"] = needs
     if rule.access not in (Access.NONE, Access.CONTROL):
@@ -249,11 +249,11 @@ def _parameters(rule: Rule, schemas: _Schemas) -> list[Json]:
         found.append({"name": name, "in": "path", "required": True, **known})
     if rule.query is not EmptyQuery:
         model = schemas.inline(rule.query)
-        _tell_request(rule.query, model)
+        _describe_request(rule.query, model)
         must = set(model.get("required", ()))
         for name, schema in model.get("properties", {}).items():
-            told = schema | QUERY_FORMS.get(f"{rule.query.__name__}.{name}", {})
-            found.append({"name": name, "in": "query", "required": name in must, "schema": told})
+            form = schema | QUERY_FORMS.get(f"{rule.query.__name__}.{name}", {})
+            found.append({"name": name, "in": "query", "required": name in must, "schema": form})
     if rule.keyed:
         found += [IDEMPOTENCY_KEY, EXPIRES_AFTER]
     if rule.body is GuardianRequest:
@@ -264,12 +264,12 @@ def _parameters(rule: Rule, schemas: _Schemas) -> list[Json]:
 
 
 def _streams(rule: Rule) -> bool:
-    said = DESCRIBED.get((rule.method, rule.path))
-    return said is not None and said.answer == STREAM
+    described = DESCRIBED.get((rule.method, rule.path))
+    return described is not None and described.answer == STREAM
 
 
-def _success(rule: Rule, said: Described, schemas: _Schemas) -> Json:
-    answer = said.answer
+def _success(rule: Rule, described: Described, schemas: _Schemas) -> Json:
+    answer = described.answer
     headers: Json = {name: {"$ref": f"#/components/headers/{name}"} for name in ANSWER_HEADERS}
     if rule.keyed:
         headers[wire_headers.IDEMPOTENCY_REPLAYED_HEADER] = REPLAYED
@@ -283,19 +283,19 @@ def _success(rule: Rule, said: Described, schemas: _Schemas) -> Json:
             content["example"] = STREAM_EXAMPLE
             # The schema of data by event name; `*` is every other name.
             content["x-event-data"] = {"error": schemas.ref(ErrorEnvelope), "*": schemas.ref(Event)}
-        return {"description": said.title, "headers": headers, "content": {answer: content}}
+        return {"description": described.title, "headers": headers, "content": {answer: content}}
     models = answer if isinstance(answer, tuple) else (answer,)
     refs = [schemas.ref(model) for model in models]
     return {
-        "description": said.title,
+        "description": described.title,
         "headers": headers,
         "content": {JSON: {"schema": refs[0] if len(refs) == 1 else {"anyOf": refs}}},
     }
 
 
-def codes_of(rule: Rule, said: Described) -> list[str]:
+def codes_of(rule: Rule, described: Described) -> list[str]:
     """Every error code of this operation, in the order of CODES."""
-    found = {"invalid_input", "internal_error", "service_unavailable", *said.codes}
+    found = {"invalid_input", "internal_error", "service_unavailable", *described.codes}
     if rule.access is not Access.NONE:
         found |= {"unauthorized"}
     if rule.access not in (Access.NONE, Access.CONTROL):
@@ -307,9 +307,9 @@ def codes_of(rule: Rule, said: Described) -> list[str]:
     return [code for code in CODES if code in found]
 
 
-def _failures(rule: Rule, said: Described, schemas: _Schemas) -> Json:
+def _failures(rule: Rule, described: Described, schemas: _Schemas) -> Json:
     by_status: dict[int, list[str]] = {}
-    for code in codes_of(rule, said):
+    for code in codes_of(rule, described):
         statuses = {CODES[code].status}
         if code == "idempotency_conflict":
             statuses = {status for status, _ in CONFLICTS.values()}
@@ -386,9 +386,9 @@ class _Schemas:
         for name, schema in self._found.items():
             model = models.get(name)
             if model is not None and issubclass(model, Request):
-                _tell_request(model, schema)
+                _describe_request(model, schema)
             elif model is not None:
-                _tell_resource(model, schema)
+                _describe_resource(model, schema)
         return dict(sorted(self._found.items()))
 
 
@@ -399,7 +399,7 @@ def _models(root: type[BaseModel]) -> dict[str, type[BaseModel]]:
     return found
 
 
-def _tell_request(model: type[Request], schema: Json) -> None:
+def _describe_request(model: type[Request], schema: Json) -> None:
     """Add the rules that the models do not state: where null is allowed, and rules between fields."""
     for name, part in schema.get("properties", {}).items():
         part.pop("title", None)
@@ -423,15 +423,15 @@ def _drop_null(part: Json) -> None:
     choices = part.get("anyOf")
     if choices is None:
         return
-    kept = [choice for choice in choices if choice != {"type": "null"}]
-    if len(kept) == 1:
+    remaining = [choice for choice in choices if choice != {"type": "null"}]
+    if len(remaining) == 1:
         del part["anyOf"]
-        part.update(kept[0])
+        part.update(remaining[0])
     else:
-        part["anyOf"] = kept
+        part["anyOf"] = remaining
 
 
-def _tell_resource(model: type[BaseModel], schema: Json) -> None:
+def _describe_resource(model: type[BaseModel], schema: Json) -> None:
     """Mark every field as required, except the fields that the model may leave out."""
     required = []
     for name, field in model.model_fields.items():

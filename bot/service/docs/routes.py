@@ -104,10 +104,10 @@ class Documents:
         ]
         for group, text in GROUPS.items():
             rows = [
-                f"- `{method.upper()} {path}`: {said['summary']}{_asks(said)}"
+                f"- `{method.upper()} {path}`: {operation['summary']}{_asks(operation)}"
                 for path, methods in self.openapi()["paths"].items()
-                for method, said in methods.items()
-                if said["tags"] == [group] and group != "Sandbox control"
+                for method, operation in methods.items()
+                if operation["tags"] == [group] and group != "Sandbox control"
             ]
             if rows:
                 lines += [f"## {group}", "", text, "", *rows, ""]
@@ -116,8 +116,8 @@ class Documents:
         return "\n".join(lines)
 
 
-def _asks(said: dict[str, Any]) -> str:
-    scope = said.get("x-scope")
+def _asks(operation: dict[str, Any]) -> str:
+    scope = operation.get("x-scope")
     return "" if scope is None else f" (needs {scope})"
 
 

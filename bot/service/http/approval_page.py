@@ -129,7 +129,7 @@ def decide(
 ) -> str:
     """The decision form: what the device asks for, and which scopes it gets."""
     rows = [("Account", owner), ("Code", user_code), ("Asked from", origin), ("Program", agent or "unknown"), *caps]
-    facts = "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(said)}</dd>" for term, said in rows) + "</dl>"
+    facts = "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(detail)}</dd>" for term, detail in rows) + "</dl>"
     boxes = "".join(
         f'<label class="scope"><input type="checkbox" name="scope" value="{scope}"{" checked" if scope in chosen else ""}>'
         f"<b>{scope}</b><span>{escape(words)}</span></label>"

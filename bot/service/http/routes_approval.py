@@ -192,15 +192,15 @@ class ApprovalPage:
         caps: list[tuple[str, str]] = []
         if key is not None:
             caps = [
-                (label, said)
-                for label, said in (
+                (label, value)
+                for label, value in (
                     ("Most exposure", key.max_exposure and f"{format_e8(key.max_exposure)} USD"),
                     ("Most a day", key.max_daily_notional and f"{format_e8(key.max_daily_notional)} USD"),
                     ("Most leverage", key.max_leverage and f"{key.max_leverage}x"),
                     ("Markets", key.allowed_coins is not None and (", ".join(key.allowed_coins) or "none")),
                     ("Most positions", key.max_open_positions and str(key.max_open_positions)),
                 )
-                if isinstance(said, str)
+                if isinstance(value, str)
             ]
         return approval_page.decide(
             visit.csrf,

@@ -20,7 +20,7 @@ HISTORY_BARS: Final = 1_000  # candles of each interval before a simulated marke
 RECORDED_HISTORY_BARS: Final = 200  # candles of a recorded file, if it has twice as many
 MINUTE_MS: Final = INTERVAL_MS["1m"]
 FOREVER_MS: Final = 1 << 62
-LADDER: Final = tuple(INTERVAL_MS.items())
+INTERVALS: Final = tuple(INTERVAL_MS.items())
 
 
 class Point(NamedTuple):
@@ -140,7 +140,7 @@ def points_of(coin: str, candle: Candle, base_ms: int, lot: int = 1) -> tuple[Po
 
 
 @dataclass(slots=True)
-class _Lane:
+class _MarketFeed:
     """The position of one market in its source."""
 
     coin: str
@@ -162,7 +162,7 @@ class PriceFeed:
     def __init__(self, sources: dict[str, Source], options: str = "") -> None:
         self.options = options
         self._order = {coin: index for index, coin in enumerate(sources)}
-        self._lanes = {coin: _Lane(coin, source, []) for coin, source in sources.items()}
+        self._markets = {coin: _MarketFeed(coin, source, []) for coin, source in sources.items()}
         self._heap: list[tuple[int, int, str]] = []
 
     def start(self, at_ms: int, upto: str | None = None, *, inclusive: bool = True) -> None:
@@ -171,46 +171,48 @@ class PriceFeed:
         `inclusive=False`: the points of that instant are still to come.
         """
         limit = len(self._order) if upto is None else self._order[upto]
-        for coin, lane in self._lanes.items():
-            self._place(lane, at_ms if inclusive and self._order[coin] <= limit else at_ms - 1)
+        for coin, market_feed in self._markets.items():
+            self._place(market_feed, at_ms if inclusive and self._order[coin] <= limit else at_ms - 1)
         self._stack()
 
     def add(self, coin: str, source: Source, at_ms: int) -> None:
         """Add a market whose points begin at this instant, after the points of all other markets."""
         self._order[coin] = len(self._order)
-        lane = self._lanes[coin] = _Lane(coin, source, [])
-        self._place(lane, at_ms - 1)
+        market_feed = self._markets[coin] = _MarketFeed(coin, source, [])
+        self._place(market_feed, at_ms - 1)
         self._stack()
 
-    def _place(self, lane: _Lane, passed_ms: int) -> None:
-        source = lane.source
-        lane.store, lane.passed_ms = None, passed_ms
+    def _place(self, market_feed: _MarketFeed, passed_ms: int) -> None:
+        source = market_feed.source
+        market_feed.store, market_feed.passed_ms = None, passed_ms
         bar = source.bar_at(passed_ms)
         ahead = (
             []
             if bar is None
-            else [p for p in points_of(lane.coin, bar, source.base_ms, source.lot) if p.at_ms > passed_ms]
+            else [p for p in points_of(market_feed.coin, bar, source.base_ms, source.lot) if p.at_ms > passed_ms]
         )
-        lane.pending = ahead[::-1]
-        lane.advance(passed_ms)
+        market_feed.pending = ahead[::-1]
+        market_feed.advance(passed_ms)
 
     def _stack(self) -> None:
         self._heap = [
-            (lane.pending[-1].at_ms, self._order[coin], coin) for coin, lane in self._lanes.items() if lane.pending
+            (market_feed.pending[-1].at_ms, self._order[coin], coin)
+            for coin, market_feed in self._markets.items()
+            if market_feed.pending
         ]
         heapify(self._heap)
 
-    def _fill(self, lane: _Lane) -> CandleStore:
+    def _fill(self, market_feed: _MarketFeed) -> CandleStore:
         """Load the history of all intervals after the last point taken, running bars included."""
-        source, passed_ms = lane.source, lane.passed_ms
-        bar, seen = self._seen(lane)
+        source, passed_ms = market_feed.source, market_feed.passed_ms
+        bar, seen = self._seen(market_feed)
         running = None
         if bar is not None and seen:
             pxs = [p.px for p in seen]
             running = Candle(bar.ts, pxs[0], max(pxs), min(pxs), pxs[-1], sum(p.part for p in seen))
         store = CandleStore(source.base_ms, lambda name, limit: source.closed(name, passed_ms, limit))
         finer, now = "", None
-        for name, step in LADDER:
+        for name, step in INTERVALS:
             if step < source.base_ms:
                 continue
             if step == source.base_ms:
@@ -223,16 +225,16 @@ class PriceFeed:
                 now = merge(parts, start)
             store.load(name, (), now)
             finer = name
-        lane.store = store
+        market_feed.store = store
         return store
 
-    def _seen(self, lane: _Lane) -> tuple[Candle | None, list[Point]]:
+    def _seen(self, market_feed: _MarketFeed) -> tuple[Candle | None, list[Point]]:
         """The present base candle and its points that have been taken."""
-        source, passed_ms = lane.source, lane.passed_ms
+        source, passed_ms = market_feed.source, market_feed.passed_ms
         bar = source.bar_at(passed_ms)
         if bar is None:
             return None, []
-        return bar, [p for p in points_of(lane.coin, bar, source.base_ms, source.lot) if p.at_ms <= passed_ms]
+        return bar, [p for p in points_of(market_feed.coin, bar, source.base_ms, source.lot) if p.at_ms <= passed_ms]
 
     # ── Taking points ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -242,36 +244,36 @@ class PriceFeed:
 
     def opens(self, at_ms: int) -> tuple[tuple[str, int], ...]:
         """The markets whose next point is the open of a bar at this instant, each with its price."""
-        nexts = [lane.pending[-1] for lane in self._lanes.values() if lane.pending]
+        nexts = [market_feed.pending[-1] for market_feed in self._markets.values() if market_feed.pending]
         return tuple((point.coin, point.px) for point in nexts if point.at_ms == at_ms and point.step == 0)
 
     def pop(self) -> Point:
         """Take the next point and add it to the candles."""
         _, order, coin = self._heap[0]
-        lane = self._lanes[coin]
-        point = lane.pending.pop()
-        lane.passed_ms = point.at_ms
-        if lane.store is not None:
-            lane.store.point(point.at_ms, point.px, point.part)
-        if not lane.pending:
-            lane.advance(point.at_ms)
-        if lane.pending:
-            heapreplace(self._heap, (lane.pending[-1].at_ms, order, coin))
+        market_feed = self._markets[coin]
+        point = market_feed.pending.pop()
+        market_feed.passed_ms = point.at_ms
+        if market_feed.store is not None:
+            market_feed.store.point(point.at_ms, point.px, point.part)
+        if not market_feed.pending:
+            market_feed.advance(point.at_ms)
+        if market_feed.pending:
+            heapreplace(self._heap, (market_feed.pending[-1].at_ms, order, coin))
         else:
             heappop(self._heap)
         return point
 
     def has_ended(self, coin: str) -> bool:
         """True if a recorded market has no points left."""
-        lane = self._lanes[coin]
-        return not lane.pending and not lane.pushed
+        market_feed = self._markets[coin]
+        return not market_feed.pending and not market_feed.pushed
 
     def hold(self, coin: str) -> None:
         """Stop the market's own prices; from now on its prices are pushed."""
-        lane = self._lanes[coin]
-        if not lane.pushed:
-            lane.pushed = True
-            lane.pending = []
+        market_feed = self._markets[coin]
+        if not market_feed.pushed:
+            market_feed.pushed = True
+            market_feed.pending = []
             self._stack()
 
     def push(self, coin: str, at_ms: int, px: int, volume: int) -> None:
@@ -281,34 +283,34 @@ class PriceFeed:
 
     def store(self, coin: str) -> CandleStore:
         """The candles of a market."""
-        lane = self._lanes[coin]
-        return lane.store if lane.store is not None else self._fill(lane)
+        market_feed = self._markets[coin]
+        return market_feed.store if market_feed.store is not None else self._fill(market_feed)
 
     def warm(self) -> bool:
         """Make the history of one more market; False if all markets have theirs."""
-        lane = next((lane for lane in self._lanes.values() if lane.store is None), None)
-        if lane is not None:
-            self._fill(lane)
-        return lane is not None
+        market_feed = next((market_feed for market_feed in self._markets.values() if market_feed.store is None), None)
+        if market_feed is not None:
+            self._fill(market_feed)
+        return market_feed is not None
 
     def forget(self, coin: str) -> None:
         """Drop the candles of a market that has ended. A later request makes them again."""
-        lane = self._lanes[coin]
-        if not lane.pushed and isinstance(lane.source, SimulatedSource):
-            lane.store = None
-            lane.source.forget()
+        market_feed = self._markets[coin]
+        if not market_feed.pushed and isinstance(market_feed.source, SimulatedSource):
+            market_feed.store = None
+            market_feed.source.forget()
 
     def last_px(self, coin: str) -> int | None:
         """The latest price of a market."""
-        lane = self._lanes[coin]
-        if lane.store is None:
-            _, seen = self._seen(lane)
+        market_feed = self._markets[coin]
+        if market_feed.store is None:
+            _, seen = self._seen(market_feed)
             if seen:
                 return seen[-1].px
         return self.store(coin).last_px
 
     def rewind(self, coin: str, at_ms: int) -> None:
         """Restore the candles of one market at `at_ms`, before its first pushed price."""
-        lane = self._lanes[coin]
-        lane.passed_ms = at_ms
-        self._fill(lane)
+        market_feed = self._markets[coin]
+        market_feed.passed_ms = at_ms
+        self._fill(market_feed)

@@ -9,7 +9,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from bot.wire.vocabulary import INTERVAL_MS
 
 DAY_MS: Final = INTERVAL_MS["1d"]
-LADDER: Final = ("1d", "4h", "1h", "15m", "5m", "1m")
+INTERVALS: Final = ("1d", "4h", "1h", "15m", "5m", "1m")
 # Refined blocks kept per market: enough for the present and for one walk through the past. Past prices are kept as packed candles (candles.py);
 # 600 blocks would take 45 MB for 50 markets.
 KEPT_BLOCKS: Final = 60
@@ -45,10 +45,10 @@ class Refinement(ABC, Generic[C]):
 
     def _block(self, interval: str, ts: int) -> list[C]:
         """All candles of `interval` inside the next coarser candle that contains `ts`."""
-        level = LADDER.index(interval)
+        level = INTERVALS.index(interval)
         if level == 0:
             return [self._day(ts // DAY_MS * DAY_MS)]
-        parent_interval = LADDER[level - 1]
+        parent_interval = INTERVALS[level - 1]
         span = INTERVAL_MS[parent_interval]
         start = ts // span * span
         key = (interval, start)

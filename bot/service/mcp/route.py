@@ -54,10 +54,10 @@ class McpRoute:
         check_content_type(headers.get(CONTENT_TYPE), headers.get(b"content-encoding"))
         body = await _body(http)
         try:
-            said = strict_json.parse(body)  # Ambiguous JSON is refused, as on every route.
+            message = strict_json.parse(body)  # Ambiguous JSON is refused, as on every route.
         except strict_json.BadJson as error:
             raise Refused(invalid("body", str(error))) from None
-        if isinstance(said, dict) and "id" in said and type(said["id"]) not in (str, int):
+        if isinstance(message, dict) and "id" in message and type(message["id"]) not in (str, int):
             # The MCP library would treat the message as a notification and send no response.
             raise Refused(invalid("id", "must be a string or an integer", ["a string", "an integer"]))
         return _Handed(await self._open(), body)

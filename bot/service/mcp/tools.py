@@ -191,10 +191,10 @@ def _tidy(model: Json) -> None:
         if part.get("default", 0) is None:
             del part["default"]
         choices = part.get("anyOf", [])
-        kept = [choice for choice in choices if choice != {"type": "null"}]
-        if len(kept) == 1:
+        remaining = [choice for choice in choices if choice != {"type": "null"}]
+        if len(remaining) == 1:
             del part["anyOf"]
-            part.update(kept[0])
+            part.update(remaining[0])
 
 
 # ── A call as a request ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -85,24 +85,24 @@ class OperationExecutor:
         now = self.machine.catch_up()
         key = context.idempotency_key
         if key is not None:
-            kept = self._kept(principal, key, context)
-            if kept is not None:
-                return kept
+            stored = self._stored_answer(principal, key, context)
+            if stored is not None:
+                return stored
         asked = command(now)
         answer = asked if isinstance(asked, Refusal) else self.machine.run(asked)
         if isinstance(answer, Refusal):
-            said = self.refusal(answer, context)
+            result = self.refusal(answer, context)
             final = not status_of(answer)[1]
         else:
-            said, final = Answer.ok(view(answer, now)), True
+            result, final = Answer.ok(view(answer, now)), True
         if key is not None and final:
             shown = replay is None or isinstance(answer, Refusal)
-            body = said.body if shown or replay is None else Answer.ok(replay(answer, now)).body
-            reply = Reply(self.account(principal).epoch, context.fingerprint, context.request_id, said.status, body)
+            body = result.body if shown or replay is None else Answer.ok(replay(answer, now)).body
+            reply = Reply(self.account(principal).epoch, context.fingerprint, context.request_id, result.status, body)
             self.machine.log.keep_reply(principal.account, key, reply, SystemClock().now_ms())
-        return said
+        return result
 
-    def _kept(self, principal: Principal, key: str, context: Context) -> Answer | None:
+    def _stored_answer(self, principal: Principal, key: str, context: Context) -> Answer | None:
         reply = self.machine.log.reply(principal.account, key)
         if reply is None:
             return None

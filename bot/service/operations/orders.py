@@ -302,10 +302,12 @@ class OrderOperations(OperationExecutor):
         spec = guardian_spec(request)
         self._check_guarded(principal, spec)
 
-        said = _of_template(request.order_template)
+        unused_warnings = _of_template(request.order_template)
 
         def view(armed: Guardian, now: int) -> Any:
-            return account_views.guardian(self.account(principal), armed) | ({"warnings": said} if said else {})
+            return account_views.guardian(self.account(principal), armed) | (
+                {"warnings": unused_warnings} if unused_warnings else {}
+            )
 
         def command(now: int) -> Command | Refusal:
             plan = None if confirm_token is None else token_digest(confirm_token)

@@ -116,18 +116,20 @@ class PortfolioOperations(OperationExecutor):
         """Suggestions for the account's owner, the most urgent first."""
         state = self.machine.state
         health = account_views.health(state, account)
-        said: list[str] = []
+        advice: list[str] = []
         if health["status"] == "liquidating":
-            said.append("A liquidation is under way: add margin or reduce positions.")
+            advice.append("A liquidation is under way: add margin or reduce positions.")
         elif health["marginRatio"] is not None and health["marginRatio"] > 0.5:
-            said.append("More than half of the margin above liquidation is used: reduce positions or leverage.")
+            advice.append("More than half of the margin above liquidation is used: reduce positions or leverage.")
         if health["blockedBy"]:
-            said.append(f"Opening is blocked by {', '.join(health['blockedBy'])}; see GET /v1/guardians.")
+            advice.append(f"Opening is blocked by {', '.join(health['blockedBy'])}; see GET /v1/guardians.")
         if health["unprotected"]:
             coins = ", ".join(health["unprotected"])
-            said.append(f"No stop stands at the service for {coins}: arm a trailing_stop guardian, or close.")
+            advice.append(f"No stop stands at the service for {coins}: arm a trailing_stop guardian, or close.")
         if not any(guardian.spec.type == "dead_man_switch" for guardian in account.guardians.values()):
-            said.append("No dead-man switch is armed: POST /v1/guardians with type dead_man_switch, then heartbeats.")
+            advice.append("No dead-man switch is armed: POST /v1/guardians with type dead_man_switch, then heartbeats.")
         if not account.positions:
-            said.append("No open positions: GET /v1/markets shows what trades; POST /v1/orders/suggest sizes an order.")
-        return said
+            advice.append(
+                "No open positions: GET /v1/markets shows what trades; POST /v1/orders/suggest sizes an order."
+            )
+        return advice

@@ -82,8 +82,8 @@ class SignInOperations(AccountOperations):
         code, salt = f"{secrets.randbelow(1_000_000):06d}", secrets.token_hex(16)
         otp = Otp(salt, code_digest(salt, code), real_ms + OTP_TTL_MS, OTP_TRIES)
         self.machine.run(SendOtp(who, otp, real_ms))
-        for guesses, caller in ((self._resends, who), (self._per_number, who), (self._per_ip, context.ip)):
-            guesses.note(caller)
+        for limits, caller in ((self._resends, who), (self._per_number, who), (self._per_ip, context.ip)):
+            limits.note(caller)
         return code
 
     def verify(self, request: VerifyRequest, context: Context) -> Answer:
@@ -157,7 +157,7 @@ class SignInOperations(AccountOperations):
 
     def _limit(self, *asked: tuple[AttemptLimits, str]) -> None:
         """Refuse a caller who asks too often. Without rate limits, or with a manual clock, nobody is refused."""
-        wait = max(guesses.wait_seconds(caller) for guesses, caller in asked) if self._is_limited() else 0
+        wait = max(limits.wait_seconds(caller) for limits, caller in asked) if self._is_limited() else 0
         if wait:
             text = f"too many codes requested or tried; wait {wait} s"
             fix = {"action": "wait", "seconds": wait}

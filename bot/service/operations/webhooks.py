@@ -75,26 +75,26 @@ class WebhookOperations(OperationExecutor):
         """POST /v1/webhooks. Call `check_names` first."""
         types = None if not request.types else tuple(dict.fromkeys(request.types))
         unknown = [_unknown(name) for name in types or () if name not in EVENT_FILTERS]
-        said = {"warnings": unknown} if unknown else {}
+        warnings = {"warnings": unknown} if unknown else {}
         secret = request.secret or signing.secret_of(secrets.token_bytes(signing.GENERATED_BYTES))
         try:
             key = signing.key_of(secret)
         except ValueError as error:
             raise Refused(invalid("secret", str(error), "8..128 characters, or whsec_ and base64")) from None
-        sealed = self._cipher.encrypt(key, principal.account)
+        encrypted = self._cipher.encrypt(key, principal.account)
         # The fingerprint covers the secret too: a plain digest would let a reader guess short secrets.
         context = context._replace(fingerprint=self._cipher.mark(context.fingerprint))
 
         def view(hook: Webhook, now: int) -> Body:
             self._outbox.add(hook)
-            return {**self._view(hook), "secret": secret, **said}
+            return {**self._view(hook), "secret": secret, **warnings}
 
         return self.decide(
             principal,
             context,
-            lambda now: expired(context, now) or AddWebhook(principal.account, request.url, types, sealed),
+            lambda now: expired(context, now) or AddWebhook(principal.account, request.url, types, encrypted),
             view,
-            replay=lambda hook, now: {**self._view(hook), "secret": None, **said},
+            replay=lambda hook, now: {**self._view(hook), "secret": None, **warnings},
         )
 
     def webhooks(self, principal: Principal) -> Answer:

@@ -35,18 +35,18 @@ class Forks:
         self._running: list[Fork] = []
         self._coming = 0
 
-    async def add(self, kept: NamedSnapshot, replies: Replies, speed: float) -> str:
+    async def add(self, snapshot: NamedSnapshot, replies: Replies, speed: float) -> str:
         """Start a fork and return its base URL."""
         if len(self._running) + self._coming >= FORKS_MAX:
             text = f"at most {FORKS_MAX} forks run at a time; reset this service to end them"
             raise Refused(Refusal("invalid_input", text, fix={"action": "reset", "path": "/sandbox/v1/reset"}))
         self._coming += 1
         try:
-            fork = await self._open(kept, replies, speed)
+            fork = await self._open(snapshot, replies, speed)
         finally:
             self._coming -= 1
         self._running.append(fork)
-        log.info("fork.ready", base_url=fork.base_url, name=kept.name)
+        log.info("fork.ready", base_url=fork.base_url, name=snapshot.name)
         return fork.base_url
 
     async def stop(self) -> None:

@@ -173,16 +173,16 @@ class Control:
         return Answer.ok({"seed": request.seed})
 
     def snapshot(self, request: NameRequest) -> Answer:
-        return Answer.ok(_kept(self._restorer.keep(request.name)))
+        return Answer.ok(_snapshot_view(self._restorer.keep(request.name)))
 
     def restore(self, request: NameRequest) -> Answer:
-        return Answer.ok(_kept(self._restorer.restore(request.name)))
+        return Answer.ok(_snapshot_view(self._restorer.restore(request.name)))
 
     async def fork(self, request: NameRequest) -> Answer:
-        kept = self._restorer.find(request.name)
+        snapshot = self._restorer.find(request.name)
         replies = self._restorer.named_snapshots.replies(request.name)
-        base_url = await self._forks.add(kept, replies, self._machine.clock.speed)
-        return Answer.ok({"baseUrl": base_url, "name": kept.name, "digest": kept.chain.hex()})
+        base_url = await self._forks.add(snapshot, replies, self._machine.clock.speed)
+        return Answer.ok({"baseUrl": base_url, "name": snapshot.name, "digest": snapshot.chain.hex()})
 
     async def reset(self) -> Answer:
         await self._forks.stop()
@@ -216,8 +216,8 @@ class Control:
         return accounts[wanted]
 
 
-def _kept(kept: NamedSnapshot) -> dict[str, Any]:
-    return {"name": kept.name, "digest": kept.chain.hex(), "at": kept.at_ms}
+def _snapshot_view(snapshot: NamedSnapshot) -> dict[str, Any]:
+    return {"name": snapshot.name, "digest": snapshot.chain.hex(), "at": snapshot.at_ms}
 
 
 def _price(text: str, name: str) -> int:
@@ -245,7 +245,7 @@ def add_control(router: Router, operations: Operations, restorer: StateRestorer,
         async def endpoint(http: Request) -> Response:
             return respond(await _made(act()))
 
-    def told(method: str, tail: str, model: type[R], act: Callable[[R], Answer | Awaitable[Answer]]) -> None:
+    def with_body(method: str, tail: str, model: type[R], act: Callable[[R], Answer | Awaitable[Answer]]) -> None:
         """A route with a body."""
 
         @router.route(method, f"{ROOT}{tail}", Access.CONTROL, None, body=model)
@@ -253,17 +253,17 @@ def add_control(router: Router, operations: Operations, restorer: StateRestorer,
             return respond(await _made(act(call_of(http).read(model))))
 
     plain("GET", "/clock", control.clock)
-    told("PATCH", "/clock", ClockRequest, control.set_speed)
-    told("POST", "/clock/advance", AdvanceRequest, control.advance)
+    with_body("PATCH", "/clock", ClockRequest, control.set_speed)
+    with_body("POST", "/clock/advance", AdvanceRequest, control.advance)
     plain("GET", "/digest", control.digest)
-    told("POST", "/keys", MintKeyRequest, control.mint_key)
-    told("POST", "/seed", SeedRequest, control.seed)
+    with_body("POST", "/keys", MintKeyRequest, control.mint_key)
+    with_body("POST", "/seed", SeedRequest, control.seed)
     plain("GET", "/faults", control.faults)
-    told("POST", "/faults", FaultRequest, control.add_fault)
+    with_body("POST", "/faults", FaultRequest, control.add_fault)
     plain("DELETE", "/faults", control.clear_faults)
-    told("POST", "/snapshot", NameRequest, control.snapshot)
-    told("POST", "/restore", NameRequest, control.restore)
-    told("POST", "/fork", NameRequest, control.fork)
+    with_body("POST", "/snapshot", NameRequest, control.snapshot)
+    with_body("POST", "/restore", NameRequest, control.restore)
+    with_body("POST", "/fork", NameRequest, control.fork)
     plain("POST", "/reset", control.reset)
 
     @router.route("POST", f"{ROOT}/markets/{{coin}}/price", Access.CONTROL, None, body=PriceRequest)

@@ -48,10 +48,10 @@ class SecretCipher:
         hidden = _crypt(self._derived("encrypt"), nonce, secret)
         return FORM + base64.b64encode(nonce + hidden + self._tag(nonce, hidden, owner)).decode()
 
-    def decrypt(self, sealed: str, owner: str) -> bytes:
+    def decrypt(self, encrypted: str, owner: str) -> bytes:
         """The secret. DecryptionFailed for another key, text or owner; ConfigError if the key file cannot be read."""
         try:
-            raw = base64.b64decode(sealed.removeprefix(FORM), validate=True)
+            raw = base64.b64decode(encrypted.removeprefix(FORM), validate=True)
         except (binascii.Error, ValueError):
             raise DecryptionFailed("not an encrypted text") from None
         nonce, hidden, tag = raw[:NONCE_BYTES], raw[NONCE_BYTES:-TAG_BYTES], raw[-TAG_BYTES:]

@@ -168,24 +168,26 @@ def begin_again(
     _begin(machine, made)
 
 
-def go_back(machine: Machine, options: PriceOptions, kept: NamedSnapshot, *, rewind_log: Callable[[], None]) -> None:
-    """Restore the snapshot `kept` at its instant and at the present speed. A ConfigError changes nothing."""
-    made = _stored_prices(options, json.loads(kept.price_options), str(machine.log.path))
-    state = codec.loads(kept.state)
+def go_back(
+    machine: Machine, options: PriceOptions, snapshot: NamedSnapshot, *, rewind_log: Callable[[], None]
+) -> None:
+    """Restore the snapshot `snapshot` at its instant and at the present speed. A ConfigError changes nothing."""
+    made = _stored_prices(options, json.loads(snapshot.price_options), str(machine.log.path))
+    state = codec.loads(snapshot.state)
     index.rebuild(state)
     rewind_log()
     machine.become(
-        clock=ServiceClock.start(machine.clock.speed, kept.at_ms),
+        clock=ServiceClock.start(machine.clock.speed, snapshot.at_ms),
         feed=PriceFeed(made.sources | _later(made, state), made.options),
         state=state,
-        seq=kept.seq,
-        chain=kept.chain,
-        events=kept.events,
+        seq=snapshot.seq,
+        chain=snapshot.chain,
+        events=snapshot.events,
     )
     machine.schedule.series = made.series
-    _take_up(machine, made, PricePosition(kept.at_ms), kept.pushes)
-    machine.caught_ms = kept.at_ms
-    machine.follow_sessions(kept.at_ms)
+    _take_up(machine, made, PricePosition(snapshot.at_ms), snapshot.pushes)
+    machine.caught_ms = snapshot.at_ms
+    machine.follow_sessions(snapshot.at_ms)
     machine.log.save_meta("prices", made.options)
     machine.save_clock()
 

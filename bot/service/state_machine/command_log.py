@@ -207,7 +207,7 @@ def _fault(path: Path, error: OSError) -> BotError:
     return kind(f"{path}: {error.strerror or error}")
 
 
-def _room(db: sqlite3.Connection) -> tuple[int, int]:
+def _page_counts(db: sqlite3.Connection) -> tuple[int, int]:
     """(free pages, used pages) of the file."""
     free = int(db.execute("PRAGMA freelist_count").fetchone()[0])
     return free, int(db.execute("PRAGMA page_count").fetchone()[0]) - free
@@ -401,15 +401,15 @@ class CommandLog:
         """Queue a snapshot and its accounts in one transaction, and delete the rows that it replaces."""
         if self.path is None:
             return
-        for kept in accounts:
-            self._put(_ACCOUNT, (kept.account, kept.number, kept.body))
-            for kind, before in kept.gone:
+        for saved in accounts:
+            self._put(_ACCOUNT, (saved.account, saved.number, saved.body))
+            for kind, before in saved.gone:
                 self._put(
                     "DELETE FROM pages WHERE account = ? AND kind = ? AND first + count <= ?",
-                    (kept.account, kind, before),
+                    (saved.account, kind, before),
                 )
-            for kind, page in kept.pages:
-                self._put(_PAGE, (kept.account, kind, page.first, page.count, page.packed))
+            for kind, page in saved.pages:
+                self._put(_PAGE, (saved.account, kind, page.first, page.count, page.packed))
         packed = zlib.compress(snapshot.state.encode(), 1)
         self._put("DELETE FROM snapshots", ())
         self._put(_SNAPSHOT, (snapshot.seq, snapshot.at_ms, packed, snapshot.chain, snapshot.events))
@@ -545,11 +545,11 @@ class CommandLog:
     def _give_back(self) -> bool:
         """Return some free pages to the disk; True if there are more. A failing file is reported by the next commit."""
         with contextlib.suppress(sqlite3.Error):
-            free, used = _room(self._writer)
+            free, used = _page_counts(self._writer)
             if free > PAGES_FREE and free * (FREE_SHARE - 1) > used:
                 # As a script, because `execute` would return only the first page.
                 self._writer.executescript(f"PRAGMA incremental_vacuum({min(free - PAGES_FREE, PAGES_GIVEN)})")
-                return _room(self._writer)[0] < free
+                return _page_counts(self._writer)[0] < free
         return False
 
     def _committed(self, batch: list[Statement]) -> None:

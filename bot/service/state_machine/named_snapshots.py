@@ -78,18 +78,18 @@ class NamedSnapshots:
         rows = self._log.select("SELECT seq, at_ms, coin, px, volume FROM pushes ORDER BY seq")
         return tuple(self._log.pushed) if self._log.path is None else tuple(Push(*row) for row in rows)
 
-    def keep(self, kept: NamedSnapshot) -> None:
+    def keep(self, snapshot: NamedSnapshot) -> None:
         """Save it under its name. It replaces an older snapshot of that name."""
         if self._log.path is None:
-            self._memory[kept.name] = (kept, self._log.replies_in_memory())
+            self._memory[snapshot.name] = (snapshot, self._log.replies_in_memory())
             return
         self._log.put_all(
             [
-                ("INSERT OR REPLACE INTO kept (name, body) VALUES (?, ?)", (kept.name, kept.pack())),
-                ("DELETE FROM kept_replies WHERE name = ?", (kept.name,)),
+                ("INSERT OR REPLACE INTO kept (name, body) VALUES (?, ?)", (snapshot.name, snapshot.pack())),
+                ("DELETE FROM kept_replies WHERE name = ?", (snapshot.name,)),
                 (
                     f"INSERT INTO kept_replies (name, {_REPLY_COLUMNS}) SELECT ?, {_REPLY_COLUMNS} FROM replies",  # noqa: S608  no outside text
-                    (kept.name,),
+                    (snapshot.name,),
                 ),
             ]
         )
@@ -124,25 +124,25 @@ class NamedSnapshots:
         self._log.pushed = []
         self._log.replace_replies({})
 
-    def take_log_back(self, kept: NamedSnapshot, replies: Replies | None = None) -> None:
+    def take_log_back(self, snapshot: NamedSnapshot, replies: Replies | None = None) -> None:
         """Empty the log and begin it with a snapshot. `replies`: the answers, if the snapshot comes from another service. See `empty_log`."""
         mine = replies is None and self._log.path is None
-        memory = self._memory[kept.name][1] if mine else replies or {}
+        memory = self._memory[snapshot.name][1] if mine else replies or {}
         self.empty_log()
         if self._log.path is None:
             self._log.replace_replies(memory)
-            self._log.pushed = list(kept.pushes)
+            self._log.pushed = list(snapshot.pushes)
             return
         self._log.put_all(
             [
                 (
                     f"INSERT INTO replies ({_REPLY_COLUMNS}) SELECT {_REPLY_COLUMNS} FROM kept_replies WHERE name = ?",  # noqa: S608  no outside text
-                    (kept.name,),
+                    (snapshot.name,),
                 )
             ]
         )
-        self._log.know(self._log.select("SELECT account, key FROM kept_replies WHERE name = ?", (kept.name,)))
-        for push in kept.pushes:
+        self._log.know(self._log.select("SELECT account, key FROM kept_replies WHERE name = ?", (snapshot.name,)))
+        for push in snapshot.pushes:
             self._log.push(push)
-        snapshot = Snapshot(kept.seq, kept.at_ms, kept.state, kept.chain, kept.events)
-        self._log.save_snapshot(snapshot, SystemClock().now_ms())
+        row = Snapshot(snapshot.seq, snapshot.at_ms, snapshot.state, snapshot.chain, snapshot.events)
+        self._log.save_snapshot(row, SystemClock().now_ms())

@@ -43,7 +43,7 @@ class StateRestorer:
                 )
             )
         machine.log_marks()
-        kept = NamedSnapshot(
+        snapshot = NamedSnapshot(
             name,
             codec.dumps(machine.state),
             machine.seq,
@@ -53,35 +53,35 @@ class StateRestorer:
             machine.feed.options,
             self.named_snapshots.pushes(),
         )
-        self.named_snapshots.keep(kept)
+        self.named_snapshots.keep(snapshot)
         machine.log.flush()
-        return kept
+        return snapshot
 
     def find(self, name: str) -> NamedSnapshot:
         try:
-            kept = self.named_snapshots.find(name)
+            snapshot = self.named_snapshots.find(name)
         except ConfigError as error:
             raise _snapshot_unavailable(error) from None
-        if kept is None:
+        if snapshot is None:
             names = sorted(self.named_snapshots.names())
             raise Refused(Refusal("not_found", f"no snapshot {name!r}", details={"names": names}))
-        return kept
+        return snapshot
 
     def restore(self, name: str) -> NamedSnapshot:
         """Restore a snapshot of this service: state, time, candles and idempotency answers."""
-        kept = self.find(name)
-        self._go_back(kept, None)
-        return kept
+        snapshot = self.find(name)
+        self._go_back(snapshot, None)
+        return snapshot
 
-    def adopt(self, kept: NamedSnapshot, replies: Replies) -> None:
+    def adopt(self, snapshot: NamedSnapshot, replies: Replies) -> None:
         """Take over the state of another service."""
-        self._go_back(kept, replies)
+        self._go_back(snapshot, replies)
 
-    def _go_back(self, kept: NamedSnapshot, replies: Replies | None) -> None:
+    def _go_back(self, snapshot: NamedSnapshot, replies: Replies | None) -> None:
         def rewind_log() -> None:
-            self.named_snapshots.take_log_back(kept, replies)
+            self.named_snapshots.take_log_back(snapshot, replies)
 
-        self._change(lambda: go_back(self.machine, self._options, kept, rewind_log=rewind_log))
+        self._change(lambda: go_back(self.machine, self._options, snapshot, rewind_log=rewind_log))
 
     def reset(self) -> None:
         """Reset to the start with the present seed, and delete all snapshots."""

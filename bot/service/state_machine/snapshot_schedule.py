@@ -46,7 +46,7 @@ class SnapshotSchedule:
         writer, snapshot = self._running
         if not writer.go_on(None) if whole else not writer.go_on():
             return False
-        self._log.save_snapshot(snapshot, SystemClock().now_ms(), writer.kept)
+        self._log.save_snapshot(snapshot, SystemClock().now_ms(), writer.written)
         self._running = None
         self._seq = snapshot.seq
         self.due_seq = snapshot.seq + SNAPSHOT_EVERY

@@ -108,7 +108,7 @@ class SnapshotWriter:
 
     def __init__(self, state: State, accounts: Accounts) -> None:
         self.head = _text(replace(state, accounts={}, deadlines=[], fresh=[]))
-        self.kept: list[KeptAccount] = []
+        self.written: list[KeptAccount] = []
         self._accounts = accounts
         self._left = dict.fromkeys(sorted(accounts.asked))
         accounts.asked = set()
@@ -118,7 +118,7 @@ class SnapshotWriter:
         """Write this account now if it is not written yet, because it may change next."""
         if name in self._left:
             del self._left[name]
-            self.kept.append(self._accounts.keep(name))
+            self.written.append(self._accounts.keep(name))
 
     def go_on(self, budget_ns: int | None = STEP_NS) -> bool:
         """Write as many accounts as the time allows; True when all are written."""

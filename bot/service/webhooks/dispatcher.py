@@ -134,7 +134,7 @@ class WebhookDispatcher:
         try:
             await self._machine.settle()  # Send only events that a crash cannot undo.
             try:
-                key = self._cipher.decrypt(hook.sealed, hook.account)
+                key = self._cipher.decrypt(hook.encrypted_secret, hook.account)
             except DecryptionFailed:
                 self._disable(hook.id, "secret_lost")
                 return

@@ -119,9 +119,9 @@ class Outbox:
         """Start with a replaced state and no pending deliveries. `silent`: another service serves the webhooks of this state, so never send to them."""
         self.endpoints, self._by_account, self._health, self._owing, self.overfull = {}, {}, {}, {}, []
         if silent:
-            self._others = frozenset(hook.sealed for hook in state.webhooks.values())
+            self._others = frozenset(hook.encrypted_secret for hook in state.webhooks.values())
         for hook in state.webhooks.values():
-            if hook.sealed not in self._others:
+            if hook.encrypted_secret not in self._others:
                 self.add(hook)
 
     def add(self, hook: Webhook) -> None:

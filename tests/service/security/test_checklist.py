@@ -101,7 +101,7 @@ CHECKLIST: dict[str, list[str]] = {
         "service/webhooks/test_webhooks.py::test_410_disables_at_once_and_forgets_what_was_owed",
         "service/webhooks/test_webhooks.py::test_one_delivery_at_a_time_goes_to_an_endpoint_and_a_long_queue_is_not_a_long_knocking",
     ],
-    "17 webhook secrets: forms, shown once, sealed; a receiver may hold two": [
+    "17 webhook secrets: forms, shown once, encrypted; a receiver may hold two": [
         "service/webhooks/test_webhooks.py::test_a_secret_is_shown_once_and_a_replay_of_its_creation_has_none",
         "service/webhooks/test_webhooks.py::test_the_file_holds_no_secret_and_a_copy_without_its_key_signs_nothing",
         "client/test_webhook_verify.py::test_what_the_library_signs_is_genuine_in_every_form_of_the_secret",

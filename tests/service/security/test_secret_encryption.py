@@ -1,4 +1,4 @@
-"""Sealed secrets: opened by the same key and owner after a restart, by nothing else; nothing of them in the sealed text."""
+"""Encrypted secrets: only the same key and owner decrypt them, also after a restart; the text reveals nothing."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from bot.service.security.secret_encryption import DecryptionFailed, SecretCiphe
 
 
 @given(some.binary(max_size=600), some.text(max_size=20))
-def test_what_is_sealed_opens_again_for_its_owner(secret: bytes, owner: str) -> None:
+def test_an_encrypted_secret_is_decrypted_for_its_owner(secret: bytes, owner: str) -> None:
     cipher = SecretCipher(None)
-    sealed = cipher.encrypt(secret, owner)
-    assert cipher.decrypt(sealed, owner) == secret
-    assert cipher.encrypt(secret, owner) != sealed
+    encrypted = cipher.encrypt(secret, owner)
+    assert cipher.decrypt(encrypted, owner) == secret
+    assert cipher.encrypt(secret, owner) != encrypted
     with pytest.raises(DecryptionFailed):
-        cipher.decrypt(sealed, owner + "x")
+        cipher.decrypt(encrypted, owner + "x")
     with pytest.raises(DecryptionFailed):
-        SecretCipher(None).decrypt(sealed, owner)
+        SecretCipher(None).decrypt(encrypted, owner)
 
 
-def test_every_changed_letter_is_noticed() -> None:
+def test_a_changed_letter_of_the_encrypted_text_is_refused() -> None:
     cipher = SecretCipher(None)
-    sealed = cipher.encrypt(b"a secret of some length", "acc")
-    for at in range(len(sealed)):
-        other = sealed[:at] + ("A" if sealed[at] != "A" else "B") + sealed[at + 1 :]
+    encrypted = cipher.encrypt(b"a secret of some length", "acc")
+    for at in range(len(encrypted)):
+        other = encrypted[:at] + ("A" if encrypted[at] != "A" else "B") + encrypted[at + 1 :]
         try:
             opened = cipher.decrypt(other, "acc")
         except DecryptionFailed:
@@ -39,11 +39,11 @@ def test_every_changed_letter_is_noticed() -> None:
             cipher.decrypt(text, "acc")
 
 
-def test_the_key_file_is_its_users_alone_and_outlives_the_process(tmp_path: Path) -> None:
+def test_only_the_user_can_read_the_key_file_and_a_restart_uses_it_again(tmp_path: Path) -> None:
     path = tmp_path / "s.db.webhook-key"
-    sealed = SecretCipher(path).encrypt(b"secret", "acc")
+    encrypted = SecretCipher(path).encrypt(b"secret", "acc")
     assert path.stat().st_mode & 0o777 == 0o600
-    assert SecretCipher(path).decrypt(sealed, "acc") == b"secret"
+    assert SecretCipher(path).decrypt(encrypted, "acc") == b"secret"
     assert b"secret" not in path.read_bytes()
     path.chmod(0o644)
     with pytest.raises(ConfigError, match="chmod 600"):
@@ -54,4 +54,4 @@ def test_the_key_file_is_its_users_alone_and_outlives_the_process(tmp_path: Path
         SecretCipher(path).prepare()
     path.unlink()
     with pytest.raises(DecryptionFailed):
-        SecretCipher(path).decrypt(sealed, "acc")
+        SecretCipher(path).decrypt(encrypted, "acc")

@@ -51,7 +51,7 @@ async def test_a_snapshot_in_pieces_keeps_the_instant_at_which_it_was_begun(open
             await box.price("BTC", "97000")  # Every stop fires.
             await box.price("BTC", "100000")
         await chance.choice(callers).post("/v1/orders", ENTRY)
-    assert {kept.account: plain(_read(kept.body, kept.pages)) for kept in saving.kept} == then
+    assert {kept.account: plain(_read(kept.body, kept.pages)) for kept in saving.written} == then
     assert {account.id: plain(account) for account in peek_all(machine.state)} != then
     machine.snapshot()  # All of them were asked for since.
     await machine.settle()
