@@ -141,15 +141,15 @@ TERMS = re.findall(r"^\| ([^|]+?) \| [^|]+ \|$", PAGES["glossary"], re.MULTILINE
 # Standard words of programming and protocols, and plain English that a module name may use beside the terms of the glossary.
 _PLAIN = """
 accept acceptor access acting action activity adapter address alert answer app apply approval assembly attempt auth base bootstrap
-builder call chart cli client clock column common config connection consumer context control cors count counter crash credential cron
+builder call chart condition cli client clock column common config connection consumer context control cors count counter crash credential cron
 data database date deadline delivery demo descriptor device diff docs doctor document draft driver embedded encryption engine equity error evidence exchange
 execution executor explain fast file firing flag fold folder formatting frame handle header health history hour html http identity importer
 index indicator init injection input json latency layout lifecycle line loader local lock log logging loss machine mailbox main mapped mcp
 memory message model money naked name named notifier number open openapi opening operate option outside ownership package param path pending
-phone plane plugin policy portfolio process progress public quality query queue read reader reconciliation record recorded reference
-rejection repair report reporting request resource response restore result route row rule run runtime schedule schema secret security
-seen sender server service set setting shutdown sign signing simulated simulator sizing slot source stamp start statistic status stepper store
-strict suggestion summary synthetic systemd table tail testing text timeline tool trace trading type unit v1 value version vocabulary wait wakeup watch
+phone plane plugin policy portfolio pre process progress public quality query queue read reader reconciliation record recorded reference
+rejection repair report review reporting request resource response restore result route row rule run runtime schedule scheduler schema secret security
+seen send sender server service set setting shutdown sign signing simulated simulator sizing slot source stamp start statistic status stepper store
+strict suggestion summary synthetic systemd table tail testing text timeline tool trace trading type unit upkeep v1 value version vocabulary wait wakeup watch
 wire word worker write writer
 """
 PLAIN = frozenset(_PLAIN.split())
@@ -197,12 +197,12 @@ COINAGES = (
     "courier",
     "crew",
     "doorbell",
-    "hot_reload",
+    "reseat",
     "salvage",
     "seat",
     "seats",
     "stranger",
-    "foreign_activity",
+    "strangers",
     "untold",
     "waves",
 )

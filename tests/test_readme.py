@@ -33,12 +33,12 @@ from bot.cli.sandbox.sandbox import EPILOG
 from bot.client import limiter
 from bot.config import json_schema
 from bot.errors import Exit
-from bot.runtime import kernel
 from bot.runtime.alerts import notifier
 from bot.runtime.control_plane import log_tail, metrics
 from bot.runtime.execution import order_sender
 from bot.runtime.journal import journal, retention
 from bot.runtime.liveness import clock_watch, heartbeat_rule, instance_lock
+from bot.runtime.model import run_state
 from bot.runtime.risk import risk_engine
 from bot.runtime.strategy_host import loader, worker
 from bot.service.docs.html_docs import START
@@ -133,7 +133,7 @@ NUMBERS = (
     ("starts the service again at least every {} seconds", embedded_service.AGAIN_S_MAX),
     ("are restored within {} seconds", instance_lock.KEPT_LOOK_S),
     ("Repeated failed starts share {} heartbeats", heartbeat_rule.BOOT_BEATS_MAX),
-    ("The events cannot be read for {} seconds", kernel.EXITS_WAIT_MS / 1_000),
+    ("The events cannot be read for {} seconds", run_state.EXITS_WAIT_MS / 1_000),
     ("the dead-man has less than {} s of real time", heartbeat_rule.D_SECONDS_MIN),
     ("The machine's clock is {} s off the service's", clock_watch.SKEW_STOP_MS / 1_000),
     ("a warning from {} s on", clock_watch.SKEW_WARN_MS / 1_000),

@@ -126,14 +126,14 @@ class Backtest:
                 event_buffer.first += ready
                 exchange.forget(event_buffer.first)
                 if memory is not None and session.kernel is not None:
-                    memory.trim(session.kernel.held)
+                    memory.trim(session.kernel.upkeep.held)
             return True if progress is None else progress(done, of)
 
         try:
             stats = session.run(spill)
             if memory is None:
                 self._read_failures(failures)
-            books = {} if session.kernel is None else session.kernel.attribution.rows
+            books = {} if session.kernel is None else session.kernel.account.attribution.rows
             return result_of(exchange, ledger, stats, session.timeline, self.options, failures, books)
         finally:
             self.journal.close()
@@ -141,7 +141,7 @@ class Backtest:
     def _owner_of(self, key: str) -> str | None:
         kernel = self.session.kernel
         if kernel is not None:
-            return kernel.order_owners.owner_of(key)
+            return kernel.account.order_owners.owner_of(key)
         intent = self.journal.intents.find(key)
         return None if intent is None else intent.strategy
 

@@ -47,14 +47,14 @@ async def wind_down(kernel: Kernel, on_exit: OnExit) -> LeftBehind:
     """Do what on_exit says, disarm the dead-man if every position has a stop, and tell what stays."""
     why: list[str] = []
     complete = on_exit == "leave"
-    kernel.paused = ENDING
+    kernel.state.paused = ENDING
     kernel.budget.begin()
     try:
         await kernel.execution.settle_in_flight(REPLIES_MS)
         await kernel.cancel_in_flight()
         kernel.execution.reload_live()  # A pass that was cut may have moved an intent further than it could say.
         kernel.execution.give_up_entries()
-        known = await kernel.drain()
+        known = await kernel.events.drain()
         await kernel.execution.settle(at_once=True)  # What is in doubt may still be told apart; nothing new is opened.
         await kernel.execution.settle_in_flight(REPLIES_MS)
         if on_exit in ("cancel", "flatten"):
@@ -63,16 +63,20 @@ async def wind_down(kernel: Kernel, on_exit: OnExit) -> LeftBehind:
         if on_exit == "flatten":
             complete = await _flatten(kernel) and complete
             why.append(f"positions were {'' if complete else 'not all '}closed (safety.on_exit: flatten)")
-        elif kernel.mirror.positions:
-            bare = [market for market in kernel.mirror.positions if not kernel.mirror.is_protected(market)]
+        elif kernel.account.mirror.positions:
+            bare = [
+                market for market in kernel.account.mirror.positions if not kernel.account.mirror.is_protected(market)
+            ]
             stops = f", {', '.join(bare)} WITHOUT A STOP" if bare else " with their stops at the service"
             why.append(f"positions stay open{stops} (safety.on_exit: {on_exit})")
-        doubtful = sorted({i.market for i in kernel.live.values() if i.action == "open" and i.state == "sending"})
+        doubtful = sorted(
+            {i.market for i in kernel.execution.live.values() if i.action == "open" and i.state == "sending"}
+        )
         if doubtful:
             complete = on_exit == "leave"
             why.append(f"an entry in {', '.join(doubtful)} is in doubt and may still fill; the next run settles it")
         why.append(await _disarm(kernel, doubtful if on_exit == "flatten" else ()))
-        known = await kernel.drain() and known
+        known = await kernel.events.drain() and known
     except ApiError as error:
         log.warning("exit.incomplete", code=error.code, message=error.message)
         known, complete = False, on_exit == "leave"
@@ -84,23 +88,23 @@ async def wind_down(kernel: Kernel, on_exit: OnExit) -> LeftBehind:
 
 def _is_ours(kernel: Kernel, owner: str | None) -> bool:
     """Whether on_exit reaches it: what another hand did is left alone unless the config says otherwise."""
-    return owner is not None or kernel.settings.foreign_positions != "ignore"
+    return owner is not None or kernel.context.foreign_positions != "ignore"
 
 
 async def _cancel_entries(kernel: Kernel) -> bool:
     """False when one of them is still there."""
     resting = [
         o
-        for o in kernel.mirror.orders.values()
-        if o.could_open and _is_ours(kernel, o.key and kernel.order_owners.owner_of(o.key))
+        for o in kernel.account.mirror.orders.values()
+        if o.could_open and _is_ours(kernel, o.key and kernel.account.order_owners.owner_of(o.key))
     ]
     rest = iter(resting)  # Whoever is free takes the next one: the end of a run has no time for one after another.
-    canceling = (_cancel_each(kernel, rest) for _ in range(min(kernel.in_flight.abreast, len(resting))))
+    canceling = (_cancel_each(kernel, rest) for _ in range(min(kernel.execution.abreast, len(resting))))
     for end in await asyncio.gather(*canceling, return_exceptions=True):
         if isinstance(end, BaseException):
             raise end
-    await kernel.drain()
-    return not any(order.oid in kernel.mirror.orders for order in resting)
+    await kernel.events.drain()
+    return not any(order.oid in kernel.account.mirror.orders for order in resting)
 
 
 async def _cancel_each(kernel: Kernel, orders: Iterator[MirrorOrder]) -> None:
@@ -117,22 +121,22 @@ async def _flatten(kernel: Kernel) -> bool:
     """False when something is still open."""
     deaf = 0  # looks in a row that came to nothing
     for _ in range(FLATTEN_PASSES):
-        open_now = [p for p in kernel.mirror.positions.values() if _is_ours(kernel, p.owner)]
+        open_now = [p for p in kernel.account.mirror.positions.values() if _is_ours(kernel, p.owner)]
         if not open_now:
             return True
         kernel.budget.begin()
         if not deaf:  # Else what was closed may be closed by now, and was not told.
-            closes = [protection.closing(kernel, position, "exit") for position in open_now]
+            closes = [protection.closing(kernel.context, position, "exit") for position in open_now]
             # All of them leave before anything is learned of the first: its fill is told to a strategy, which may take its time.
             await kernel.execution.open_and_send([one for one in closes if isinstance(one, Intent)])
         await kernel.execution.settle()
         await kernel.execution.settle_in_flight(REPLIES_MS)
-        deaf = 0 if await kernel.drain() else deaf + 1
+        deaf = 0 if await kernel.events.drain() else deaf + 1
         if deaf == TRIES:
             break
         if deaf:
-            await kernel.pacer.sleep(AGAIN_MS)
-    return not any(_is_ours(kernel, p.owner) for p in kernel.mirror.positions.values())
+            await kernel.budget.pacer.sleep(AGAIN_MS)
+    return not any(_is_ours(kernel, p.owner) for p in kernel.account.mirror.positions.values())
 
 
 async def _disarm(kernel: Kernel, doubtful: Sequence[str]) -> str:
@@ -140,11 +144,11 @@ async def _disarm(kernel: Kernel, doubtful: Sequence[str]) -> str:
     guardian_id = kernel.guardians.ids.get(DEAD_MAN)
     if guardian_id is None:
         return "no dead-man switch was armed by this run"
-    if guardian_id not in kernel.mirror.guardians:
+    if guardian_id not in kernel.account.mirror.guardians:
         return "the dead-man switch had gone already"
-    if kernel.behind:
+    if kernel.state.behind:
         return "the dead-man switch stays: what stands at the service could not be read to its end"
-    bare = [p.market for p in kernel.mirror.unprotected()]
+    bare = [p.market for p in kernel.account.mirror.unprotected()]
     if bare or doubtful:
         deadline_ms = next((g.next_deadline for g in await kernel.port.guardians() if g.id == guardian_id), None)
         when = "" if deadline_ms is None else f" and fires at {iso(deadline_ms)}"
@@ -168,13 +172,13 @@ async def _tried(kernel: Kernel, ask: Callable[[], Awaitable[object]]) -> None:
             log.warning("exit.again", code=error.code, message=error.message, tries=n)
             if n == TRIES:
                 raise
-            await kernel.pacer.sleep(AGAIN_MS)
+            await kernel.budget.pacer.sleep(AGAIN_MS)
         else:
             return
 
 
 def _left(kernel: Kernel, why: list[str], *, known: bool) -> LeftBehind:
-    mirror = kernel.mirror
+    mirror = kernel.account.mirror
     positions = tuple(
         f"{p.market} {p.side} {p.size:f} @ {p.entry_px or '?'}"
         + ("" if mirror.is_protected(p.market) else " WITHOUT A STOP")

@@ -42,7 +42,7 @@ from bot.runtime.control_plane.routes import ControlRoutes
 from bot.runtime.execution.dispatch import ABREAST
 from bot.runtime.journal.failover import room
 from bot.runtime.journal.journal import Journal, Notice
-from bot.runtime.kernel import Kernel
+from bot.runtime.kernel import Hooks, Kernel
 from bot.runtime.liveness import heartbeat_process, systemd
 from bot.runtime.liveness.clock_watch import ClockWatch, note_wall
 from bot.runtime.liveness.heartbeat import HeartbeatProcess
@@ -173,14 +173,16 @@ class Supervisor:
             specs=specs,
             pacer=RealPacer(),
             settings=loop_settings(settings),
-            run=self._in_thread,
-            lease=self._belief,
-            passed=self._passed,
-            schedule=self.times.schedule,
-            notices_of=self._notices_of,
-            between=partial(self._look_around, operations.mailbox.do_urgent),
-            new_serial=lambda _before: secrets.randbits(SERIAL_BITS),
-            ring=self.scheduler.ring,
+            hooks=Hooks(
+                run=self._in_thread,
+                lease=self._belief,
+                schedule=self.times.schedule,
+                passed=self._passed,
+                notices_of=self._notices_of,
+                between=partial(self._look_around, operations.mailbox.do_urgent),
+                wake=self.scheduler.ring,
+                new_serial=lambda _before: secrets.randbits(SERIAL_BITS),
+            ),
             abreast=ABREAST if client.clock.speed > 0 else 1,  # A clock moved by hand stands still: one after another, as in a session.
         )  # fmt: skip
         self.controls = Commands(self, reread)
@@ -190,7 +192,7 @@ class Supervisor:
     @property
     def is_recovered(self) -> bool:
         """Whether the account has been read whole. A start that is tried again begins anew; a resync goes on from what was known."""
-        return self.has_started or self.kernel.ready
+        return self.has_started or self.kernel.state.ready
 
     @property
     def away(self) -> str:
@@ -213,7 +215,7 @@ class Supervisor:
             systemd.notify("STOPPING=1")
             systemd.status(self.operations.told())
             log.info("daemon.stopping", on_exit=on_exit)
-            if self.kernel.ready:
+            if self.kernel.state.ready:
                 if was_cut:
                     self.kernel.strategy_host.tell_no_more()
                 else:
@@ -279,7 +281,9 @@ class Supervisor:
                 systemd.notify("READY=1")
                 systemd.status(self.operations.told())
                 log.info(
-                    "daemon.ready", positions=len(self.kernel.mirror.positions), orders=len(self.kernel.mirror.orders)
+                    "daemon.ready",
+                    positions=len(self.kernel.account.mirror.positions),
+                    orders=len(self.kernel.account.mirror.orders),
                 )
                 reporting.tell(self.kernel, "daemon.ready", self.operations.told())
                 self.on_ready()
@@ -408,10 +412,10 @@ class Supervisor:
     def _notices_of(self, event: Event, parts: Mapping[str, Part]) -> Iterable[Notice]:
         """Where a service shows no keys, what is nobody's as yet may be ours."""
         instance = self.kernel.strategy_host.seat_of(event.coin or "")
-        is_told = self.kernel.mirror.events_named or any(not name.startswith("@") for name in parts)
+        is_told = self.kernel.account.mirror.events_named or any(not name.startswith("@") for name in parts)
         owner = messages.owners_in_words(parts) if is_told else None
         return messages.of_event(
-            event, self.kernel.order_owners.owner_of, owner or (None if instance is None else instance.name)
+            event, self.kernel.account.order_owners.owner_of, owner or (None if instance is None else instance.name)
         )
 
     def _knows(self, event: Event) -> bool:
@@ -581,7 +585,7 @@ class Supervisor:
                 )
             if not may_ask or not self.kernel.budget.has_time():
                 return  # The next pass asks.
-            was_ready = self.kernel.ready
+            was_ready = self.kernel.state.ready
             try:
                 if not await self._answers():
                     log.warning("resync.postponed", code="no_answer", message="the account is still asked for")
@@ -594,7 +598,7 @@ class Supervisor:
                 log.warning("resync.postponed", code=error.code, message=error.message)
                 return
             finally:  # Also where a stop cuts it: what was recovered once is wound down as the config says.
-                self.kernel.ready = self.kernel.ready or was_ready
+                self.kernel.state.ready = self.kernel.state.ready or was_ready
             self.times.acknowledge(lapses)
             if lease is not None and self.heartbeat is not None:
                 self.heartbeat.acknowledge(lease.lapses)
@@ -630,7 +634,7 @@ class Supervisor:
                 "heartbeat.status", armed=lease.armed, deadline_s=None if left_ns is None else round(left_ns / 1e9, 1), beats=lease.beats,
                 next_deadline_ms=lease.next_deadline_ms, error=lease.error or None,
             )  # fmt: skip
-        mirror = self.kernel.mirror
+        mirror = self.kernel.account.mirror
         log.debug(
             "account.value",
             usd=round(mirror.equity_usd, 2),

@@ -194,14 +194,14 @@ class Bot:
     async def cycle(self) -> bool:
         """Recover when that is to be done, beat, pass. False when the service could not be asked."""
         try:
-            if not self.kernel.ready:
+            if not self.kernel.state.ready:
                 await self.kernel.recover()
             now_ms = self.client.clock.now_ms()
             if now_ms != self.beaten_ms:
                 await self.client.heartbeat()
                 self.beaten_ms = now_ms
         except (TryLater, OutcomeUnknown):
-            if not self.kernel.ready:
+            if not self.kernel.state.ready:
                 return False
         try:
             await self.kernel.cycle()

@@ -68,7 +68,7 @@ async def decide(told: dict[str, Any]) -> list[str]:
     for _ in range(PASSES):
         pacer.now_ms += 1_000
         try:
-            if not kernel.ready:
+            if not kernel.state.ready:
                 await kernel.recover()
             await kernel.cycle()
         except (TryLater, OutcomeUnknown):

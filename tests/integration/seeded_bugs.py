@@ -22,7 +22,7 @@ import pytest
 import structlog
 
 from bot.errors import OutcomeUnknown, TryLater
-from bot.runtime import kernel
+from bot.runtime.decisions import intent_builder
 from bot.runtime.execution import order_sender
 from bot.runtime.execution.execution_engine import ExecutionEngine
 from bot.runtime.execution.order_sender import OrderSender
@@ -65,7 +65,7 @@ def a_new_key_for_each_retry(to: pytest.MonkeyPatch) -> None:
 
 def _keys_of_chance(to: pytest.MonkeyPatch) -> None:
     chance = random.Random(1)
-    for where in (kernel, protection):
+    for where in (intent_builder, protection):
         to.setattr(where, "intent_key", lambda **_: b32encode(chance.randbytes(20)).decode())
 
 

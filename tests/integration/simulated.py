@@ -38,13 +38,13 @@ from bot.runtime.control_plane.server import Question
 from bot.runtime.execution.outcome import SETTLE_MS
 from bot.runtime.journal.halt_flags import HaltFlagsFile
 from bot.runtime.journal.opening import open_journal, open_or_rebuild
-from bot.runtime.kernel import REFUSED_MS
 from bot.runtime.liveness import heartbeat_rule as beat
 from bot.runtime.liveness.heartbeat import HeartbeatProcess
 from bot.runtime.liveness.heartbeat_process import Record, classify, first_heart
 from bot.runtime.liveness.progress_stamp import Stamp
 from bot.runtime.model.intents import FINAL, IN_DOUBT
 from bot.runtime.model.limits import StrategyLimits
+from bot.runtime.reconciliation.schedule import REFUSED_MS
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.service.host import HostOptions, Service, build
 from bot.service.market_data import price_feed
@@ -1132,7 +1132,9 @@ class World:
         while self.is_attended and self.damaged:
             await asyncio.sleep(5)
             one = self.one
-            if one is not None and any(intent.code == "idempotency_conflict" for intent in one.kernel.live.values()):
+            if one is not None and any(
+                intent.code == "idempotency_conflict" for intent in one.kernel.execution.live.values()
+            ):
                 await one.operations.resume(Question({}))
 
     async def _calm(self, tasks: list[asyncio.Task[None]]) -> None:
@@ -1165,13 +1167,13 @@ class World:
 
     async def _passes_twice(self, one: supervisor.Supervisor, tasks: list[asyncio.Task[None]]) -> bool:
         """False: it met the end that one of its requests had been dealt before all was calm, or such a request kept it from comparing."""
-        one.kernel._reconcile_at_ms = 0
+        one.kernel.context.comparison.next_ms = 0
         cycles, began = one.progress.cycles, self.now()
         one.scheduler.ring()
         while self.one is one and one.progress.cycles < cycles + 2:
             assert self.now() < began + SETTLED_S, "no pass ends any more"
             await self._unless_failed(asyncio.sleep(0.25), tasks)
-        has_compared = one.kernel._reconcile_at_ms > one.kernel.pacer.mono_ms() + REFUSED_MS
+        has_compared = one.kernel.context.comparison.next_ms > one.kernel.budget.pacer.mono_ms() + REFUSED_MS
         return self.one is one and has_compared
 
     def _is_held(self) -> bool:
@@ -1179,7 +1181,7 @@ class World:
         service refuses, one that is held because another hand was there (or its strategy was paused, or has lost enough for the day), what a
         lost journal may have sent too, or an entry that waits behind one in doubt."""
         one = self.one
-        held = [] if one is None else [i for i in one.kernel.live.values() if i.state not in FINAL]
+        held = [] if one is None else [i for i in one.kernel.execution.live.values() if i.state not in FINAL]
         in_doubt = {i.market for i in held if i.state in IN_DOUBT}
         # Of what is in doubt the fence tells, at the first try after it.
         told_s = RETRY_MAX_S + 2 * self.pass_s
@@ -1188,7 +1190,7 @@ class World:
             and (
                 (i.state == "sending" and (i.action == "close" or i.id in self.wire.refused))
                 or ((self.hand_rate > 0 or self.is_shared) and one.kernel.journal.intents.is_unsent(i))
-                or one.kernel.sender.may_be_out(i)
+                or one.kernel.execution.sender.may_be_out(i)
                 or (i.market in in_doubt and i.action == "open" and one.kernel.journal.intents.is_unsent(i))
             )
             for i in held
@@ -1197,17 +1199,17 @@ class World:
     def _unsettled(self) -> str | None:
         """What is not as it should be yet."""
         one = self.one
-        if one is None or self.down_since is not None or not one.kernel.ready:
+        if one is None or self.down_since is not None or not one.kernel.state.ready:
             return "not ready"
         kernel = one.kernel
-        open_now = [i.id for i in kernel.live.values() if i.state not in FINAL]
+        open_now = [i.id for i in kernel.execution.live.values() if i.state not in FINAL]
         if open_now:
-            return f"intents {[(i.id[:6], i.action, i.state, i.code) for i in kernel.live.values()]}"
-        if kernel.behind or kernel.journal.fault is not None:
-            return f"behind {kernel.behind}, fault {kernel.journal.fault}"
+            return f"intents {[(i.id[:6], i.action, i.state, i.code) for i in kernel.execution.live.values()]}"
+        if kernel.state.behind or kernel.journal.fault is not None:
+            return f"behind {kernel.state.behind}, fault {kernel.journal.fault}"
         if kernel.guardians.fallen():
             return f"guardians {[g.name for g in kernel.guardians.fallen()]}"
-        bare = [p.market for p in kernel.mirror.unprotected() if p.owner is not None]
+        bare = [p.market for p in kernel.account.mirror.unprotected() if p.owner is not None]
         if bare:
             return f"without a stop: {bare}"
         if one.heartbeat is None or not one.heartbeat.lease().may_open:
@@ -1244,12 +1246,15 @@ class World:
             )
         epoch_of = {row["id"]: row["epoch"] for row in rows}
         for trade in here:
-            is_of_now = epoch_of.get(trade["idempotencyKey"], one.kernel.mirror.epoch) == one.kernel.mirror.epoch
+            is_of_now = (
+                epoch_of.get(trade["idempotencyKey"], one.kernel.account.mirror.epoch)
+                == one.kernel.account.mirror.epoch
+            )
             assert is_of_now or trade["requestId"] in self.wire.raced_ids, f"an order of before the reset: {trade}"
         db = one.kernel.journal.db
         assert list(db.query("SELECT id FROM events GROUP BY id HAVING count(*) > 1")) == []
         account = await self._account_as_told(one)
-        account_checks.mirror_is_right(one.kernel.mirror, account)
+        account_checks.mirror_is_right(one.kernel.account.mirror, account)
         assert [g["type"] for g in account["guardians"]].count("dead_man_switch") == 1, account["guardians"]
         self._judge_fills(one)
 

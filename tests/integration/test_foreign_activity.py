@@ -236,7 +236,7 @@ async def test_a_position_of_another_hand_is_dealt_with_in_the_next_pass_as_the_
         assert held is None
     else:
         assert held is not None
-        assert one.bot.kernel.mirror.positions["BTC"].owner == ("busy" if foreign == "adopt" else None)
+        assert one.bot.kernel.account.mirror.positions["BTC"].owner == ("busy" if foreign == "adopt" else None)
 
 
 async def test_a_strategy_neither_closes_nor_adds_to_what_another_hand_holds(box: Box) -> None:
@@ -286,7 +286,7 @@ async def test_a_reset_arms_the_guardians_before_anything_is_opened(box: Box) ->
     told = [(event["type"], event["subtype"]) for event in await one.hand.events()]
     assert told[0] == ("account", "reset")
     assert told.index(("guardian", "armed")) < told.index(("fill", "entry"))
-    assert one.bot.kernel.mirror.epoch == 1
+    assert one.bot.kernel.account.mirror.epoch == 1
 
 
 @pytest.mark.parametrize("lost", ["/v1/account", "/v1/guardians"])
@@ -307,7 +307,7 @@ async def test_a_reset_whose_resync_is_cut_off_is_not_forgotten(box: Box, lost: 
     await one.minute()
     told = [(event["type"], event["subtype"]) for event in await one.hand.events()]
     assert told.index(("guardian", "armed")) < told.index(("fill", "entry"))
-    assert one.bot.kernel.mirror.epoch == 1
+    assert one.bot.kernel.account.mirror.epoch == 1
     assert {row["epoch"] for row in one.rows() if row["state"] == "accepted"} == {0, 1}
 
 
@@ -381,7 +381,7 @@ async def test_a_price_that_drifts_away_from_every_plan_ends_with_the_third(box:
         ("order", "plan_stale"), ("order-2", "plan_stale"), ("order-3", "plan_stale"),
     ]  # fmt: skip
     assert await one.held() is None
-    assert one.bot.kernel.live == {}
+    assert one.bot.kernel.execution.live == {}
 
 
 async def test_a_stale_plan_after_a_lost_answer_is_not_planned_again_before_the_first_is_proven_unused(
@@ -527,10 +527,10 @@ async def test_a_page_of_a_proxy_in_place_of_an_answer_ends_no_run(box: Box) -> 
 
         one.wire.handle_async_request = answered
         await one.bot.cycle()
-        assert one.bot.kernel.behind
+        assert one.bot.kernel.state.behind
     one.wire.handle_async_request = inner
     await one.bot.cycle()
-    assert not one.bot.kernel.behind
+    assert not one.bot.kernel.state.behind
 
 
 @pytest.mark.parametrize("orders", ["plan", "direct"])
@@ -568,7 +568,7 @@ async def test_a_journal_that_is_lost_with_an_answer_orders_nothing_twice(box: B
     (trade,) = await one.hand.trades()
     (row,) = one.rows()
     assert (row["state"], row["id"], row["trade_id"]) == ("accepted", trade["idempotencyKey"], trade["id"])
-    assert one.bot.kernel.mirror.positions["BTC"].owner == "busy"
+    assert one.bot.kernel.account.mirror.positions["BTC"].owner == "busy"
 
 
 async def test_a_key_that_may_only_close_runs_degraded_and_protects(box: Box) -> None:
@@ -583,9 +583,11 @@ async def test_a_key_that_may_only_close_runs_degraded_and_protects(box: Box) ->
     one = make_bot(hand, wire_to(box), None, script=once_long, settings=Settings(guardians=(DEAD_MAN_600,)), key=key)
     made = Room(box, hand, one, one.client)
     await made.minute()
-    assert list(one.kernel.degraded) == ["scope", "guardian:dead_man"], "its dead-man would block the owner's openings"
+    assert list(one.kernel.health.degraded) == ["scope", "guardian:dead_man"], (
+        "its dead-man would block the owner's openings"
+    )
     assert state_of(one.kernel).word == "DEGRADED"
-    assert one.kernel.mirror.positions["BTC"].owner == "busy", "known again by the key of its entry"
+    assert one.kernel.account.mirror.positions["BTC"].owner == "busy", "known again by the key of its entry"
     await hand.cancel_stops("BTC")
     assert await one.cycle()
     assert len(await made.guardians("trailing_stop")) == 1, "it may still protect"
@@ -642,7 +644,7 @@ async def test_no_bar_is_skipped_when_the_pass_that_took_it_fails(box: Box) -> N
 async def test_a_service_that_hangs_does_not_keep_a_pass_from_ending(box: Box) -> None:
     """Each question takes all its time. A pass asks no more once its time is over, so that the proof of progress goes on."""
     one = await room(box)
-    pacer: Any = one.bot.kernel.pacer
+    pacer: Any = one.bot.kernel.budget.pacer
 
     async def hung(request: httpx.Request) -> httpx.Response:
         pacer.now_ms += 15_000

@@ -244,7 +244,7 @@ async def _story(box: Box, path: Path, points: Points, orders: str) -> list[tupl
     assert bot is not None
     trades = await hand.trades()
     account_checks.intents_and_trades(list(bot.kernel.journal.db["intents"].rows), trades)
-    account_checks.mirror_is_right(bot.kernel.mirror, await hand.ask("GET", "/v1/account"))
+    account_checks.mirror_is_right(bot.kernel.account.mirror, await hand.ask("GET", "/v1/account"))
     await bot.kill()
     await hand.ask("POST", "/v1/sandbox/accounts/reset", {})
     return [(trade["intent"], trade["side"]) for trade in reversed(trades)]

@@ -222,8 +222,8 @@ class Shared(World):
         assert cursor is not None
         self.last_events = [event for event in told if event["id"] <= cursor.last_id]
         for market in MARKETS:
-            held = one.kernel.mirror.positions.get(market)
-            shares = list(one.kernel.attribution.shares.get(market, {}).values())
+            held = one.kernel.account.mirror.positions.get(market)
+            shares = list(one.kernel.account.attribution.shares.get(market, {}).values())
             assert sum(share.size for share in shares) == (0 if held is None else held.size), (market, held, shares)
             assert {share.side for share in shares} <= ({held.side} if held else set()), (market, held, shares)
         if not self.damaged and not self.resets and not self.wire.met["stale"]:
@@ -241,7 +241,7 @@ class Shared(World):
         told = [event for event in self.last_events if first is not None and event["id"] >= first]
         fills = [event["data"] for event in told if event["type"] == "fill"]
         funded = [event["data"]["amountUsd"] for event in told if event["type"] == "funding"]
-        rows = one.kernel.attribution.rows.values()
+        rows = one.kernel.account.attribution.rows.values()
         assert sum(row.fees_usd for row in rows) == sum(Decimal(fill["feeUsd"]) for fill in fills)
         assert sum(row.realized_usd for row in rows) == sum(Decimal(fill["realizedPnlUsd"] or 0) for fill in fills)
         assert sum(row.funding_usd for row in rows) == sum(map(Decimal, funded))
@@ -264,7 +264,7 @@ class Shared(World):
                 left = here[name] - (taken if name == who else 0)
                 here[name] = left - (left * (size - taken) / whole if whole else 0)
         for market, expected in held.items():
-            shares = one.kernel.attribution.shares.get(market, {})
+            shares = one.kernel.account.attribution.shares.get(market, {})
             for name in {*expected, *shares}:
                 size = Fraction(shares[name].size) if name in shares else Fraction(0)
                 assert abs(size - expected.get(name, 0)) < Fraction(1, 10**6), (market, name, expected, shares)

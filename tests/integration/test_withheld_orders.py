@@ -40,7 +40,7 @@ async def put_off(box: Box, orders: Path_, path: Path | None = None) -> tuple[Ro
     """A bot with an entry that found no connection; there is one again, and the strategy wants nothing more."""
     wire = PutOff()
     one = await room(box, nothing, fate=wire, path=path, path_of_orders=orders)
-    one.bot.kernel.mirror.keys_proven = True
+    one.bot.kernel.account.mirror.keys_proven = True
     wire.is_down = True
     one.wants(once_long)
     await one.minute()
@@ -53,9 +53,9 @@ async def put_off(box: Box, orders: Path_, path: Path | None = None) -> tuple[Ro
 
 
 async def paused(one: Room) -> None:
-    one.bot.kernel.pauses.pause(None)
+    one.bot.kernel.conditions.pauses.pause(None)
     await one.bot.cycle()
-    assert one.bot.kernel.pauses.names == {ALL}
+    assert one.bot.kernel.conditions.pauses.names == {ALL}
 
 
 async def failing(one: Room) -> None:
@@ -188,6 +188,6 @@ async def test_a_start_that_cannot_read_the_events_yet_books_what_they_tell_to_w
     one.bot = make_bot(one.hand, wire, path, script=nothing, settings=settings)
     await one.bot.cycle()
     assert wire.looks > max(which)
-    attribution = one.bot.kernel.attribution
+    attribution = one.bot.kernel.account.attribution
     assert attribution.of("busy").realized_usd < 0
     assert attribution.names() == ["busy"]

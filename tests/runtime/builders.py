@@ -9,7 +9,7 @@ from typing import Any
 
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel import Kernel, Settings
+from bot.runtime.kernel import Hooks, Kernel, Settings
 from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.reconciliation.guardians import DEAD_MAN, WantedGuardian, counted
 from bot.runtime.strategy_host.host import StrategySpec
@@ -67,7 +67,12 @@ def room(
     specs = [StrategySpec(one, "1m", limits(one.name, one.markets, **more)) for one in strategies]
     settings = settings if settings is not None else Settings(guardians=(DEAD_MAN_60,))
     return Kernel(
-        port=port, journal=journal, specs=specs, pacer=pacer or FakePacer(), settings=settings, new_serial=new_serial
+        port=port,
+        journal=journal,
+        specs=specs,
+        pacer=pacer or FakePacer(),
+        settings=settings,
+        hooks=Hooks(new_serial=new_serial),
     )
 
 
@@ -110,14 +115,14 @@ async def minutes(kernel: Kernel, venue: FakeVenue, *closes: str, coin: str = "B
 
 async def replied(kernel: Kernel) -> None:
     """The passes that the replies in flight ask for, until there is none in flight."""
-    while kernel.in_flight:
-        await kernel.in_flight.wait()
+    while kernel.execution.in_flight:
+        await kernel.execution.in_flight.wait()
         await kernel.cycle()
 
 
 def later(kernel: Kernel, ms: int) -> None:
-    assert isinstance(kernel.pacer, FakePacer)
-    kernel.pacer.now_ms += ms
+    assert isinstance(kernel.budget.pacer, FakePacer)
+    kernel.budget.pacer.now_ms += ms
 
 
 def kill(kernel: Kernel) -> None:

@@ -31,7 +31,7 @@ from bot.clock import iso
 from bot.config import Settings, load
 from bot.config.settings import Metrics, Notify
 from bot.errors import AccessLost, BotError, ConfigError, Exit, JournalError, TryLater
-from bot.runtime import daemon, pass_budget, supervisor
+from bot.runtime import daemon, pass_budget, supervisor, upkeep
 from bot.runtime import kernel as loop_module
 from bot.runtime.alerts import notifier
 from bot.runtime.control_plane import commands, reporting
@@ -711,7 +711,7 @@ async def test_a_journal_that_cannot_be_written_opens_nothing_and_beats_on_until
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 50)
-    monkeypatch.setattr(loop_module, "MEND_MS", 50)
+    monkeypatch.setattr(upkeep, "RETRY_MS", 50)
     one = await place(still)
     await one.ran(one.settings("Holds"))
     with contextlib.closing(sqlite3.connect(one.folder / "state" / "journal.db")) as other:
@@ -1103,13 +1103,13 @@ async def test_beats_follow_a_clock_that_is_set_to_run_faster(
         runs_at(run, client, 2)
         assert changed == [2], "half of the time is left"
         runs_at(run, client, seconds)
-        assert "heartbeat_timing" in run.kernel.degraded, "a second: nobody could keep the switch from firing"
+        assert "heartbeat_timing" in run.kernel.health.degraded, "a second: nobody could keep the switch from firing"
         runs_at(run, client, 1)
-        assert run.kernel.degraded == {}
+        assert run.kernel.health.degraded == {}
         assert changed == [2], "beats that come too often do no harm"
         runs_at(run, client, seconds)
         runs_at(run, client, 0)
-        assert run.kernel.degraded == {}, "under a clock that is moved by hand real seconds mean nothing"
+        assert run.kernel.health.degraded == {}, "under a clock that is moved by hand real seconds mean nothing"
 
 
 async def test_beats_follow_a_clock_that_is_stopped_and_set_to_run_again(
@@ -1194,7 +1194,9 @@ async def test_a_lapse_is_followed_by_a_resync_before_anything_is_opened(
             async with asyncio.timeout(0.2):
                 await run._resync_if_lapsed()
         assert lapsed.acknowledged == 3, "a resync that did not end counts for nothing"
-        assert run.kernel.ready, "a stop that cuts it winds down what was recovered before, as safety.on_exit says"
+        assert run.kernel.state.ready, (
+            "a stop that cuts it winds down what was recovered before, as safety.on_exit says"
+        )
 
 
 async def test_a_resync_that_the_service_holds_up_opens_nothing_and_keeps_no_pass_from_being_made(
@@ -1262,7 +1264,7 @@ async def test_what_is_done_before_a_pass_counts_and_a_whole_pass_follows(
     one = await place(still)
     async with lapsed_run(one, monkeypatch) as (run, client, lapsed):
         pacer, done = FakePacer(), list[str]()
-        run.kernel.pacer = run.kernel.budget.pacer = pacer
+        run.kernel.budget.pacer = run.kernel.budget.pacer = pacer
         events, account = client.events, client.account
 
         async def told(*args: Any, **named: Any) -> Any:
@@ -1330,11 +1332,11 @@ async def test_an_open_position_without_the_dead_man_of_the_config_is_not_safe(
 ) -> None:
     one = await place(still)
     async with built(one, one.settings("Holds")) as (run, client):
-        run.kernel.lease = lambda: None
+        run.kernel.conditions.lease = lambda: None
         await run.kernel.recover()
         (guardian,) = await client.guardians()
         await one.ask("DELETE", f"/v1/guardians/{guardian.id}")
-        await run.kernel.drain()
+        await run.kernel.events.drain()
         assert run.operations._of_run(run)["is_safe"], "nothing is open"
         await run.kernel.cycle()
         await one.minute()
@@ -1343,7 +1345,7 @@ async def test_an_open_position_without_the_dead_man_of_the_config_is_not_safe(
         assert run.operations._of_run(run)["is_safe"], "it has armed another one, and opened"
         (guardian,) = await client.guardians()
         await one.ask("DELETE", f"/v1/guardians/{guardian.id}")
-        await run.kernel.drain()
+        await run.kernel.events.drain()
         told = run.operations._of_run(run)
         assert (told["positions"], told["is_safe"]) == (1, False)
         assert told["unsafe"] == ["the dead-man of the config does not stand"]
@@ -1356,7 +1358,7 @@ async def test_an_end_without_a_stop_is_unsafe_and_left_to_the_dead_man_and_says
 ) -> None:
     one = await place(still)
     async with built(one, one.settings("Holds")) as (run, client):
-        run.kernel.lease = lambda: None
+        run.kernel.conditions.lease = lambda: None
         await run.kernel.recover()
         await one.minute()
         await client.status()
@@ -1364,7 +1366,7 @@ async def test_an_end_without_a_stop_is_unsafe_and_left_to_the_dead_man_and_says
         assert run.operations._of_run(run)["is_safe"]
         (stop,) = (await one.ask("GET", "/v1/orders"))["orders"]
         await one.ask("DELETE", f"/v1/orders/{stop['oid']}")
-        await run.kernel.drain()
+        await run.kernel.events.drain()
         told = run.operations._of_run(run)
         assert (told["is_safe"], told["unprotected"]) == (False, ["BTC"])
         assert told["unsafe"] == ["without a stop: BTC"]

@@ -29,11 +29,13 @@ from bot.runtime.execution.replan import LEGS, next_leg
 from bot.runtime.journal import queries
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.journal.order_trace import explain
-from bot.runtime.kernel import EXITS_WAIT_MS, RECONCILE_MS, REFUSED_MS, Kernel, Settings
+from bot.runtime.kernel import Kernel, Settings
 from bot.runtime.model.intents import Intent as Written
+from bot.runtime.model.run_state import EXITS_WAIT_MS
 from bot.runtime.pass_budget import PASS_MS
 from bot.runtime.reconciliation.guardians import WantedGuardian
 from bot.runtime.reconciliation.protection import COVER_MS, REARM_MS, closing, lost_distance_pct
+from bot.runtime.reconciliation.schedule import RECONCILE_MS, REFUSED_MS
 from bot.runtime.shutdown import wind_down
 from bot.runtime.supervisor import REFUSALS_MAX, RealPacer, Supervisor, until_up
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
@@ -71,7 +73,7 @@ async def test_a_guardian_that_the_service_refuses_degrades_the_run_and_does_not
     await kernel.recover()
     await kernel.cycle()
     assert state_of(kernel).word == "DEGRADED"
-    assert kernel.degraded == {
+    assert kernel.health.degraded == {
         "guardian:dead_man": "the service does not take guardian dead_man (invalid_input): no such action"
     }
     assert [g.type for g in venue.guards.values()] == ["account_drawdown"], "the other one stands"
@@ -96,7 +98,7 @@ async def test_a_market_that_is_gone_keeps_entries_out_of_it_and_of_no_other() -
     await kernel.recover()
     venue.faults = [Fault("candles", gone, 1)]
     await kernel.cycle()
-    assert list(kernel.degraded) == ["market:BTC"]
+    assert list(kernel.health.degraded) == ["market:BTC"]
     assert [fill[1] for fill in venue.fills] == ["ETH"]
     assert kernel.health.no_entry("BTC") is not None
     assert kernel.health.no_entry("ETH") is None
@@ -104,7 +106,7 @@ async def test_a_market_that_is_gone_keeps_entries_out_of_it_and_of_no_other() -
     later(kernel, 1_000)
     await kernel.cycle()
     await minutes(kernel, venue, "100")
-    assert kernel.degraded == {}
+    assert kernel.health.degraded == {}
     assert [fill[1] for fill in venue.fills] == ["ETH", "BTC"]
 
 
@@ -114,7 +116,7 @@ async def test_a_question_that_is_refused_keeps_entries_out_and_ends_no_pass(que
     venue = FakeVenue()
     kernel = await opened(venue)
     passed: list[int | None] = []
-    kernel.passed = passed.append
+    kernel.hooks.passed = passed.append
     trade = venue._trade("ETH", "long", "open", "market", Decimal(1), None, "dashboard")
     venue._fill("ETH", "long", "open", "market", Decimal(1), venue.px["ETH"], trade, None)
     await venue.cancel(stop_of(venue))
@@ -124,12 +126,12 @@ async def test_a_question_that_is_refused_keeps_entries_out_and_ends_no_pass(que
     assert venue.faults[0].count < 99
     assert "BTC" in venue.positions, "not to be told what stands is no reason to close"
     if question != "guardians":
-        assert (kernel.entries_stopped(kernel.now_ms()) or kernel.health.no_entry("BTC")) is not None
+        assert (kernel.conditions.entries_stopped(kernel.now_ms()) or kernel.health.no_entry("BTC")) is not None
     venue.faults = []
     later(kernel, RECONCILE_MS)
     await minutes(kernel, venue, "100")
-    assert (kernel.degraded, kernel.entries_stopped(kernel.now_ms())) == ({}, None)
-    assert kernel.mirror.is_protected("BTC") is (question != "guardians"), "bare for so long, it was closed"
+    assert (kernel.health.degraded, kernel.conditions.entries_stopped(kernel.now_ms())) == ({}, None)
+    assert kernel.account.mirror.is_protected("BTC") is (question != "guardians"), "bare for so long, it was closed"
 
 
 class HalfDeaf(FakeVenue):
@@ -149,11 +151,11 @@ async def test_a_comparison_that_was_not_made_is_neither_an_answer_nor_an_end_of
     venue.faults = [Fault("account", refused("invalid_input", "not today"))]
     later(kernel, RECONCILE_MS)
     await kernel.cycle()
-    assert list(kernel.degraded) == ["reconcile"]
+    assert list(kernel.health.degraded) == ["reconcile"]
     venue.is_deaf = True
     later(kernel, REFUSED_MS)
     await kernel.cycle()
-    assert list(kernel.degraded) == ["reconcile"], "nothing was compared"
+    assert list(kernel.health.degraded) == ["reconcile"], "nothing was compared"
     run: Any = SimpleNamespace(kernel=kernel)
     settings: Any = None
     operations = ControlRoutes(settings, base_url="embedded", stop=asyncio.Event(), tail=None, config=None)
@@ -167,7 +169,7 @@ async def test_a_comparison_that_was_not_made_is_neither_an_answer_nor_an_end_of
     venue.is_deaf = False
     later(kernel, REFUSED_MS)
     await kernel.cycle()
-    assert kernel.degraded == {}, "and not only when the next one is due"
+    assert kernel.health.degraded == {}, "and not only when the next one is due"
 
 
 async def test_while_it_cannot_be_known_who_else_trades_in_our_market_nothing_is_opened() -> None:
@@ -177,11 +179,11 @@ async def test_while_it_cannot_be_known_who_else_trades_in_our_market_nothing_is
     venue._fill("BTC", "long", "open", "market", Decimal(1), venue.px["BTC"], trade, None)
     venue.faults = [Fault("trades", refused("invalid_input", "not today"), 99)]
     await minutes(kernel, venue, "100")
-    assert list(kernel.degraded) == ["foreign_activity"]
-    assert kernel.entries_stopped(kernel.now_ms()) is not None
+    assert list(kernel.health.degraded) == ["foreign_activity"]
+    assert kernel.conditions.entries_stopped(kernel.now_ms()) is not None
     venue.faults = []
     await minutes(kernel, venue, "100")
-    assert (kernel.degraded, kernel.foreign_activity.waiting) == ({}, {}), (
+    assert (kernel.health.degraded, kernel.context.foreign_activity.waiting) == ({}, {}), (
         "a person at the dashboard is no other writer"
     )
 
@@ -198,7 +200,7 @@ async def test_a_credential_that_is_refused_ends_the_pass(no: ApiError) -> None:
     page = ApiError.of("no_error_object", "HTTP 403", status=403, retryable=False, reads=True)
     venue.faults = [Fault("events", page)]
     await kernel.cycle()
-    assert kernel.behind, "a page of a proxy knows nothing of the credential"
+    assert kernel.state.behind, "a page of a proxy knows nothing of the credential"
 
 
 @pytest.mark.parametrize(
@@ -224,13 +226,13 @@ async def test_a_position_that_can_be_neither_covered_nor_closed_degrades_its_ma
     ]
     await venue.cancel(stop_of(venue))
     await kernel.cycle()
-    assert list(kernel.degraded) == ["drift:BTC"]
-    assert "opens at nine" in kernel.degraded["drift:BTC"]
+    assert list(kernel.health.degraded) == ["drift:BTC"]
+    assert "opens at nine" in kernel.health.degraded["drift:BTC"]
     assert told(kernel) == ["protection.lost", "daemon.degraded"]
     await minutes(kernel, venue, "101")
     await kernel.cycle()
     assert venue.positions == {}
-    assert kernel.degraded == {}
+    assert kernel.health.degraded == {}
     assert told(kernel) == ["protection.lost", "daemon.degraded", "daemon.recovered", "protection.restored"]
 
 
@@ -262,7 +264,7 @@ async def test_each_loss_of_a_stop_is_counted_and_told_once() -> None:
             await venue.cancel(stop_of(venue))
         await kernel.cycle()
         await kernel.cycle()
-        assert kernel.mirror.is_protected("BTC")
+        assert kernel.account.mirror.is_protected("BTC")
     assert (kernel.health.counts["protection.lost"], kernel.health.counts["protection.restored"]) == (3, 3)
     assert told(kernel) == ["protection.lost", "protection.restored"] * 3
 
@@ -272,26 +274,26 @@ async def test_a_position_that_grows_beyond_its_stop_is_covered() -> None:
     kernel = await opened(venue)
     await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(300)), key="a person")
     await kernel.cycle()
-    assert str(kernel.mirror.positions["BTC"].size) == "8.0000"
+    assert str(kernel.account.mirror.positions["BTC"].size) == "8.0000"
     assert trailing(venue) == [("BTC", 2.0)]
 
 
 async def test_a_stop_of_the_other_side_is_no_protection() -> None:
     kernel = room(FakeVenue())
     await kernel.recover()
-    kernel.mirror.positions["BTC"] = position = SimpleNamespace(  # type: ignore[assignment]
+    kernel.account.mirror.positions["BTC"] = position = SimpleNamespace(  # type: ignore[assignment]
         market="BTC", side="short", size=Decimal(1), owner="trend", entry_px=Decimal(100), opened_ms=0, notional_usd=Decimal(100),
         leverage=1, first_stop_px=None,
     )  # fmt: skip
     stop = SimpleNamespace(
         market="BTC", kind="stop_loss", action="close", side="long", size=Decimal(1), filled=Decimal(0)
     )
-    kernel.mirror.orders["1"] = stop  # type: ignore[assignment]
-    assert kernel.mirror.unprotected() == [position]
+    kernel.account.mirror.orders["1"] = stop  # type: ignore[assignment]
+    assert kernel.account.mirror.unprotected() == [position]
     stop.side = "short"
-    assert kernel.mirror.unprotected() == []
+    assert kernel.account.mirror.unprotected() == []
     stop.filled = Decimal("0.5")
-    assert kernel.mirror.unprotected() == [position], "half of it has fired"
+    assert kernel.account.mirror.unprotected() == [position], "half of it has fired"
 
 
 async def test_a_trailing_stop_that_an_entry_came_with_is_replaced_at_its_own_distance() -> None:
@@ -315,8 +317,8 @@ async def test_the_distance_is_that_of_the_newest_stop() -> None:
         ),
         key="a person",
     )
-    await kernel.drain()
-    assert lost_distance_pct(kernel, kernel.mirror.positions["BTC"]) == 5
+    await kernel.events.drain()
+    assert lost_distance_pct(kernel.context, kernel.account.mirror.positions["BTC"]) == 5
 
 
 async def test_a_stop_that_is_not_taken_for_long_ends_in_a_close() -> None:
@@ -348,7 +350,7 @@ async def test_a_whole_position_is_closed_while_the_events_cannot_be_read() -> N
     assert venue.positions == {}, "nothing is opened"
     venue.faults = []
     await kernel.cycle()
-    assert kernel.mirror.positions == {}
+    assert kernel.account.mirror.positions == {}
     assert kernel.journal.intents.live() == []
 
 
@@ -410,7 +412,7 @@ async def test_an_exit_does_not_wait_for_bars_however_long_those_take(are_slow: 
     kernel = await begun(venue, pacer=venue.pacer)
     venue.faults = [Fault("close", AWAY, 3)]
     await minutes(kernel, venue, "101")
-    assert [one.action for one in kernel.live.values()] == ["close"]
+    assert [one.action for one in kernel.execution.live.values()] == ["close"]
     venue.takes_ms, venue.are_slow = PASS_MS + 1_000, are_slow
     venue.clock.advance(MINUTE_MS)
     for _ in range(4):
@@ -500,22 +502,22 @@ async def test_another_agent_on_the_account_keeps_entries_out_within_a_pass(
     kernel = room(venue, always, markets=("BTC",), path=path)
     await kernel.recover()
     await kernel.cycle()
-    assert kernel.mirror.keys_proven
+    assert kernel.account.mirror.keys_proven
     trade = venue._trade("ETH", "long", "open", "market", Decimal(1), "another daemon", source)
     venue._fill("ETH", "long", "open", "market", Decimal(1), venue.px["ETH"], trade, "another daemon")
     await kernel.cycle()
-    assert ("foreign_writer" in kernel.degraded) is flagged
+    assert ("foreign_writer" in kernel.health.degraded) is flagged
     assert pass_scheduler.PASS_S + pass_scheduler.LATE_S < FLAGGED_S, "passes come so often"
     assert told(kernel) == (["account.foreign", "daemon.degraded"] if flagged else [])
     await minutes(kernel, venue, "101", "102")
     assert ("BTC" in venue.positions) is not flagged, "exits went, and entries only if nobody else writes"
-    assert kernel.foreign_activity.waiting == {}
+    assert kernel.context.foreign_activity.waiting == {}
     kill(kernel)
     again = room(venue, always, markets=("BTC",), path=path)
-    assert ("foreign_writer" in again.degraded) is flagged, "until a person has looked"
+    assert ("foreign_writer" in again.health.degraded) is flagged, "until a person has looked"
     again.health.restore("foreign_writer")
     kill(again)
-    assert room(venue, always, markets=("BTC",), path=path).degraded == {}
+    assert room(venue, always, markets=("BTC",), path=path).health.degraded == {}
 
 
 def drawn(seed: int) -> Callable[[int], int]:
@@ -534,15 +536,15 @@ async def alone(venue: FakeVenue, script: Any = always, **more: Any) -> Kernel:
 async def test_a_daemon_of_another_machine_is_known_before_it_trades(tmp_path: Path) -> None:
     venue = FakeVenue()
     first = await alone(venue, once, path=tmp_path / "1.db", new_serial=drawn(1))
-    assert first.degraded == {}
+    assert first.health.degraded == {}
     second = room(venue, once, path=tmp_path / "2.db", new_serial=drawn(2))
     await second.recover()
     await first.cycle()
-    assert "was armed by another daemon or agent" in first.degraded["foreign_writer"]
+    assert "was armed by another daemon or agent" in first.health.degraded["foreign_writer"]
     for _ in range(3):
         await second.cycle()
         await first.cycle()
-    assert "was armed by another daemon or agent" in second.degraded["foreign_writer"], "both say it"
+    assert "was armed by another daemon or agent" in second.health.degraded["foreign_writer"], "both say it"
     assert {one.guardians.ids["dead_man"] for one in (first, second)} == venue.guards.keys(), "each has its own"
     assert told(first).count("account.foreign") == 1
 
@@ -559,8 +561,8 @@ async def test_an_order_of_another_daemon_with_our_config_is_no_decision_of_a_lo
     venue.minute(BTC="100")
     await second.cycle()
     await first.cycle()
-    assert "was made by another daemon" in first.degraded["foreign_writer"]
-    assert first.mirror.positions["BTC"].owner is None, "its position is another hand's"
+    assert "was made by another daemon" in first.health.degraded["foreign_writer"]
+    assert first.account.mirror.positions["BTC"].owner is None, "its position is another hand's"
 
 
 async def test_a_decision_of_ours_that_another_daemon_has_ordered_before_us_is_another_daemons(tmp_path: Path) -> None:
@@ -575,7 +577,7 @@ async def test_a_decision_of_ours_that_another_daemon_has_ordered_before_us_is_a
     await minutes(second, venue, "99")
     await first.cycle()
     assert len(venue.fills) == 1
-    assert "was made by another daemon" in first.degraded["foreign_writer"]
+    assert "was made by another daemon" in first.health.degraded["foreign_writer"]
 
 
 async def test_the_orders_of_after_a_backup_are_no_other_daemons_when_it_is_restored(tmp_path: Path) -> None:
@@ -592,7 +594,7 @@ async def test_the_orders_of_after_a_backup_are_no_other_daemons_when_it_is_rest
     restored = room(venue, always, path=tmp_path / "backup.db", new_serial=drawn(3))
     await restored.recover()
     await minutes(restored, venue, "101", "100")
-    assert restored.degraded == {}
+    assert restored.health.degraded == {}
 
 
 @pytest.mark.parametrize("is_up", [True, False])
@@ -605,20 +607,20 @@ async def test_a_reset_of_the_account_ends_what_another_agent_had_done_on_it(is_
     trade = venue._trade("ETH", "long", "open", "market", Decimal(1), "another daemon", "agent")
     venue._fill("ETH", "long", "open", "market", Decimal(1), venue.px["ETH"], trade, "another daemon")
     await kernel.cycle()
-    assert "foreign_writer" in kernel.degraded
-    kernel.foreign_activity.waiting["trd_1"] = ("ETH", "another key", 0)
+    assert "foreign_writer" in kernel.health.degraded
+    kernel.context.foreign_activity.waiting["trd_1"] = ("ETH", "another key", 0)
     if not is_up:
         kill(kernel)
         kernel = room(venue, always, path=path)
-        assert "foreign_writer" in kernel.degraded
+        assert "foreign_writer" in kernel.health.degraded
     venue.reset()
     await (kernel.cycle() if is_up else kernel.recover())
-    assert (kernel.degraded, kernel.foreign_activity.waiting) == ({}, {})
+    assert (kernel.health.degraded, kernel.context.foreign_activity.waiting) == ({}, {})
     assert told(kernel)[-2:] == ["account.reset", "daemon.recovered"]
     await minutes(kernel, venue, "102")
     assert "BTC" in venue.positions
     kill(kernel)
-    assert room(venue, always, path=path).degraded == {}
+    assert room(venue, always, path=path).health.degraded == {}
 
 
 async def test_a_reset_after_which_somebody_has_traded_already_is_for_a_person_to_look_at() -> None:
@@ -631,8 +633,8 @@ async def test_a_reset_after_which_somebody_has_traded_already_is_for_a_person_t
     trade = venue._trade("ETH", "long", "open", "market", Decimal(1), "another daemon", "agent")
     venue._fill("ETH", "long", "open", "market", Decimal(1), venue.px["ETH"], trade, "another daemon")
     await kernel.cycle()
-    assert kernel.mirror.epoch == 1
-    assert "foreign_writer" in kernel.degraded
+    assert kernel.account.mirror.epoch == 1
+    assert "foreign_writer" in kernel.health.degraded
 
 
 async def test_our_own_orders_and_what_the_service_does_are_no_other_writer() -> None:
@@ -642,7 +644,7 @@ async def test_our_own_orders_and_what_the_service_does_are_no_other_writer() ->
     await kernel.recover()
     await minutes(kernel, venue, "100", "90", "100", "101", "100")
     assert len(venue.fills) >= 4
-    assert kernel.degraded == {}
+    assert kernel.health.degraded == {}
 
 
 # -- legs
@@ -664,7 +666,7 @@ def test_a_stale_plan_asks_for_another_leg_and_only_an_entrys_in_time() -> None:
 
 async def test_a_clock_that_is_far_off_stops_what_a_bar_wants_and_not_its_exits() -> None:
     venue, kernel = await first_bar(always)
-    kernel.schedule = lambda: Refusal("clock_skewed", "40 s")
+    kernel.conditions.schedule = lambda: Refusal("clock_skewed", "40 s")
     await minutes(kernel, venue, "101", "102")
     assert venue.positions == {}
     assert refusals(kernel) == ["clock_skewed"]
@@ -676,9 +678,9 @@ async def test_a_clock_that_is_far_off_stops_what_a_bar_wants_and_not_its_exits(
 async def test_a_position_without_a_stop_whose_market_takes_no_close_for_a_day_is_closed_when_it_does() -> None:
     venue, kernel = await first_bar(once)
     venue.faults = [Fault("arm", refused("limit_exceeded"), 10**9)]
-    (position,) = kernel.mirror.positions.values()
+    (position,) = kernel.account.mirror.positions.values()
     for _ in range(1_440):
-        tried = closing(kernel, position, "naked")
+        tried = closing(kernel.context, position, "naked")
         assert isinstance(tried, Written)
         kernel.journal.decided([tried])
         kernel.journal.intents.end(tried, "rejected", "market_closed", "no", now_ms=tried.opened_ms)
@@ -868,7 +870,7 @@ async def test_an_order_that_waits_for_a_person_is_accepted_when_its_event_comes
     found = kernel.journal.intents.find(asked.id)
     assert found is not None
     assert (found.state, kernel.journal.intents.live(), kernel.execution.in_doubt("BTC")) == ("accepted", [], False)
-    assert [one.owner for one in kernel.mirror.positions.values()] == ["trend"]
+    assert [one.owner for one in kernel.account.mirror.positions.values()] == ["trend"]
     assert venue.calls.count("plan") == 1
 
 
@@ -882,13 +884,13 @@ async def test_a_kill_after_the_event_of_an_order_that_waits_for_a_person_leaves
     assert asked.state == "quarantined"
     venue.faults = []
     kernel.budget.begin()
-    await kernel.drain()
+    await kernel.events.drain()
     assert [one.state for one in kernel.journal.intents.live()] == ["quarantined"]
     kill(kernel)
     kernel = room(venue, always, path=tmp_path / "journal.db")
     await kernel.recover()
     assert (kernel.journal.intents.live(), kernel.execution.in_doubt("BTC")) == ([], False)
-    assert [one.owner for one in kernel.mirror.positions.values()] == ["trend"]
+    assert [one.owner for one in kernel.account.mirror.positions.values()] == ["trend"]
 
 
 async def test_a_repair_that_waits_for_a_person_leaves_no_position_without_a_stop_for_good() -> None:
@@ -896,7 +898,7 @@ async def test_a_repair_that_waits_for_a_person_leaves_no_position_without_a_sto
     venue, kernel = await first_bar(once)
     lost = [Fault("close", "drop", 10**9), Fault("trades", refused("invalid_input"), 10**9)]
     venue.faults = [Fault("arm", refused("limit_exceeded"), 10**9), *lost]
-    await venue.cancel(next(one.oid for one in kernel.mirror.orders.values() if one.kind == "stop_loss"))
+    await venue.cancel(next(one.oid for one in kernel.account.mirror.orders.values() if one.kind == "stop_loss"))
     await minutes_of_real_time(kernel, venue, "100", "100", "100", "100")
     assert [one.state for one in kernel.journal.intents.live()][:1] == ["quarantined"]
     assert set(venue.positions) == {"BTC"}

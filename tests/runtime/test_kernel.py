@@ -37,11 +37,11 @@ def once(view: View, bar: Bar) -> Iterable[Intent]:
 async def test_a_bar_becomes_a_protected_position() -> None:
     venue, kernel = await first_bar(once)
     assert [fill[1:] for fill in venue.fills] == [("BTC", "long", "open", "5.0000", "100")]
-    position = kernel.mirror.positions["BTC"]
+    position = kernel.account.mirror.positions["BTC"]
     assert (position.owner, str(position.size)) == ("trend", "5.0000")
-    assert kernel.mirror.is_protected("BTC")
+    assert kernel.account.mirror.is_protected("BTC")
     assert kernel.journal.intents.live() == []
-    assert kernel.live == {}
+    assert kernel.execution.live == {}
 
 
 class Told(Scripted):
@@ -113,9 +113,9 @@ async def test_the_dead_man_stands_before_the_first_order() -> None:
 async def test_a_stop_that_is_hit_leaves_the_mirror_flat() -> None:
     venue, kernel = await first_bar(once)
     await minutes(kernel, venue, "97")
-    assert kernel.mirror.positions == {}
-    assert kernel.mirror.orders == {}
-    assert kernel.live == {}
+    assert kernel.account.mirror.positions == {}
+    assert kernel.account.mirror.orders == {}
+    assert kernel.execution.live == {}
 
 
 @pytest.mark.parametrize("op", ["plan", "confirm"])
@@ -271,7 +271,7 @@ async def test_a_reversal_closes_then_opens_within_the_budget() -> None:
     venue, kernel = await first_bar(flip)
     await minutes(kernel, venue, "101")
     assert [fill[2:4] for fill in venue.fills] == [("long", "open"), ("long", "close"), ("short", "open")]
-    assert kernel.mirror.positions["BTC"].side == "short"
+    assert kernel.account.mirror.positions["BTC"].side == "short"
 
 
 async def test_a_fraction_is_closed_as_an_absolute_size() -> None:
@@ -285,7 +285,7 @@ async def test_a_fraction_is_closed_as_an_absolute_size() -> None:
     venue, kernel = await first_bar(half)
     venue.faults = [Fault("close", "lose_reply", count=2)]
     await minutes(kernel, venue, "101")
-    assert str(kernel.mirror.positions["BTC"].size) == "2.5000"
+    assert str(kernel.account.mirror.positions["BTC"].size) == "2.5000"
     (row,) = kernel.journal.db["intents"].rows_where("action='close'")
     assert b'"size":"2.5"' in row["body"]
 
@@ -350,7 +350,7 @@ async def test_many_cancels_are_shared_out_over_passes_and_each_is_asked_for_onc
 async def test_many_cancels_in_flight_are_asked_for_once_each() -> None:
     venue = SlowCancels()
     kernel = await begun(venue, many_rest, pacer=venue.pacer)
-    kernel.in_flight.abreast = ABREAST
+    kernel.execution.in_flight.abreast = ABREAST
     await minutes(kernel, venue, "100")
     assert (venue.working, len(venue.asked)) == ({}, 40)
     assert kernel.journal.intents.live() == []
@@ -402,11 +402,11 @@ async def test_the_service_being_away_stops_entries_and_not_the_loop() -> None:
     ]
     await kernel.cycle()
     assert venue.fills == []
-    assert kernel.behind
+    assert kernel.state.behind
     venue.faults = []
     venue.minute(BTC="100")
     await kernel.cycle()
-    assert not kernel.behind
+    assert not kernel.state.behind
 
 
 async def test_each_pass_is_told() -> None:
@@ -414,7 +414,7 @@ async def test_each_pass_is_told() -> None:
     venue = FakeVenue()
     venue.minute()
     kernel = room(venue)
-    kernel.passed = told.append
+    kernel.hooks.passed = told.append
     await kernel.recover()
     await kernel.cycle()
     await kernel.cycle()
@@ -488,7 +488,7 @@ async def test_a_damaged_note_of_the_journals_beginning_is_taken_for_the_most_ca
     for _ in range(2):
         kernel = room(venue, path=path)
         await kernel.recover()
-        assert (kernel.sender.begun_ms, kernel.sender.is_cut) == (at_ms, True)
+        assert (kernel.execution.sender.begun_ms, kernel.execution.sender.is_cut) == (at_ms, True)
         assert at_ms > first_ms
         assert kernel.journal.state.note("damaged:begun_ms") == kernel.journal.state.note("damaged:begun_cut") == damage
         kill(kernel)
@@ -501,12 +501,12 @@ async def test_the_beginning_of_a_journal_may_lie_a_little_ahead_of_a_clock_that
     venue.clock.advance(120_000)
     kernel = room(venue, path=path)
     await kernel.recover()
-    begun_ms = kernel.sender.begun_ms
+    begun_ms = kernel.execution.sender.begun_ms
     kill(kernel)
     venue.clock.go_back(60_000)
     again = room(venue, path=path)
     await again.recover()
-    assert again.sender.begun_ms == begun_ms
+    assert again.execution.sender.begun_ms == begun_ms
 
 
 async def test_an_exit_is_tried_again_soon_though_the_service_says_an_hour() -> None:
@@ -546,8 +546,8 @@ async def test_a_start_after_a_thousand_trades_is_ready_after_a_few_questions(ke
     await kernel.recover()
     assert time.process_time() - began < WORK_S_MAX
     assert len(venue.calls) <= QUESTIONS_MAX, venue.calls
-    assert (kernel.ready, kernel.behind) == (True, False)
+    assert (kernel.state.ready, kernel.state.behind) == (True, False)
     assert kernel.journal.events.cursor is not None
     assert kernel.journal.events.cursor.last_id == venue.event_rows[-1].id
-    assert [(one.market, one.owner) for one in kernel.mirror.positions.values()] == [("BTC", "trend")]
-    assert set(kernel.mirror.orders) == set(venue.working)
+    assert [(one.market, one.owner) for one in kernel.account.mirror.positions.values()] == [("BTC", "trend")]
+    assert set(kernel.account.mirror.orders) == set(venue.working)

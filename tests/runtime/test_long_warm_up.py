@@ -101,9 +101,9 @@ async def test_passes_go_on_while_strategies_live_through_their_past(tmp_path: P
     def passed(bar_ms: int | None) -> None:
         passes.append((slow.pacer.now_ms, bar_ms))
         said.append(state_of(kernel))
-        worth.add(kernel.mirror.equity_usd)
+        worth.add(kernel.account.mirror.equity_usd)
 
-    kernel.passed = passed
+    kernel.hooks.passed = passed
     await kernel.recover()
     assert len(slow.lived) == PAST
     assert passes == [(n * BREATH_MS, None) for n in range(1, PAST // 2 + 1)], "each without a bar"
@@ -126,10 +126,10 @@ async def test_a_position_whose_stop_is_taken_away_meanwhile_is_covered_by_the_n
     kernel, _ = started(venue, tmp_path / "journal.db", taken_away)
 
     def passed(_bar_ms: int | None) -> None:
-        marks.add(kernel.mirror.marks["BTC"])
+        marks.add(kernel.account.mirror.marks["BTC"])
         stops.append(len(venue.working) + sum(one.coin == "BTC" for one in venue.guards.values()))
 
-    kernel.passed = passed
+    kernel.hooks.passed = passed
     await kernel.recover()
     assert (stops, marks) == ([1] * (PAST // 2), {100.0})
     (cover,) = [one for one in venue.guards.values() if one.coin == "BTC"]
@@ -165,7 +165,7 @@ async def test_what_a_start_that_is_killed_had_still_to_tell_is_told_by_the_next
         if len(slow.lived) >= 20:
             raise Crash
 
-    kernel.passed = dies
+    kernel.hooks.passed = dies
     with pytest.raises(Crash):
         await kernel.recover()
     kill(kernel)
@@ -188,7 +188,7 @@ async def test_a_service_that_is_slow_to_show_its_bars_holds_up_no_pass(tmp_path
     venue.minute()
     kernel = room(venue, pacer=pacer, markets=venue.coins)
     passes: list[int] = []
-    kernel.passed = lambda _bar_ms: passes.append(pacer.now_ms)
+    kernel.hooks.passed = lambda _bar_ms: passes.append(pacer.now_ms)
     await kernel.recover()
     assert passes == [2 * BREATH_MS, 4 * BREATH_MS]
 
@@ -201,7 +201,7 @@ async def test_a_service_that_goes_away_meanwhile_ends_no_start(tmp_path: Path) 
 
     kernel, slow = started(venue, tmp_path / "journal.db", away)
     await kernel.recover()
-    assert (slow.lived, kernel.behind) == (["bar"] * PAST, True)
+    assert (slow.lived, kernel.state.behind) == (["bar"] * PAST, True)
 
 
 async def test_a_market_whose_candles_are_refused_at_a_start_is_lived_through_when_they_come(tmp_path: Path) -> None:
@@ -380,7 +380,7 @@ async def test_the_price_of_a_market_that_nobody_listens_to_is_not_forgotten_wit
 
     kernel, _ = started(venue, path, grown(venue, "ETH", "1", 80))
     await kernel.recover()
-    assert kernel.mirror.equity_usd == float((await venue.account()).account_value_usd)
+    assert kernel.account.mirror.equity_usd == float((await venue.account()).account_value_usd)
 
 
 async def test_what_a_reload_keeps_for_those_that_it_builds_is_kept_when_the_account_is_read_again(
@@ -404,7 +404,7 @@ async def test_what_a_start_that_is_told_to_stop_had_to_tell_stays_before_what_i
         if len(slow.lived) >= 20:
             raise asyncio.CancelledError
 
-    kernel.passed = is_cut
+    kernel.hooks.passed = is_cut
     with pytest.raises(asyncio.CancelledError):
         await kernel.recover()
     assert (await wind_down(kernel, "flatten")).complete
@@ -508,7 +508,7 @@ async def test_a_note_that_cannot_be_read_is_set_aside_and_the_start_goes_on(tmp
     for _ in range(2):
         kernel, _ = started(venue, path)
         await kernel.recover()
-        assert kernel.ready
+        assert kernel.state.ready
         assert kernel.journal.state.notes_under("untold:") == []
         assert kernel.journal.state.note("damaged:untold:trend:0") == damage
         told = [

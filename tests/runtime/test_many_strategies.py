@@ -20,10 +20,11 @@ from bot.runtime.alerts.messages import render
 from bot.runtime.bar_feed import Series
 from bot.runtime.control_plane.metrics import Figures, Meter, Sources
 from bot.runtime.control_plane.routes import _position
+from bot.runtime.decisions.entry_conditions import SCHEDULED
 from bot.runtime.execution.order_sender import HELD_MS
 from bot.runtime.journal.halt_flags import HALTED
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel import SCHEDULED, Kernel
+from bot.runtime.kernel import Kernel
 from bot.runtime.model.intents import Intent as Written
 from bot.runtime.model.shares import FOREIGN
 from bot.runtime.ports import Calm
@@ -73,9 +74,7 @@ async def begun(
     venue: FakeVenue, *told: Strategy, path: Path | None = None, path_of_orders: str = "plan", **more: Any
 ) -> Kernel:
     kernel = room(venue, strategies=told, path=path, **more)
-    kernel.risk.strategy_limits = {
-        name: replace(one, path=path_of_orders) for name, one in kernel.risk.strategy_limits.items()
-    }
+    kernel.risk.limit({name: replace(one, path=path_of_orders) for name, one in kernel.risk.strategy_limits.items()})
     await kernel.recover()
     await kernel.cycle()
     return kernel
@@ -100,11 +99,14 @@ async def test_each_has_its_share_and_a_close_takes_no_more_than_that(venue: Fak
     await minutes(kernel, venue, "120")
     await minutes(kernel, venue, "120")
     assert (a.holds[-1], b.holds[-1]) == (1, 3)
-    assert _position(kernel, kernel.mirror.positions["BTC"])["shares"] == {"alpha": "1", "beta": "3"}
+    assert _position(kernel, kernel.account.mirror.positions["BTC"])["shares"] == {"alpha": "1", "beta": "3"}
     b.wants = [Close("BTC")]
     await minutes(kernel, venue, "130")
     assert venue.positions["BTC"].size == 1
-    assert (kernel.attribution.of("alpha").unrealized_usd, kernel.attribution.of("beta").realized_usd) == (20, 30)
+    assert (
+        kernel.account.attribution.of("alpha").unrealized_usd,
+        kernel.account.attribution.of("beta").realized_usd,
+    ) == (20, 30)
     assert [(fill.action, fill.size, fill.position_size) for fill in b.fills] == [("open", 3, 3), ("close", 3, 0)]
     assert [fill.action for fill in a.fills] == ["open"], "it is told of its own fills alone"
 
@@ -117,10 +119,10 @@ async def test_a_part_of_a_share_leaves_none_that_is_too_small_to_be_closed(venu
     a.wants, b.wants = [Close("BTC", usd=90)], [Close("BTC", usd=90.2)]
     await minutes(kernel, venue, "100")
     assert venue.positions["BTC"].size == Decimal("0.1"), "ten dollars can be closed, and less cannot"
-    share = kernel.attribution.share("BTC", "alpha")
+    share = kernel.account.attribution.share("BTC", "alpha")
     assert share is not None
     assert share.size == Decimal("0.1")
-    assert kernel.attribution.share("BTC", "beta") is None
+    assert kernel.account.attribution.share("BTC", "beta") is None
 
 
 async def test_a_share_that_the_price_has_made_too_small_says_how_it_can_be_closed(venue: FakeVenue) -> None:
@@ -156,7 +158,7 @@ async def test_a_share_is_closed_once_however_often_it_is_asked_for(venue: FakeV
     later(kernel, 20_000)
     await minutes(kernel, venue, "100", "100")
     assert venue.positions["BTC"].size == 1
-    assert kernel.attribution.share("BTC", "alpha") is not None
+    assert kernel.account.attribution.share("BTC", "alpha") is not None
     assert ("beta", "closing") in codes(kernel)
 
 
@@ -179,10 +181,10 @@ async def test_the_rest_of_a_share_is_closed_on_the_fill_of_the_first_part(venue
     await minutes(kernel, venue, "100")
     assert codes(kernel) == []
     assert venue.positions["BTC"].size == 1
-    assert kernel.attribution.share("BTC", "beta") is None
+    assert kernel.account.attribution.share("BTC", "beta") is None
     later(kernel, 20_000)
     await minutes(kernel, venue, "100", "100")
-    assert (venue.positions["BTC"].size, kernel.mirror.closed) == (1, set())
+    assert (venue.positions["BTC"].size, kernel.account.mirror.closed) == (1, set())
 
 
 async def test_nobody_goes_against_the_others_share_and_budgets_are_their_own(venue: FakeVenue) -> None:
@@ -208,8 +210,8 @@ async def test_when_the_first_holder_has_left_the_next_one_answers_for_the_posit
     await minutes(kernel, venue, "100")
     a.wants = [Close("BTC")]
     await minutes(kernel, venue, "100")
-    assert kernel.mirror.positions["BTC"].owner == "beta"
-    assert kernel.mirror.is_protected("BTC")
+    assert kernel.account.mirror.positions["BTC"].owner == "beta"
+    assert kernel.account.mirror.is_protected("BTC")
 
 
 @pytest.mark.parametrize("abreast", [1, 8])
@@ -217,17 +219,17 @@ async def test_an_entry_takes_over_no_leverage_above_its_own_maximum(venue: Fake
     """Without one of its own it has the position's: another's of a shared market, or that of an earlier config."""
     a, b = Told("alpha"), Told("beta")
     kernel = await begun(venue, a, b, nets=True, max_leverage=5)
-    kernel.in_flight.abreast = abreast
-    kernel.risk.strategy_limits = kernel.risk.strategy_limits | {
-        "beta": replace(kernel.risk.strategy_limits["beta"], max_leverage=2)
-    }
+    kernel.execution.in_flight.abreast = abreast
+    kernel.risk.limit(
+        kernel.risk.strategy_limits | {"beta": replace(kernel.risk.strategy_limits["beta"], max_leverage=2)}
+    )
     a.wants, b.wants = (
         [Open("BTC", "long", size=1, leverage=5, bracket=STOP)],
         [Open("BTC", "long", size=1, bracket=STOP)],
     )
     await minutes(kernel, venue, "100")
     assert venue.positions["BTC"].size == 1, "it was wanted before there was a position, and did not leave"
-    assert kernel.mirror.positions["BTC"].leverage == 5, "as was asked for, before a comparison says it"
+    assert kernel.account.mirror.positions["BTC"].leverage == 5, "as was asked for, before a comparison says it"
     b.wants = [Open("BTC", "long", size=1, bracket=STOP)]
     await minutes(kernel, venue, "100")
     assert (codes(kernel), venue.positions["BTC"].size) == ([("beta", "over_leverage")], 1)
@@ -245,8 +247,8 @@ async def test_a_position_of_a_strategy_that_is_gone_is_left_to_its_stop(venue: 
     b.wants = [Close("BTC"), Open("BTC", "long", size=1, bracket=STOP)]
     await minutes(kernel, venue, "101")
     assert codes(kernel) == [("beta", "anothers_position")] * 2
-    assert kernel.attribution.of("alpha").unrealized_usd == 1
-    assert kernel.mirror.is_protected("BTC")
+    assert kernel.account.attribution.of("alpha").unrealized_usd == 1
+    assert kernel.account.mirror.is_protected("BTC")
 
 
 # -- daily losses
@@ -257,7 +259,7 @@ async def test_a_daily_loss_stops_entries_for_the_day_and_not_exits(venue: FakeV
     kernel = await begun(venue, a, b, path=tmp_path / "j.db", daily_loss_usd=Decimal(20))
     a.wants = [Open("BTC", "long", size=2, bracket=STOP)]
     await minutes(kernel, venue, "100", "90.01")
-    assert kernel.losses.refusal("alpha", kernel.now_ms()) is None
+    assert kernel.conditions.losses.refusal("alpha", kernel.now_ms()) is None
     await minutes(kernel, venue, "90", "99")
     a.wants, b.wants = [Open("BTC", "long", size=1, bracket=STOP)], [Open("ETH", "long", size=1, bracket=STOP)]
     await minutes(kernel, venue, "100")
@@ -284,7 +286,7 @@ async def test_a_daily_loss_stops_entries_for_the_day_and_not_exits(venue: FakeV
     again.wants = [Open("BTC", "long", size=1, bracket=STOP)]
     await minutes(kernel, venue, "100")
     assert codes(kernel)[-1] == ("alpha", "daily_loss"), "also in a journal that knows of no loss"
-    assert kernel.attribution.of("alpha").is_halted
+    assert kernel.account.attribution.of("alpha").is_halted
     venue.clock.advance(DAY_MS)
     venue.minute(BTC="100")
     again.wants = [Open("BTC", "long", size=1, bracket=STOP)]
@@ -306,15 +308,15 @@ async def test_a_kill_in_the_middle_of_a_halt_leaves_it_to_be_halted_and_told_by
     kernel = await begun(venue, a, path=tmp_path / "j.db", daily_loss_usd=Decimal(20))
     a.wants = [Open("BTC", "long", size=2, bracket=STOP)]
     await minutes(kernel, venue, "100")
-    kernel.mirror.marks["BTC"] = 80.0
+    kernel.account.mirror.marks["BTC"] = 80.0
     monkeypatch.setattr(kernel.journal, "_write_notices", no_more)
     with pytest.raises(Killed):
-        kernel.losses.watch(kernel.now_ms())
+        kernel.conditions.losses.watch(kernel.now_ms())
     assert kernel.journal.state.note(HALTED) is None
     kill(kernel)
     venue.minute(BTC="80")
     kernel = await begun(venue, Told("alpha"), path=tmp_path / "j.db", daily_loss_usd=Decimal(20))
-    assert kernel.attribution.is_halted("alpha")
+    assert kernel.account.attribution.is_halted("alpha")
     assert notices(kernel).count(("strategy.daily_loss", "alpha")) == 1
     assert kernel.journal.state.note(HALTED) is not None
 
@@ -342,8 +344,8 @@ async def test_a_pause_stops_entries_of_one_or_all_and_outlives_a_restart(venue:
     kernel = await begun(venue, a, b, path=tmp_path / "j.db")
     a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
     await minutes(kernel, venue, "100")
-    assert kernel.pauses.pause("alpha")
-    assert not kernel.pauses.pause("alpha"), "it was so already"
+    assert kernel.conditions.pauses.pause("alpha")
+    assert not kernel.conditions.pauses.pause("alpha"), "it was so already"
     kill(kernel)
     a, b = Told("alpha"), Told("beta", markets=("ETH",))
     venue.minute(BTC="100")
@@ -353,11 +355,11 @@ async def test_a_pause_stops_entries_of_one_or_all_and_outlives_a_restart(venue:
     await minutes(kernel, venue, "100")
     assert codes(kernel) == [("alpha", "paused")]
     assert set(venue.positions) == {"ETH"}
-    kernel.pauses.pause(None)
+    kernel.conditions.pauses.pause(None)
     b.wants = [Open("ETH", "long", size=1, bracket=STOP)]
     await minutes(kernel, venue, "100")
     assert codes(kernel)[1:] == [("beta", "paused")]
-    kernel.pauses.resume(None)
+    kernel.conditions.pauses.resume(None)
     a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
     await minutes(kernel, venue, "100")
     assert "BTC" in venue.positions
@@ -368,17 +370,17 @@ async def kept_back(
 ) -> tuple[Kernel, Written]:
     """The first of them wants an entry, which is kept back at that request."""
     kernel = await begun(venue, told, *others, path_of_orders="direct" if op == "place" else "plan", **more)
-    kernel.mirror.keys_proven = True
+    kernel.account.mirror.keys_proven = True
     venue.faults = [Fault(op, by, count=3)]
     told.wants = [Open("BTC", "long", size=1, bracket=STOP)]
     await minutes(kernel, venue, "100")
-    (waits,) = kernel.live.values()
+    (waits,) = kernel.execution.live.values()
     return kernel, waits
 
 
 async def test_an_entry_that_was_written_waits_while_its_strategy_is_paused(venue: FakeVenue) -> None:
     kernel, _ = await kept_back(venue, "plan", Told("alpha"), by="drop")
-    kernel.pauses.pause("alpha")
+    kernel.conditions.pauses.pause("alpha")
     later(kernel, 20_000)
     await kernel.cycle()
     assert venue.positions == {}
@@ -392,13 +394,13 @@ async def test_an_entry_that_its_own_strategy_is_kept_from_keeps_the_others_of_i
     a, b = Told("alpha"), Told("beta")
     kernel, waits = await kept_back(venue, op, a, b, nets=True)
     assert waits.state == ("sending" if op == "place" else "opened")
-    kernel.pauses.pause("alpha")
+    kernel.conditions.pauses.pause("alpha")
     later(kernel, 20_000)
     b.wants = [Open("BTC", "short", size=1, bracket=STOP)]
     venue.close_bar("BTC", "100")
     await kernel.cycle()
     for waited_ms in (HELD_MS - 1, 1):
-        assert kernel.live[waits.id].state == waits.state
+        assert kernel.execution.live[waits.id].state == waits.state
         later(kernel, waited_ms)
         await kernel.cycle()
     ended = kernel.journal.intents.find(waits.id)
@@ -428,10 +430,10 @@ async def test_an_entry_that_the_rate_limit_kept_back_waits_while_its_strategy_i
 ) -> None:
     kernel, waits = await kept_back(venue, op, Told("alpha"))
     assert waits.state == "sending"
-    kernel.pauses.pause("alpha")
+    kernel.conditions.pauses.pause("alpha")
     later(kernel, 20_000)
     await kernel.cycle()
-    assert kernel.live[waits.id].state == "sending"
+    assert kernel.execution.live[waits.id].state == "sending"
     asked = venue.calls.count(op)
     venue.clock.advance(kernel.budget.hold_ms(0) + 10 * MINUTE_MS)
     later(kernel, 20_000)
@@ -455,7 +457,7 @@ async def test_an_entry_that_ran_out_says_what_the_service_said_last(venue: Fake
     done = kernel.journal.intents.find(waits.id)
     assert done is not None
     assert (done.state, done.message) == ("expired", f"{said} (insufficient_depth: the book has 3)")
-    assert not any(waits.id in kept for kept in kernel.sender._kept)
+    assert not any(waits.id in kept for kept in kernel.execution.sender._kept)
 
 
 async def test_an_entry_that_the_rate_limit_kept_back_leaves_when_there_is_room(venue: FakeVenue) -> None:
@@ -480,7 +482,7 @@ async def test_metrics_say_of_each_strategy_what_status_says(venue: FakeVenue) -
     kernel = await begun(venue, a, b)
     a.wants = [Open("BTC", "long", size=1, bracket=STOP)]
     await minutes(kernel, venue, "100", "110")
-    kernel.pauses.pause("beta")
+    kernel.conditions.pauses.pause("beta")
     sources = Sources(Meter(), kernel, lambda: None, None, state=lambda: "RUNNING", is_recovered=lambda: True)
     samples = {
         (one.name, one.labels.get("strategy")): one.value
@@ -489,7 +491,7 @@ async def test_metrics_say_of_each_strategy_what_status_says(venue: FakeVenue) -
     }
     assert [samples["bracketbot_strategy_paused", name] for name in ("alpha", "beta")] == [0, 1]
     nets = [samples["bracketbot_strategy_net_usd", name] for name in ("alpha", "beta")]
-    assert nets == [float(kernel.attribution.of(name).net_usd) for name in ("alpha", "beta")]
+    assert nets == [float(kernel.account.attribution.of(name).net_usd) for name in ("alpha", "beta")]
     assert nets[0] > 0
     assert samples["bracketbot_strategy_margin_lost_usd", "alpha"] == 0
 
@@ -509,8 +511,8 @@ async def test_a_halt_ends_in_the_metrics_too_when_its_limit_leaves_the_config(v
         return [one.value for one in families["bracketbot_strategy_paused"].samples]
 
     assert paused() == [1]
-    kernel.risk.strategy_limits = {"alpha": replace(kernel.risk.strategy_limits["alpha"], daily_loss_usd=None)}
-    assert (kernel.strategy_stopped("alpha", kernel.now_ms()), paused()) == (None, [0])
+    kernel.risk.limit({"alpha": replace(kernel.risk.strategy_limits["alpha"], daily_loss_usd=None)})
+    assert (kernel.conditions.strategy_stopped("alpha", kernel.now_ms()), paused()) == (None, [0])
 
 
 async def test_a_quarantine_names_the_entries_that_rest_and_may_still_fill(venue: FakeVenue) -> None:
@@ -526,12 +528,15 @@ async def test_a_quarantine_names_the_entries_that_rest_and_may_still_fill(venue
     b.wants = [Open("ETH", "long", size=1, limit_px=90, bracket=STOP)]
     venue.minute(BTC="100", ETH="100")
     await kernel.cycle()
-    (mine,), (theirs,) = kernel.mirror.entries("BTC"), kernel.mirror.entries("ETH")
+    (mine,), (theirs,) = kernel.account.mirror.entries("BTC"), kernel.account.mirror.entries("ETH")
     await minutes(kernel, venue, "100")
     (said,) = [row["payload"] for row in kernel.journal.db["outbox"].rows if row["kind"] == "strategy.quarantined"]
     text = render("strategy.quarantined", said, bot="bot").text
     assert text.endswith(f"; its positions keep their stops; entries that rest may still fill: {mine.oid} (bot orders)")
-    assert (kernel.mirror.resting_of("beta"), kernel.mirror.resting_of(None)) == ((theirs.oid,), (mine.oid, theirs.oid))
+    assert (kernel.account.mirror.resting_of("beta"), kernel.account.mirror.resting_of(None)) == (
+        (theirs.oid,),
+        (mine.oid, theirs.oid),
+    )
 
 
 async def test_a_quarantine_outlives_a_restart_until_the_code_changes(venue: FakeVenue, tmp_path: Path) -> None:
@@ -643,13 +648,13 @@ async def test_timers_go_on_from_where_the_service_went_back_to(venue: FakeVenue
     assert [(row["cause"], row["state"]) for row in rows] == [
         (f"timer:often:{at_ms}", "accepted"), (f"timer.1:often:{at_ms}", "accepted"),
     ]  # fmt: skip
-    kernel.alone_since_ms = at_ms + 1  # as for a run whose journal was lost after the order
+    kernel.state.alone_since_ms = at_ms + 1  # as for a run whose journal was lost after the order
     assert rows[1]["cause"].startswith(SCHEDULED), "the clock is to be right for it"
     kill(kernel)
     one = Clocked()
     kernel = await begun(venue, one, path=tmp_path / "j.db")
     assert one.rung == [], "what fired does not fire again"
-    assert claimed(kernel, rows[1]["id"], "BTC", at_ms) == "alpha"
+    assert claimed(kernel.context, rows[1]["id"], "BTC", at_ms) == "alpha"
     venue.clock.advance(30_000)
     one.wanted = [Close("BTC")]
     await kernel.cycle()
@@ -792,9 +797,9 @@ async def test_another_hands_close_is_booked_as_such(venue: FakeVenue) -> None:
     await minutes(kernel, venue, "100")
     await venue.close("BTC", CloseRequest(size="1"), key="STRANGER")
     await minutes(kernel, venue, "110")
-    book = kernel.attribution.of("alpha")
+    book = kernel.account.attribution.of("alpha")
     assert (book.shares[0].size, book.unrealized_usd) == (1, 10)
-    assert kernel.attribution.of(FOREIGN).fills == 0
+    assert kernel.account.attribution.of(FOREIGN).fills == 0
 
 
 async def test_a_notice_of_a_fill_names_those_whose_fill_it_was(venue: FakeVenue) -> None:
@@ -802,7 +807,7 @@ async def test_a_notice_of_a_fill_names_those_whose_fill_it_was(venue: FakeVenue
     a, b = Told("alpha"), Told("beta")
     kernel = await begun(venue, a, b, nets=True)
     run: Any = SimpleNamespace(kernel=kernel)
-    kernel.notices_of = partial(Supervisor._notices_of, run)
+    kernel.events.notices_of = partial(Supervisor._notices_of, run)
     a.wants, b.wants = [Open("BTC", "long", size=1, bracket=STOP)], [Open("BTC", "long", size=1, bracket=STOP)]
     await minutes(kernel, venue, "100")
     await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(100)), key="STRANGER")
@@ -848,8 +853,8 @@ async def test_a_day_that_began_while_it_was_down_counts_from_its_midnight(
     venue.faults = [Fault("candles", refused("not_found", "a gateway's page"), refusals)] * bool(refusals)
     kernel = await begun(venue, Told("alpha"), path=tmp_path / "j.db", daily_loss_usd=Decimal(15))
     await kernel.cycle()
-    assert kernel.attribution.of("alpha").day_usd == -18, "from 110 at 00:00 to 101 now, for a size of 2"
-    assert kernel.attribution.is_halted("alpha")
+    assert kernel.account.attribution.of("alpha").day_usd == -18, "from 110 at 00:00 to 101 now, for a size of 2"
+    assert kernel.account.attribution.is_halted("alpha")
 
 
 async def before_midnight(venue: FakeVenue, stop: Bracket) -> Kernel:
@@ -874,9 +879,9 @@ async def test_an_event_of_midnight_that_comes_before_its_bar_begins_the_day_at_
     venue._event("funding", "payment", "BTC", {**paid, "balanceUsd": str(venue.balance)})
     await kernel.cycle()
     await minutes(kernel, venue, close)
-    assert kernel.attribution.day_ms == START_MS + DAY_MS
-    assert kernel.attribution.of("alpha").day_usd == 0, "what the last bar of a day brought is that day's"
-    assert not kernel.attribution.is_halted("alpha")
+    assert kernel.account.attribution.day_ms == START_MS + DAY_MS
+    assert kernel.account.attribution.of("alpha").day_usd == 0, "what the last bar of a day brought is that day's"
+    assert not kernel.account.attribution.is_halted("alpha")
 
 
 async def test_what_a_service_that_was_away_over_midnight_tells_of_the_day_before_is_that_days(
@@ -887,12 +892,12 @@ async def test_what_a_service_that_was_away_over_midnight_tells_of_the_day_befor
     venue._touch(stop, Decimal(80))
     venue.faults = [Fault("events", refused("internal_error"), 10**9)]
     await minutes(kernel, venue, "80", "80")
-    assert kernel.behind
-    assert kernel.strategy_stopped("alpha", kernel.now_ms()) is None, (
+    assert kernel.state.behind
+    assert kernel.conditions.strategy_stopped("alpha", kernel.now_ms()) is None, (
         "for a loss of a day that is over nobody is stopped"
     )
     venue.faults = []
     await minutes(kernel, venue, "80")
-    assert (kernel.behind, kernel.attribution.day_ms) == (False, START_MS + DAY_MS)
-    book = kernel.attribution.of("alpha")
+    assert (kernel.state.behind, kernel.account.attribution.day_ms) == (False, START_MS + DAY_MS)
+    book = kernel.account.attribution.of("alpha")
     assert (book.realized_usd, book.day_usd, book.is_halted) == (-40, 0, False)

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from bot.runtime import bar_feed, kernel
+from bot.runtime import bar_feed, upkeep
 from bot.runtime.account import account_state, ownership
 from bot.runtime.decisions import bar_queue
 from bot.runtime.risk.order_builder import REQUESTS_KEPT
@@ -80,7 +80,7 @@ async def test_a_run_that_goes_on_holds_no_more_than_it_did(tmp_path: Path, monk
     for _ in range(3):
         window: Counter[str] = Counter()
         for n in range(WINDOW):
-            pacer.now_ms += kernel.TRIM_MS // 4
+            pacer.now_ms += upkeep.TRIM_MS // 4
             await minutes(run, venue, ("100", "101.5", "99", "103", "96", "100.5")[n % 6])
             if n % 5 == 0:
                 window |= held(run, but=[venue])
@@ -88,5 +88,5 @@ async def test_a_run_that_goes_on_holds_no_more_than_it_did(tmp_path: Path, monk
     assert len(venue.trade_rows) > WINDOW, "it was to have something to forget"
     _, before, after = most
     assert {name: (before[name], n) for name, n in after.items() if n > before[name]} == {}
-    assert len(run.mirror.trades_by_key) == KEPT
-    assert KEPT <= len(run.order_owners.by_key) <= KEPT + 12, "what came since the last trim"
+    assert len(run.account.mirror.trades_by_key) == KEPT
+    assert KEPT <= len(run.account.order_owners.by_key) <= KEPT + 12, "what came since the last trim"

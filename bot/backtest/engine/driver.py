@@ -25,7 +25,7 @@ from bot.money import format_decimal
 from bot.runtime.assembly import loop_settings, place_strategies
 from bot.runtime.bar_feed import Series
 from bot.runtime.journal.journal import Journal
-from bot.runtime.kernel import Kernel
+from bot.runtime.kernel import Hooks, Kernel
 from bot.runtime.liveness import heartbeat_rule
 from bot.runtime.ports import VenuePort
 from bot.runtime.risk.order_builder import Grid
@@ -148,7 +148,7 @@ class Session:
             specs=self._place(settings),
             pacer=stepper.pacer,
             settings=loop_settings(settings),
-            run=self._run_warm_up,
+            hooks=Hooks(run=self._run_warm_up),
         )
         kernel.risk.grids = self.grids
         for instance in kernel.strategy_host.instances:
@@ -173,7 +173,7 @@ class Session:
 
     async def _run_warm_up(self, instance: StrategyInstance, call: Callable[[], Any]) -> Any:
         """As run_inline. During warm-up bars it also reports the progress; after a stop the rest of the warm-up is skipped."""
-        if self.stepper.running().warming is not None:
+        if self.stepper.running().state.warming is not None:
             if not self._is_stopped and self._monitor.polling.is_late:
                 self._is_stopped = not self._monitor.goes_on()
             if self._is_stopped:
@@ -187,7 +187,7 @@ class Session:
         self._keep_quarantined(kernel)
         stepper.take_events()
         stepper.begin_pass()
-        self._wait(kernel.reconcile())
+        self._wait(kernel.reconciliation.reconcile())
         stepper.events_taken()
         self._wait(kernel.stop())
 
@@ -240,4 +240,4 @@ def local(
 
 
 def _open_positions(kernel: Kernel) -> tuple[str, ...]:
-    return tuple(f"{p.market} {p.side} {format_decimal(p.size)}" for p in kernel.mirror.positions.values())
+    return tuple(f"{p.market} {p.side} {format_decimal(p.size)}" for p in kernel.account.mirror.positions.values())

@@ -77,7 +77,7 @@ class SingleMarketPath:
             None  # The venue has seen this bar and nobody has decided on it: the next run starts with it.
         )
         while True:
-            band = band_of(coin) if self._may_skip and not kernel.live else _EVERY_BAR
+            band = band_of(coin) if self._may_skip and not kernel.execution.live else _EVERY_BAR
             decision: Decision | None = None
             if seen is None and band.lo > band.hi:  # An order waits for the next bar: nothing is decided before it.
                 bar = next(bars, None)

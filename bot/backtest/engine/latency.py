@@ -31,7 +31,7 @@ class OrderLatency:
     def _cause_ms(self, key: str | None) -> int:
         """When the cause of this order was known. Events also come while orders are on their way; each has its own instant."""
         stepper, buffer = self._stepper, self._exchange.event_buffer
-        intent = None if stepper.kernel is None or key is None else stepper.kernel.live.get(key)
+        intent = None if stepper.kernel is None or key is None else stepper.kernel.execution.live.get(key)
         if intent is not None and intent.trigger.startswith(EVENT_TRIGGER):
             index = int(intent.trigger.removeprefix(EVENT_TRIGGER)) - buffer.first
             if 0 <= index < len(buffer.events):

@@ -13,7 +13,7 @@ from bot.backtest.engine.market_cursor import MarketCursor
 from bot.backtest.engine.progress import RunStats
 from bot.errors import RETRY_AFTER_MS
 from bot.runtime.bar_feed import Closed, Series
-from bot.runtime.kernel import Kernel, repairs_when_up
+from bot.runtime.kernel import Kernel
 from bot.runtime.ports import Calm, ServiceClock
 from bot.runtime.reconciliation.protection import nothing_to_do
 from bot.runtime.strategy_host.host import Decision
@@ -98,8 +98,8 @@ class Stepper:
         """Decide on bars that all close at one instant, then fire the timers that are due by then, as live."""
         kernel = self.running()
         is_bound = self._decide_all(due)
-        if at_ms <= kernel.attribution.day_ms:  # The day began before the bars of all markets came.
-            kernel.position_owners.mend_day()
+        if at_ms <= kernel.account.attribution.day_ms:  # The day began before the bars of all markets came.
+            kernel.account.position_owners.mend_day()
         timer_ms = kernel.timers.next_ms
         if is_bound or (timer_ms is not None and timer_ms <= at_ms):
             self.fire_timers(at_ms)
@@ -164,35 +164,35 @@ class Stepper:
         kernel = self.running()
         self.cause_ms = None
         self.begin_pass()
-        self.wait(kernel.drain())
+        self.wait(kernel.events.drain())
         self.settle()
 
     def catch_up(self) -> None:
         """Take new events, or retry what an earlier pass has left."""
         if self._exchange.count != self._drained:
             self.take_events()
-        elif self.running().live:
+        elif self.running().execution.live:
             self.cause_ms = self.now_ms()  # With latency a retried order is sent at this instant.
             self.begin_pass()
             self.settle()
 
     def begin_pass(self) -> None:
         kernel = self.running()
-        if kernel.live:
+        if kernel.execution.live:
             self.pacer.moved(self.now_ms())
         kernel.budget.begin()
 
     def settle(self) -> None:
         """End a pass: settle open intents, repair missing stops and guardians, and compare with the account where the kernel asks for it."""
         kernel = self.running()
-        if kernel.live:
+        if kernel.execution.live:
             self.wait(kernel.execution.settle())
-            self.wait(kernel.drain())  # Live, the next pass begins with it, and nothing is decided before.
-        if not nothing_to_do(kernel):
-            self.wait(repairs_when_up(kernel))
-        if kernel.wants_comparison:
-            self.wait(kernel.reconcile())
-        kernel.losses.watch(self.now_ms())  # A fill may have cost more than the close of its bar shows.
+            self.wait(kernel.events.drain())  # Live, the next pass begins with it, and nothing is decided before.
+        if not nothing_to_do(kernel.context):
+            self.wait(kernel.reconciliation.repair())
+        if kernel.context.comparison.is_due:
+            self.wait(kernel.reconciliation.reconcile())
+        kernel.conditions.losses.watch(self.now_ms())  # A fill may have cost more than the close of its bar shows.
         self.events_taken()
 
     def events_taken(self) -> None:
@@ -202,9 +202,9 @@ class Stepper:
     def end_of_chunk(self) -> None:
         """Compare with the account, unless nothing has happened since the last comparison here."""
         kernel = self.running()
-        if self._exchange.count != self._compared or kernel.live:
+        if self._exchange.count != self._compared or kernel.execution.live:
             self.begin_pass()
-            self.wait(kernel.reconcile())
+            self.wait(kernel.reconciliation.reconcile())
             self.events_taken()
             self._compared = self._exchange.count
         kernel.feed.trim()

@@ -89,7 +89,7 @@ class Mirror:
         # Of a position that an order has closed and goes on to open the other way: the order's trade, and the leverage that it takes over.
         self.turning: dict[str, tuple[str, float]] = {}
         self.marks: dict[str, float] = {}
-        self.terms: Mapping[str, EntryTerms] = {}  # by bare coin, once the markets are known
+        self.terms: dict[str, EntryTerms] = {}  # by bare coin, once the markets are known
         self.balance_usd = Decimal(0)
         self.epoch = 0
         self.environment: str | None = None  # "sandbox": play money

@@ -101,7 +101,10 @@ class Commands:
     def paused(self) -> dict[str, str]:
         """Which strategies open nothing by a person's word or for their daily loss, and why."""
         kernel = self._run.kernel
-        found = {one.name: kernel.strategy_stopped(one.name, kernel.now_ms()) for one in self._run.settings.strategies}
+        found = {
+            one.name: kernel.conditions.strategy_stopped(one.name, kernel.now_ms())
+            for one in self._run.settings.strategies
+        }
         return {name: no.message for name, no in found.items() if no is not None}
 
     # -- acting
@@ -110,7 +113,7 @@ class Commands:
         """No new entries, of one strategy or of all; exits and protection go on. Answers the resting entries, which may still fill."""
         kernel = self._run.kernel
         self._known(strategy)
-        if kernel.pauses.pause(strategy):
+        if kernel.conditions.pauses.pause(strategy):
             log.warning("strategies.paused", strategy=strategy)
             now_ms = kernel.now_ms()
             message = "no new entries; exits and protection go on"
@@ -122,7 +125,7 @@ class Commands:
                 message=message,
             )
             kernel.journal.notify([said], now_ms=now_ms)
-        return kernel.mirror.resting_of(strategy)
+        return kernel.account.mirror.resting_of(strategy)
 
     async def resume(self, strategy: str | None = None) -> tuple[str, ...]:
         """Entries again. One that is named also leaves its quarantine: it is built anew from its file. BotError when it cannot be.
@@ -131,16 +134,16 @@ class Commands:
         """
         kernel = self._run.kernel
         self._known(strategy)
-        if strategy is not None and kernel.pauses.all_paused:
+        if strategy is not None and kernel.conditions.pauses.all_paused:
             raise BotError(f"every strategy is paused, so {strategy} would stay so: bot resume lets them all go on")
-        if kernel.pauses.resume(strategy):
+        if kernel.conditions.pauses.resume(strategy):
             log.warning("strategies.resumed", strategy=strategy)
         looked: list[str] = []
         if strategy is None:  # A person has looked at who else trades here, and at what waited for that.
-            looked += [kernel.degraded[FOREIGN]] if FOREIGN in kernel.degraded else []
+            looked += [kernel.health.degraded[FOREIGN]] if FOREIGN in kernel.health.degraded else []
             looked += [
                 f"{one.action} {one.market} of {one.strategy} ({one.id[:12]}), which waits no more"
-                for one in kernel.live.values()
+                for one in kernel.execution.live.values()
                 if one.state == "quarantined"
             ]
             kernel.health.restore(FOREIGN)
@@ -184,7 +187,7 @@ class Commands:
         try:
             warm = await self._warmed([one for one in plan.specs if one.strategy.name in plan.fresh])
             beats_of(plan.settings, self._run.client.clock.speed)  # ConfigError when nobody could keep it from firing.
-            await kernel.guardians.change(wanted_guardians(plan.settings), epoch=kernel.mirror.epoch)
+            await kernel.guardians.change(wanted_guardians(plan.settings), epoch=kernel.account.mirror.epoch)
             kernel.health.keep("guardian:", kernel.guardians.refused)
         except (ConfigError, CommandTimeout) as error:
             return self._refused(plan.diff, str(error), error.exit_code)
@@ -204,7 +207,7 @@ class Commands:
         reread = self._reread
         if reread is None:
             raise ConfigError("this run was not started from a config file: there is nothing to read again")
-        if not self._run.kernel.ready:
+        if not self._run.kernel.state.ready:
             raise ConfigError("the run has not recovered yet; reload when it has")
 
         def read() -> tuple[Settings, list[StrategySpec]]:
@@ -272,10 +275,9 @@ class Commands:
                 applied.append(f"guardians of before still stand ({error.code}); the next pass takes them away")
         if beats:
             run.change_heartbeat()
-        kernel.settings = loop_settings(new)
-        kernel.risk.foreign_positions = new.safety.foreign_positions
+        kernel.take_settings(loop_settings(new))
         mark = fingerprints.mark_of(new, source_digests(plan.specs))
-        fingerprints.note_run(kernel.journal, mark, at_ms=kernel.now_ms(), epoch=kernel.mirror.epoch)
+        fingerprints.note_run(kernel.journal, mark, at_ms=kernel.now_ms(), epoch=kernel.account.mirror.epoch)
         await self._hot_reload(plan.specs, warm, plan.gone)
         instances = {instance.name: instance for instance in kernel.strategy_host.instances}
         for name in plan.fresh:
@@ -320,7 +322,7 @@ class Commands:
             ) from error
         keep_quarantine(run.kernel.journal, name, None)
         fingerprints.note_source(
-            run.kernel.journal, settings, mine.sha256, at_ms=run.kernel.now_ms(), epoch=run.kernel.mirror.epoch
+            run.kernel.journal, settings, mine.sha256, at_ms=run.kernel.now_ms(), epoch=run.kernel.account.mirror.epoch
         )
         kept = [mine if one.name == name else _as_it_runs(run, one) for one in run.settings.strategies]
         await self._hot_reload(kept, warm, [name])
@@ -351,11 +353,17 @@ async def _read(worker: Worker, read: Callable[[], T], refusal: str) -> T:
 
 def _left_by(kernel: Kernel, strategy: str, markets: frozenset[str]) -> str:
     """What the strategy has where it is asked nothing any more: outside of these markets."""
-    held = [p.market for p in kernel.mirror.positions.values() if p.owner == strategy and p.market not in markets]
-    bare = [market for market in held if not kernel.mirror.is_protected(market)]
+    held = [
+        p.market for p in kernel.account.mirror.positions.values() if p.owner == strategy and p.market not in markets
+    ]
+    bare = [market for market in held if not kernel.account.mirror.is_protected(market)]
     stop = f"WITHOUT A STOP: {', '.join(bare)}" if bare else "with its stop"
     left = f"; its {', '.join(held)} stays {stop}" if held else ""
-    resting = [oid for oid in kernel.mirror.resting_of(strategy) if kernel.mirror.orders[oid].market not in markets]
+    resting = [
+        oid
+        for oid in kernel.account.mirror.resting_of(strategy)
+        if kernel.account.mirror.orders[oid].market not in markets
+    ]
     return left + (f"; entries that rest may still fill: {', '.join(resting)} (bot orders)" if resting else "")
 
 

@@ -73,7 +73,7 @@ async def hot_reload(
         away += [name] if name in fresh else []
         waiting += _take_seats(kernel, list(instances.values()), away)
         await yield_to_pass()
-    kernel.risk.strategy_limits = {one.strategy.name: one.limits for one in specs}
+    kernel.risk.limit({one.strategy.name: one.limits for one in specs})
     for one in specs:
         name = one.strategy.name
         if name not in fresh:
@@ -99,7 +99,7 @@ async def hot_reload(
         kernel.feed.drop(series)
     waiting += _take_seats(kernel, [instances[name] for name in order], ())
     assert not any(closed.series in wanted for closed in waiting), "a bar that somebody waits for is due"
-    kernel.look_again()
+    kernel.reconciliation.compare_strategies_anew()
     kernel.journal.flush()
 
 
@@ -125,7 +125,7 @@ async def _built(kernel: Kernel, one: StrategySpec, warm: Warm, yield_to_pass: Y
         await strategy_host.start_one(instance, now_ms=kernel.now_ms())
     for closed in warm.past:
         warm.feed.take(closed)
-        kernel.mirror.marks.setdefault(closed.market, closed.bar.close)
+        kernel.account.mirror.marks.setdefault(closed.market, closed.bar.close)
         instance.indicators.update(closed.bar)
         await strategy_host.rehearse_one(instance, closed)
         await yield_to_pass()
@@ -147,7 +147,7 @@ async def _catch_up(
     """
     kernel.strategy_host.late = instance
     while True:
-        await kernel.tell_late(instance, yield_to_pass)
+        await kernel.warm_up.deliver_waiting(instance, yield_to_pass)
         missed = sorted(closed for series in instance.series for closed in _missed(kernel, series, feed))
         if not missed:
             return
@@ -173,6 +173,6 @@ def _missed(kernel: Kernel, series: Series, feed: BarFeed) -> list[Closed]:
 
 def _give_up(kernel: Kernel, strategy: str) -> None:
     """What it decided and never sent is not wanted any more; what may have left is settled as ever."""
-    for intent in list(kernel.live.values()):
+    for intent in list(kernel.execution.live.values()):
         if intent.strategy == strategy:
-            kernel.live[intent.id] = kernel.sender.give_up(intent)
+            kernel.execution.live[intent.id] = kernel.execution.sender.give_up(intent)

@@ -147,7 +147,7 @@ class Figures:
         )
         yield gauge(
             "degraded", "Reasons for which nothing is opened.",
-            [((reason,), 1.0) for reason in sorted(self._of.kernel.degraded)], ["reason"],
+            [((reason,), 1.0) for reason in sorted(self._of.kernel.health.degraded)], ["reason"],
         )  # fmt: skip
         yield counter("passes", "Completed passes of the loop.", [((), meter.passes)])
         yield counter("passes_failed", "Passes that the service's absence ended.", [((), meter.failed)])
@@ -170,14 +170,14 @@ class Figures:
 
     def _trading(self, gauge: Callable[..., Metric]) -> Iterator[Metric]:
         kernel = self._of.kernel
-        mirror, live = kernel.mirror, list(kernel.live.values())
+        mirror, live = kernel.account.mirror, list(kernel.execution.live.values())
         yield gauge("account_value_usd", "Cash and unrealised profit.", [((), mirror.equity_usd)])
         yield gauge("account_epoch", "Resets of the account so far.", [((), mirror.epoch)])
         yield gauge("positions", "Open positions.", [((), len(mirror.positions))])
         yield gauge("orders", "Resting orders, with stops and targets.", [((), len(mirror.orders))])
         yield gauge(
             "unprotected_positions", "Own positions without a stop that need one.",
-            [((), sum(kernel.requires_protection(one) for one in mirror.unprotected()))],
+            [((), sum(kernel.context.requires_protection(one) for one in mirror.unprotected()))],
         )  # fmt: skip
         yield gauge("intents_open", "Intents that are not final.", [((), sum(one.state not in FINAL for one in live))])
         yield gauge(
@@ -188,9 +188,11 @@ class Figures:
             "intents_quarantined", "Intents that wait for a person.",
             [((), sum(one.state == "quarantined" for one in live))],
         )  # fmt: skip
-        yield gauge("behind", "1 while the events cannot be read to their end.", [((), float(kernel.behind))])
+        yield gauge("behind", "1 while the events cannot be read to their end.", [((), float(kernel.state.behind))])
         yield gauge(
-            "cursor_lag_seconds", "How long the events could not be read to their end.", [((), kernel.cursor_lag_s())]
+            "cursor_lag_seconds",
+            "How long the events could not be read to their end.",
+            [((), kernel.state.lag_s(kernel.budget.pacer.mono_ms()))],
         )
 
     def _guards(self, gauge: Callable[..., Metric], counter: Callable[..., Metric], now_ns: int) -> Iterator[Metric]:
@@ -236,7 +238,8 @@ class Figures:
         kernel = self._of.kernel
         names = [instance.name for instance in kernel.strategy_host.instances]
         attribution = {
-            name: kernel.attribution.of(name) for name in dict.fromkeys([*names, *kernel.attribution.names()])
+            name: kernel.account.attribution.of(name)
+            for name in dict.fromkeys([*names, *kernel.account.attribution.names()])
         }
         for name, (what, figure) in PROFIT.items():
             samples = [((one,), float(getattr(book, figure))) for one, book in attribution.items()]
@@ -246,7 +249,7 @@ class Figures:
         )
         yield gauge(
             "strategy_paused", "1 for a strategy that opens nothing by a person's word or for its daily loss.",
-            [((instance.name,), float(kernel.strategy_stopped(instance.name, kernel.now_ms()) is not None)) for instance in kernel.strategy_host.instances], ["strategy"],
+            [((instance.name,), float(kernel.conditions.strategy_stopped(instance.name, kernel.now_ms()) is not None)) for instance in kernel.strategy_host.instances], ["strategy"],
         )  # fmt: skip
         yield gauge(
             "strategy_quarantined", "1 for a strategy that is asked nothing any more.",

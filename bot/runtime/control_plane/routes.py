@@ -74,7 +74,7 @@ class ControlRoutes:
         return {
             "at_ms": self._clock.now_ms(),
             "pid": os.getpid(),
-            "epoch": None if run is None else run.kernel.mirror.epoch,
+            "epoch": None if run is None else run.kernel.account.mirror.epoch,
             "old_s": None if run is None else _age_s(run),
         }
 
@@ -115,7 +115,7 @@ class ControlRoutes:
         state, why = self.state()
         if self.run is None or state == "STARTING":
             return f"STARTING: {why or 'asking the service for the account'}"
-        mirror = self.run.kernel.mirror
+        mirror = self.run.kernel.account.mirror
         bare = [p.market for p in mirror.unprotected()]
         parts = [
             many(len(self.settings.strategies), "strategy", "strategies"),
@@ -147,7 +147,7 @@ class ControlRoutes:
         return told if run is None else told | self._of_run(run)
 
     def _of_run(self, run: RoutedDaemon) -> Data:
-        kernel, mirror, clock = run.kernel, run.kernel.mirror, run.client.clock
+        kernel, mirror, clock = run.kernel, run.kernel.account.mirror, run.client.clock
         bare = [p.market for p in mirror.unprotected()]
         unsafe = self._unsafe(run)
         passed_ns = run.passed_ns
@@ -164,11 +164,11 @@ class ControlRoutes:
             "is_safe": not unsafe,
             "unsafe": unsafe,
             "intents": intents_of(kernel),
-            "cursor": None if cursor is None else {"last_event_id": cursor.last_id, "behind": kernel.behind},
-            "last_bar_ms": kernel.last_bar_ms,
+            "cursor": None if cursor is None else {"last_event_id": cursor.last_id, "behind": kernel.state.behind},
+            "last_bar_ms": kernel.state.last_bar_ms,
             "passes": run.progress.cycles,
             "last_pass_ms": None if passed_ns is None else (monotonic_ns() - passed_ns) // 1_000_000,
-            "degraded": dict(kernel.degraded),
+            "degraded": dict(kernel.health.degraded),
             "heartbeat": _heartbeat(run),
             "guardians": _guardians(run),
             "blocked_by": [{"type": one.type, "id": one.id} for one in mirror.guardians.values() if one.blocks_opens],
@@ -179,7 +179,7 @@ class ControlRoutes:
 
     def _unsafe(self, run: RoutedDaemon) -> list[str]:
         """What keeps our open positions from being safe, or the run from ordering, a phrase each."""
-        mirror = run.kernel.mirror
+        mirror = run.kernel.account.mirror
         bare = [p.market for p in mirror.unprotected()] if self.settings.safety.require_protection else []
         found = [f"without a stop: {', '.join(bare)}"] if bare else []
         is_open = any(p.owner is not None for p in mirror.positions.values())
@@ -192,7 +192,7 @@ class ControlRoutes:
     async def positions(self, question: Question) -> Data:
         question.nothing_else()
         kernel = self._loop()
-        return {"positions": [_position(kernel, one) for one in kernel.mirror.positions.values()]}
+        return {"positions": [_position(kernel, one) for one in kernel.account.mirror.positions.values()]}
 
     async def orders(self, question: Question) -> Data:
         """Resting entries and armed stops and targets, as the mirror has them."""
@@ -205,7 +205,7 @@ class ControlRoutes:
                 "trade_id": o.trade_id, "intent": o.key, "created_ms": o.created_ms,
                 "strategy": _owner(kernel, o),
             }
-            for o in kernel.mirror.orders.values()
+            for o in kernel.account.mirror.orders.values()
         ]  # fmt: skip
         return {"orders": found}
 
@@ -217,7 +217,7 @@ class ControlRoutes:
         instances = {instance.name: instance for instance in run.kernel.strategy_host.instances}
         paused = run.controls.paused
         resting: dict[str, list[str]] = {}
-        for owner, oid in run.kernel.mirror.resting():
+        for owner, oid in run.kernel.account.mirror.resting():
             resting.setdefault(owner, []).append(oid)
         found = []
         for one in self.settings.strategies:
@@ -238,7 +238,7 @@ class ControlRoutes:
     def _other_books(self, run: RoutedDaemon) -> list[Data]:
         """What is no strategy's of the config, so that all books together are the account's: of those that have left it, FOREIGN, NETTING."""
         names = {one.name for one in self.settings.strategies}
-        attribution = {name: _book(run, name) for name in run.kernel.attribution.names() if name not in names}
+        attribution = {name: _book(run, name) for name in run.kernel.account.attribution.names() if name not in names}
         return [{"name": name, "book": book} for name, book in attribution.items() if any(map(Decimal, book.values()))]
 
     async def events(self, question: Question) -> Data:
@@ -339,7 +339,7 @@ class ControlRoutes:
 
         async def look() -> list[Drift]:
             run.kernel.budget.begin()
-            return await run.kernel.compare()
+            return await run.kernel.reconciliation.compare()
 
         return {"drifts": [asdict(one) for one in await self._compared(look)], "applied": False}
 
@@ -350,7 +350,7 @@ class ControlRoutes:
 
         async def work() -> list[Drift]:
             run.kernel.budget.begin()
-            found = await run.kernel.reconcile()
+            found = await run.kernel.reconciliation.reconcile()
             run.kernel.journal.flush()
             if found is None:
                 raise TryLater("busy", "the events could not be read to their end")
@@ -416,7 +416,7 @@ class ControlRoutes:
     def _loop(self) -> Any:
         """Only what has been recovered is told as being so."""
         run = self._run()
-        if not run.kernel.ready:
+        if not run.kernel.state.ready:
             raise Problem(503, "starting", "the daemon is still recovering; ask again")
         return run.kernel
 
@@ -447,7 +447,7 @@ class ControlRoutes:
 
 def intents_of(kernel: Kernel) -> Data:
     """How many are not final, and which of them wait for a person."""
-    live = [intent for intent in kernel.live.values() if intent.state not in FINAL]
+    live = [intent for intent in kernel.execution.live.values() if intent.state not in FINAL]
     waiting = [one for one in live if one.state == "quarantined"]
     return {
         "open": len(live), "in_doubt": sum(one.state in IN_DOUBT for one in live), "quarantined": len(waiting),
@@ -464,7 +464,7 @@ def _forgotten(run: RoutedDaemon) -> str | None:
 
 
 def _book(run: RoutedDaemon, strategy: str) -> Data:
-    book = run.kernel.attribution.of(strategy)
+    book = run.kernel.account.attribution.of(strategy)
     names = ("fees_usd", "funding_usd", "realized_usd", "unrealized_usd", "margin_lost_usd", "net_usd", "day_usd")
     return {
         "fills": book.fills,
@@ -476,7 +476,7 @@ def _book(run: RoutedDaemon, strategy: str) -> Data:
 def _age_s(run: RoutedDaemon) -> float:
     """How old is what is told of the account: since the events could be read to their end, and a pass has ended."""
     passed_s = 0.0 if run.passed_ns is None else (monotonic_ns() - run.passed_ns) / 1e9
-    return round(max(run.kernel.cursor_lag_s(), passed_s), 1)
+    return round(max(run.kernel.state.lag_s(run.kernel.budget.pacer.mono_ms()), passed_s), 1)
 
 
 def _heartbeat(run: RoutedDaemon) -> Data | None:
@@ -523,22 +523,22 @@ def _guardians(run: RoutedDaemon) -> list[Data]:
 def _owner(kernel: Any, one: MirrorOrder) -> str | None:
     """Whose order it is: who sent it; of a stop or target, which the service made, who has the position."""
     if one.key is not None:
-        owner: str | None = kernel.order_owners.owner_of(one.key)
+        owner: str | None = kernel.account.order_owners.owner_of(one.key)
         return owner
-    position = kernel.mirror.positions.get(one.market)
+    position = kernel.account.mirror.positions.get(one.market)
     return None if position is None else position.owner
 
 
 def _position(kernel: Any, one: MirrorPosition) -> Data:
-    stop, target = kernel.mirror.stop_of(one.market), kernel.mirror.target_of(one.market)
+    stop, target = kernel.account.mirror.stop_of(one.market), kernel.account.mirror.target_of(one.market)
     return {
         "market": one.market, "side": one.side, "size": format_decimal(one.size), "entry_px": _amount(one.entry_px),
-        "mark_px": kernel.mirror.marks.get(one.market), "unrealized_usd": round(kernel.mirror.unrealized_usd(one), 2),
+        "mark_px": kernel.account.mirror.marks.get(one.market), "unrealized_usd": round(kernel.account.mirror.unrealized_usd(one), 2),
         "notional_usd": format_decimal(one.notional_usd), "leverage": one.leverage, "strategy": one.owner,
-        "shares": {name: format_decimal(share.size) for name, share in kernel.attribution.shares.get(one.market, {}).items()},
+        "shares": {name: format_decimal(share.size) for name, share in kernel.account.attribution.shares.get(one.market, {}).items()},
         "stop_px": None if stop is None else _amount(stop.trigger_px), "target_px": None if target is None else _amount(target.trigger_px),
-        "trailing_stops": [{"id": g.id, "active": g.active} for g in kernel.mirror.guardians.values() if (g.type, g.market) == ("trailing_stop", one.market)],
-        "protected": kernel.mirror.is_protected(one.market), "needs_stop": kernel.requires_protection(one), "opened_ms": one.opened_ms,
+        "trailing_stops": [{"id": g.id, "active": g.active} for g in kernel.account.mirror.guardians.values() if (g.type, g.market) == ("trailing_stop", one.market)],
+        "protected": kernel.account.mirror.is_protected(one.market), "needs_stop": kernel.context.requires_protection(one), "opened_ms": one.opened_ms,
     }  # fmt: skip
 
 

@@ -24,21 +24,22 @@ def state_of(kernel: Kernel, *, is_stopping: bool = False, away: str = "") -> St
     """The first that holds: STOPPING, STARTING (not recovered, the strategies still live through their past, or the rest of the start waits
     for the service), DEGRADED (something keeps entries out, here or at the service, or a strategy is in quarantine), PAUSED (a person has
     paused every strategy), RUNNING. `is_stopping`: the run has been told to stop. `away`: why a start waits for its service, if it does."""
-    if is_stopping or kernel.paused == ENDING:
+    if is_stopping or kernel.state.paused == ENDING:
         return State("STOPPING", "asked to stop")
-    if not kernel.ready:
-        return State("STARTING", "; ".join(kernel.degraded.values()) or away or "recovering")
-    if kernel.warming is not None:
+    if not kernel.state.ready:
+        return State("STARTING", "; ".join(kernel.health.degraded.values()) or away or "recovering")
+    if kernel.state.warming is not None:
         return State(
-            "STARTING", f"the account is looked after, and the strategies live through their past: {kernel.warming}"
+            "STARTING",
+            f"the account is looked after, and the strategies live through their past: {kernel.state.warming}",
         )
     if away:
         return State("STARTING", away)
-    reasons = list(kernel.degraded.values())
-    no = kernel.entries_stopped(kernel.now_ms())
+    reasons = list(kernel.health.degraded.values())
+    no = kernel.conditions.entries_stopped(kernel.now_ms())
     if no is not None and not reasons:
         reasons.append(no.message)
-    blocking = [one for one in kernel.mirror.guardians.values() if one.blocks_opens]
+    blocking = [one for one in kernel.account.mirror.guardians.values() if one.blocks_opens]
     reasons += [f"the service refuses entries: {one.type} {one.id} stands" for one in blocking]
     reasons += [
         f"{instance.name} is in quarantine: {instance.quarantined}"
@@ -47,6 +48,6 @@ def state_of(kernel: Kernel, *, is_stopping: bool = False, away: str = "") -> St
     ]
     if reasons:
         return State("DEGRADED", "; ".join(reasons))
-    if kernel.pauses.all_paused:
+    if kernel.conditions.pauses.all_paused:
         return State("PAUSED", "no strategy opens anything; bot resume lets them go on")
     return State("RUNNING", "")

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, Protocol, TypeVar
 
 from bot import logs
 from bot.runtime.account.account_state import Mirror
@@ -34,27 +34,43 @@ def _entries_last(intent: Intent) -> bool:
     return intent.action == "open"
 
 
+class EventReader(Protocol):
+    """The event consumer, as execution sees it."""
+
+    async def drain(self) -> bool:
+        """Read every event there is. False: not all of them could be read."""
+
+
 class ExecutionEngine:
     """Sends the intents and settles them. `live` holds those that are not final, or accepted and not seen in the events yet.
 
-    `learn` reads the events. `sender` is set right after the engine is built, because the sender asks the engine back.
+    `events` and `sender` are set right after the engine is built, because both need the engine.
     """
 
+    events: EventReader
     sender: OrderSender
 
     def __init__(
         self, live: dict[str, Intent], in_flight: InFlight, journal: Journal, mirror: Mirror, order_owners: OrderOwners,
-        budget: PassBudget, clock: ServiceClock, learn: Callable[[], Awaitable[bool]],
+        budget: PassBudget, clock: ServiceClock,
     ) -> None:  # fmt: skip
         self.live = live
         self.replies: list[Intent] = []  # intents of event hooks, written and not sent yet
-        self._in_flight = in_flight
+        self.in_flight = in_flight
         self._journal = journal
         self._mirror = mirror
         self._order_owners = order_owners
         self._budget = budget
         self._clock = clock
-        self._learn = learn
+
+    @property
+    def abreast(self) -> int:
+        """How many requests may be on their way at once."""
+        return self.in_flight.abreast
+
+    def cancel_requests(self) -> list[asyncio.Task[None]]:
+        """Wait for no reply any more. Returns the cancelled tasks."""
+        return self.in_flight.cancel()
 
     async def settle(self, *, at_once: bool = False) -> None:
         """Try every intent that is not final once more, if its time has come. `at_once`: also one whose request may have left."""
@@ -68,23 +84,23 @@ class ExecutionEngine:
 
     async def settle_replies(self, may_go_on: Callable[[], bool]) -> None:
         """Settle the intents whose replies have come. Call it before the events are read, because those say what the orders did."""
-        if self._in_flight:
+        if self.in_flight:
             try:
-                await self._in_flight.settle(self._is_open, may_go_on)
+                await self.in_flight.settle(self._is_open, may_go_on)
             finally:  # Also when a reply ends the run: an order that is known to be accepted is not left in doubt.
                 self._settle_answered()
 
     async def settle_in_flight(self, within_ms: int) -> None:
         """Wait at most so long, in real time, for the replies that are still to come."""
-        if not self._in_flight:
+        if not self.in_flight:
             return
         try:
             async with asyncio.timeout(within_ms / 1000):
-                while self._in_flight:
-                    await self._in_flight.wait()
+                while self.in_flight:
+                    await self.in_flight.wait()
                     await self.settle_replies(lambda: True)
         except TimeoutError:
-            log.warning("replies.late", requests=len(self._in_flight), waited_ms=within_ms)
+            log.warning("replies.late", requests=len(self.in_flight), waited_ms=within_ms)
 
     def _is_open(self, intent: Intent) -> bool:
         """True if the intent is not final. An event or a reset may have ended it while its request was on its way."""
@@ -93,7 +109,7 @@ class ExecutionEngine:
 
     def requests(self) -> list[Intent]:
         """The open intents that have a request on its way."""
-        return [one for one in self._in_flight.intents if self._is_open(one)] if self._in_flight else []
+        return [one for one in self.in_flight.intents if self._is_open(one)] if self.in_flight else []
 
     def awaited(self) -> list[Intent]:
         """The intents whose replies bars and entries wait for. A slow reply holds up the orders of its own market alone."""
@@ -103,7 +119,7 @@ class ExecutionEngine:
 
     def _slow(self) -> set[str]:
         """Ids of the intents that no other market waits for: their request is slow, or a request before it got no reply."""
-        return self._in_flight.slow | self.sender.without_outcome(SLOW_MS).keys()
+        return self.in_flight.slow | self.sender.without_outcome(SLOW_MS).keys()
 
     def without_outcome(self) -> dict[str, str]:
         """Market -> sentence, where the service does not say what became of an order of ours."""
@@ -151,7 +167,7 @@ class ExecutionEngine:
     async def send_all(self, intents: Sequence[Intent], fresh: Sequence[Intent]) -> None:
         """Send the intents that were just written, in their order, as far as they may leave now."""
         self.forget_unwritten(intents, fresh)
-        await self.dispatch(one_by_one(fresh) if self._in_flight.abreast == 1 else fresh, learns=True)
+        await self.dispatch(one_by_one(fresh) if self.in_flight.abreast == 1 else fresh, learns=True)
         if self.replies:
             await self.send_replies()
 
@@ -161,20 +177,20 @@ class ExecutionEngine:
         With a pool of one, as in a backtest, each intent waits for its reply. With `learns` it also waits for its events, because a
         reversal opens against what its close has left.
         """
-        if self._in_flight.abreast == 1:
+        if self.in_flight.abreast == 1:
             for intent in waiting:
                 if not self._budget.has_time():
                     break  # It is written and live: the next pass goes on with it.
                 await self._send(intent)
                 if learns:
-                    await self._learn()
+                    await self.events.drain()
             return
         requests = self.requests()
         busy = {one.id for one in requests}
         waiting = [one for one in waiting if one.id not in busy and self._is_open(one)]
         while waiting and self._budget.may_go_on():
             # A request that nobody waits for any more keeps its place: it has its connection.
-            room = self._in_flight.abreast - (len(self._in_flight) - len(requests))
+            room = self.in_flight.abreast - (len(self.in_flight) - len(requests))
             batch = next_batch(waiting, room, requests, self._slow())
             if not batch:
                 return
@@ -184,7 +200,7 @@ class ExecutionEngine:
             with self._journal.together():  # One wait for the disk.
                 marked = self.sender.mark(batch)
             for one in batch:
-                await self._in_flight.start(one, self._send(marked.get(one.id, one), is_marked=one.id in marked))
+                await self.in_flight.start(one, self._send(marked.get(one.id, one), is_marked=one.id in marked))
             gone = {one.id for one in batch}
             waiting = [one for one in waiting if one.id not in gone]
             requests = self.requests()
@@ -193,7 +209,7 @@ class ExecutionEngine:
         """The reply to a request of an intent. Meanwhile the intent stands as it was written."""
         if intent.id in self.live:
             self.live[intent.id] = intent
-        return await self._in_flight.ask(intent, request)
+        return await self.in_flight.ask(intent, request)
 
     def _settle_answered(self) -> None:
         for done in self.sender.settle_answered():
@@ -226,7 +242,7 @@ class ExecutionEngine:
 
     async def send_replies(self) -> None:
         """Send the intents that strategies wanted on events, REPLIES_MAX of them at most."""
-        if self._in_flight.abreast > 1:
+        if self.in_flight.abreast > 1:
             await self.dispatch(self.replies)
         else:
             for _ in range(REPLIES_MAX):
@@ -257,7 +273,7 @@ class ExecutionEngine:
 
     def is_doubtful(self, market: str, besides: str | None = None) -> bool:
         """True if nothing may be opened in the market because an outcome is unknown. A reply that may still come in time does not count."""
-        if not self._in_flight:
+        if not self.in_flight:
             return self.in_doubt(market, besides)
         awaited = {one.id for one in self.awaited()}
         late = {one.id for one in self.requests()} - awaited

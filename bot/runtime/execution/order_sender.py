@@ -538,7 +538,7 @@ class OrderSender:
         limits = self.risk.strategy_limits.get(intent.strategy)
         if intent.action != "close" or limits is None or not limits.nets:
             return False
-        size, share = intent.close().size, self.risk.share_of(intent.market, intent.strategy)
+        size, share = intent.close().size, self.risk.attribution.share(intent.market, intent.strategy)
         return size is not None and share is not None and Decimal(size) >= share.size
 
     def _leave(self, intent: Intent, error: ApiError, *, doubt: bool) -> None:

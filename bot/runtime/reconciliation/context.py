@@ -1,51 +1,80 @@
-"""What reconciliation uses of the kernel: the parts that it compares and repairs, and the few things that it asks the kernel to do."""
+"""What reconciliation works on: the parts of a run that it compares and repairs."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
-from bot.runtime.account.account_state import Mirror
-from bot.runtime.account.ownership import OrderOwners, PositionOwners
+from bot.runtime.account.account import Account
 from bot.runtime.alerts.health import Health
 from bot.runtime.execution.execution_engine import ExecutionEngine
 from bot.runtime.journal.journal import Journal
+from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.model.positions import MirrorPosition
+from bot.runtime.model.run_state import RunState
 from bot.runtime.pass_budget import PassBudget
-from bot.runtime.ports import Pacer, VenuePort
+from bot.runtime.ports import VenuePort
 from bot.runtime.reconciliation.guardians import Guardians
+from bot.runtime.reconciliation.schedule import ComparisonSchedule
 from bot.runtime.strategy_host.host import StrategyHost
 
+if TYPE_CHECKING:
+    from bot.runtime.account.account_state import Mirror
+    from bot.runtime.account.ownership import OrderOwners, PositionOwners
+    from bot.runtime.ports import Pacer
+    from bot.runtime.reconciliation.foreign_activity import ForeignActivity
+    from bot.wire import AccountSnapshot
 
-class RepairContext(Protocol):
-    """The kernel, as reconciliation sees it."""
+
+class EventReader(Protocol):
+    """The event consumer, as reconciliation and execution see it."""
+
+    async def drain(self) -> bool:
+        """Read every event there is. False: not all of them could be read."""
+
+    async def restart(self, snapshot: AccountSnapshot | None = None) -> None:
+        """Begin the events anew at this snapshot, or at one of now."""
+
+
+@dataclass(slots=True)
+class RepairContext:
+    """`events` is set right after the event consumer is built, which reads into this context."""
 
     port: VenuePort
     journal: Journal
-    mirror: Mirror
+    state: RunState
+    account: Account
     health: Health
-    pacer: Pacer
     budget: PassBudget
     execution: ExecutionEngine
     guardians: Guardians
     strategy_host: StrategyHost
-    order_owners: OrderOwners
-    position_owners: PositionOwners
-    foreign_known: set[str]  # markets of positions that are nobody's of ours, and that were reported
-    began_ms: int  # service time when this run began
-    alone_since_ms: int  # service time from which only this run sends orders under its keys
+    foreign_activity: ForeignActivity
+    comparison: ComparisonSchedule
+    strategy_limits: Mapping[str, StrategyLimits]
+    foreign_positions: str  # what the config says about positions of others: adopt, ignore or flatten
+    require_protection: bool  # of a position whose strategy no longer runs
+    now_ms: Callable[[], int]  # service time
+    events: EventReader = field(init=False)
 
     @property
-    def foreign_positions(self) -> str:
-        """What the config says about positions of others: adopt, ignore or flatten."""
+    def mirror(self) -> Mirror:
+        return self.account.mirror
 
-    def now_ms(self) -> int:
-        """Service time."""
+    @property
+    def order_owners(self) -> OrderOwners:
+        return self.account.order_owners
 
-    def compare_soon(self) -> None:
-        """Bring the next comparison forward."""
+    @property
+    def position_owners(self) -> PositionOwners:
+        return self.account.position_owners
+
+    @property
+    def pacer(self) -> Pacer:
+        return self.budget.pacer
 
     def requires_protection(self, position: MirrorPosition) -> bool:
         """True if the config demands a stop for this position."""
-
-    async def drain(self) -> bool:
-        """Read every event there is. False: not all of them could be read."""
+        limits = self.strategy_limits.get(position.owner or "")
+        return self.require_protection if limits is None else limits.require_protection

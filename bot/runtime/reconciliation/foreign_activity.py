@@ -1,11 +1,7 @@
-"""Foreign writers: another agent, or another daemon, that trades on this account. It keeps entries out until `bot resume` or a reset, over restarts too.
+"""Orders and dead-man switches on the account that are not in our journal, until somebody has looked at them.
 
-Orders whose keys are not in our journal are noted, and their trades say who made them. A person at the dashboard is no writer in this sense, and
-what the service does by itself has no source. What another writer has done is treated as foreign_positions says.
-
-Another daemon may have our config, and then its keys are those of our decisions. A lost journal explains such an order only when it was made
-before `RepairContext.alone_since_ms`. The same holds for a dead-man that another hand arms: each daemon arms its own (arming.py), so that one which
-starts beside us is known by it before it trades.
+The daemon expects to be the only writer on its account. A person at the dashboard is no writer in this sense, and what the service does by
+itself has no source. What another writer has done is treated as foreign_positions says.
 """
 
 from __future__ import annotations
@@ -13,22 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
-from bot.runtime.journal.halt_flags import FOREIGN
-from bot.runtime.reconciliation.guardians import SWITCH, stands_for
-from bot.runtime.reconciliation.key_recovery import FORM, claimed
-from bot.wire import TRADES_PAGE_MAX
+from bot.runtime.reconciliation.guardians import SWITCH
 
 if TYPE_CHECKING:
-    from bot.runtime.reconciliation.context import RepairContext
     from bot.wire import Event
-
-log = structlog.get_logger()
 
 TYPES: Final = ("fill", "order")  # with one of these subtypes: a fill, or an order that rests
 SUBTYPES: Final = ("entry", "exit", "open")
-SOURCES: Final = frozenset({"agent", "api"})
 BY_REQUEST: Final = frozenset(
     {"market", "limit", "close"}
 )  # kinds of order that somebody asks for; stops fire by themselves
@@ -41,6 +28,7 @@ class ForeignActivity:
     def __init__(self) -> None:
         self.waiting: dict[str, tuple[str, str | None, int]] = {}
         self.switches: dict[str, int] = {}
+        self.known_markets: set[str] = set()  # of positions that are not ours, and that were reported
         self.has_late_switch = False  # One that a lost journal had asked for has come late; there is one at most.
 
     def clear(self) -> None:
@@ -62,70 +50,3 @@ class ForeignActivity:
         key = event.idempotency_key
         if key is None or owner_of(key) is None:
             self.waiting[data.trade_id] = (event.coin or "", key, event.ts)
-
-
-async def look_closer(foreign_activity: ForeignActivity, context: RepairContext) -> None:
-    """Ask the service who made the orders and switches that are not ours. Reads one page of trades for each market."""
-    if foreign_activity.switches:
-        await _look_at_switches(foreign_activity, context)
-    if not foreign_activity.waiting:
-        return
-    for market in sorted({market for market, _, _ in foreign_activity.waiting.values()}):
-        if not context.budget.has_time():
-            return  # The rest of them wait for the next pass.
-        page = await context.port.trades(limit=TRADES_PAGE_MAX, coin=market)
-        trades = {trade.id: trade for trade in page.trades}
-        for trade_id, (of_market, key, at_ms) in list(foreign_activity.waiting.items()):
-            if of_market != market:
-                continue
-            del foreign_activity.waiting[trade_id]
-            trade = trades.get(trade_id)
-            if trade is None or trade.source not in SOURCES:
-                continue
-            made_ms = at_ms if trade.ts is None else min(at_ms, trade.ts)
-            shown, key = key, key or trade.idempotency_key  # Events may show none where trades do.
-            if (key is None and not context.mirror.keys_proven) or (
-                key is not None and _is_ours(context, key, market, made_ms, was_unknown=shown is not None)
-            ):
-                continue
-            who = f"another {trade.source}" if key is None or FORM.fullmatch(key) is None else "another daemon"
-            _flag(context, trade_id, f"trade {trade_id} was made by {who} on this account", market=market)
-
-
-def _is_ours(context: RepairContext, key: str, market: str, made_ms: int, *, was_unknown: bool) -> bool:
-    """In the journal, or a decision of ours that the journal has lost. `was_unknown`: its event came before the journal had it, so that another
-    daemon has made our own decision before us."""
-    if context.order_owners.owner_of(key) is not None:
-        return not was_unknown or made_ms < context.alone_since_ms
-    return claimed(context, key, market, made_ms) is not None
-
-
-async def _look_at_switches(foreign_activity: ForeignActivity, context: RepairContext) -> None:
-    """Find out whose switches these are. While a request of ours has no answer, nobody can tell."""
-    guardians = context.guardians
-    for guardian_id, at_ms in list(foreign_activity.switches.items()):
-        if at_ms < context.began_ms or guardians.is_ours(guardian_id):  # What stood when the run began: see Arming.
-            del foreign_activity.switches[guardian_id]
-    if not foreign_activity.switches or guardians.awaits_dead_man():
-        return
-    there = {one.id: one for one in await guardians.listed()}
-    for guardian_id, at_ms in list(foreign_activity.switches.items()):
-        del foreign_activity.switches[guardian_id]
-        guardian = there.get(guardian_id)
-        if at_ms < context.alone_since_ms and not foreign_activity.has_late_switch:
-            if guardian is None:
-                continue
-            if any(stands_for(one.request, guardian) for one in guardians.wanted):
-                foreign_activity.has_late_switch = True
-                guardians.take_over(guardian_id)
-                continue
-        _flag(
-            context,
-            guardian_id,
-            f"the dead-man switch {guardian_id} was armed by another daemon or agent on this account",
-        )
-
-
-def _flag(context: RepairContext, ref: str, message: str, *, market: str | None = None) -> None:
-    context.health.incident("account.foreign", ref, market=market, message=message)
-    context.health.degrade(FOREIGN, f"{message}; no entries until bot resume")

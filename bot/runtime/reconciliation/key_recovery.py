@@ -46,7 +46,7 @@ def claim_orders(context: RepairContext, snapshot: AccountSnapshot) -> None:
 async def claim_positions(context: RepairContext) -> None:
     """Give every position without an owner to the strategy that made the key of its entry, also of one that rested first."""
     for position in list(context.mirror.positions.values()):
-        if position.owner is None and position.market not in context.foreign_known:
+        if position.owner is None and position.market not in context.foreign_activity.known_markets:
             owner = await _owner_of(context, position)
             if owner is not None:
                 context.mirror.adopt(position.market, owner)
@@ -79,7 +79,7 @@ def claimed(context: RepairContext, key: str, market: str, at_ms: int) -> str | 
 
     What was made while this run holds the account is in its journal, or another daemon's.
     """
-    if FORM.fullmatch(key) is None or at_ms >= context.alone_since_ms:
+    if FORM.fullmatch(key) is None or at_ms >= context.state.alone_since_ms:
         return None
     for instance in context.strategy_host.instances:
         if market not in instance.markets:  # The gate lets nobody trade in another's market.

@@ -108,7 +108,7 @@ async def stand(context: RepairContext) -> list[Drift]:
     for drift in drifts:
         log.warning("drift.guardian_gone", subject=drift.subject)
     await arm_all(context)
-    await context.drain()
+    await context.events.drain()
     return drifts
 
 
@@ -146,7 +146,7 @@ async def cover(context: RepairContext, drift: Drift) -> None:
         except Refused as error:
             log.warning("repair.refused", market=position.market, code=error.code, message=error.message)
         else:
-            await context.drain()
+            await context.events.drain()
             return
     refused = await close_all(context, position, "naked")
     if refused is not None:

@@ -31,14 +31,14 @@ async def reconcile(context: RepairContext, snapshot: AccountSnapshot) -> list[D
     context.mirror.of_snapshot(snapshot)
     context.position_owners.own_positions()
     await claim_positions(context)
-    context.foreign_known &= context.mirror.positions.keys()
+    context.foreign_activity.known_markets &= context.mirror.positions.keys()
     drifts += _unowned(context) + protection.found_naked(context) + _unguarded(context, snapshot)
     unanswered: ApiError | None = None
     has_repaired = False
     for drift in drifts:
         repair = REPAIRS[drift.kind]
         if has_repaired and not context.budget.may_go_on():
-            context.compare_soon()  # The next comparison finds again what is left.
+            context.comparison.soon()  # The next comparison finds again what is left.
             break
         has_repaired = has_repaired or repair is not _believe
         log.warning(f"drift.{drift.kind}", market=drift.market, subject=drift.subject, message=drift.message)
@@ -136,7 +136,7 @@ def _unowned(context: RepairContext) -> list[Drift]:
     return [
         Drift("foreign_position", p.market, "", f"the {p.market} position was not opened by us")
         for p in context.mirror.positions.values()
-        if p.owner is None and p.market not in context.foreign_known
+        if p.owner is None and p.market not in context.foreign_activity.known_markets
     ]
 
 
@@ -183,7 +183,7 @@ async def _judge_position(context: RepairContext, drift: Drift) -> None:
         ):  # Else it may be ours: the answer tells.
             await protection.close_all(context, position, "foreign")
     else:
-        context.foreign_known.add(drift.market)
+        context.foreign_activity.known_markets.add(drift.market)
 
 
 Repair = Callable[[RepairContext, Drift], Awaitable[None]]

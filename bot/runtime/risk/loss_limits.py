@@ -7,7 +7,7 @@ afterwards, and over a restart, also one that begins with a new journal (safety.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 
 import structlog
@@ -16,38 +16,39 @@ from bot.clock import DAY_MS, iso, next_utc_day_ms
 from bot.errors import Refusal
 from bot.money import format_decimal
 from bot.runtime.account.attribution import Attribution
+from bot.runtime.account.ownership import PositionOwners
 from bot.runtime.alerts.messages import notice
 from bot.runtime.bar_feed import Series
 from bot.runtime.journal.halt_flags import HALTED
-from bot.runtime.journal.journal import Journal, Notice
+from bot.runtime.journal.journal import Journal
 from bot.runtime.model.limits import StrategyLimits
+from bot.runtime.model.run_state import RunState
 from bot.runtime.ports import Calm
 
 log = structlog.get_logger()
 
 
 class LossLimits:
-    """`halted` is told the notice of a limit that was just reached; the books have changed then and want to be written with it.
+    """Stops the entries of a strategy for the rest of the day once it has lost its `daily_loss_usd`.
 
-    `is_behind`: whether events may wait that were not read yet. Some may be of the day before, so no day begins until they are.
+    No day begins while events may exist that were not read, because some of them may be of the day before.
     """
 
     def __init__(
-        self, attribution: Attribution, strategy_limits: Callable[[], Mapping[str, StrategyLimits]], halted: Callable[[Notice], object], journal: Journal,
-        *, is_behind: Callable[[], bool],
+        self, attribution: Attribution, strategy_limits: Mapping[str, StrategyLimits], position_owners: PositionOwners, journal: Journal, state: RunState,
     ) -> None:  # fmt: skip
         self.attribution = attribution
         self.strategy_limits = strategy_limits
-        self.halted = halted
+        self._position_owners = position_owners
         self._journal = journal
-        self._is_behind = is_behind
+        self._state = state
         self._noted: dict[str, list[int]] = json.loads(journal.state.note(HALTED) or "{}")  # strategy -> [epoch, day]
 
     def watch(self, now_ms: int, market: str | None = None) -> None:
         """Halt whoever has reached its limit; with a market, whoever holds something there, because its price has moved."""
         if market is not None and not self.has_limits(market):
             return
-        for name in list(self.strategy_limits() if market is None else self.attribution.shares.get(market, ())):
+        for name in list(self.strategy_limits if market is None else self.attribution.shares.get(market, ())):
             limit = self._limit(name)
             if limit is None or not self._is_of_today(now_ms):
                 continue
@@ -110,22 +111,21 @@ class LossLimits:
         held = self.attribution.shares.get(market)
         if not held:
             return False
-        strategy_limits = self.strategy_limits()
         for name in held:
-            limits = strategy_limits.get(name)
+            limits = self.strategy_limits.get(name)
             if limits is not None and limits.daily_loss_usd is not None:
                 return True
         return False
 
     def _is_of_today(self, now_ms: int) -> bool:
         """Whether what the books have lost is today's; a day that has begun begins for them, too."""
-        if self._is_behind():  # Nothing is opened then, whatever the limits say.
+        if self._state.is_uncertain:  # Nothing is opened then, whatever the limits say.
             return now_ms - self.attribution.day_ms < DAY_MS
         self.attribution.roll(now_ms)
         return True
 
     def _limit(self, strategy: str) -> Decimal | None:
-        limits = self.strategy_limits().get(strategy)
+        limits = self.strategy_limits.get(strategy)
         return None if limits is None else limits.daily_loss_usd
 
     def _was_halted(self, name: str) -> bool:
@@ -149,4 +149,6 @@ class LossLimits:
         # Noted and not told, it would never be told: the note says that it was halted before.
         with self._journal.together():
             self._journal.state.write_note(HALTED, json.dumps(self._noted))
-            self.halted(notice("strategy.daily_loss", ref, at_ms=now_ms, strategy=name, message=message))
+            self._position_owners.write_attribution(
+                notice("strategy.daily_loss", ref, at_ms=now_ms, strategy=name, message=message)
+            )

@@ -20,9 +20,6 @@ from bot.wire import (
 REQUESTS_KEPT: Final = 256  # entries that were wanted before, whose requests need not be made again
 
 
-SIZE_DECIMALS: Final = 8  # until the market's own are known
-
-
 PX_FIGURES: Final = 5  # of a price; a whole one may have more
 
 

@@ -1,31 +1,30 @@
-"""The gate: our own risk rules, between a strategy and the journal. Pure: it reads the mirror and answers a request or a no.
+"""The risk engine: the daemon's own rules between a strategy and the journal. It reads the account state and answers a request or a refusal.
 
-The rules are a list, tried in order; exits are bound only by the rules that name them. Nothing here sends, and nothing
-but the gate makes the request that is sent.
+The rules are a list and are tried in order. A rule binds exits only if the list for exits names it. Nothing here sends an order, and
+nothing else makes the request that is sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from decimal import ROUND_DOWN, Decimal
-from typing import Final
+from typing import Final, Protocol
 
 from pydantic import ValidationError
 
 from bot.errors import Refusal
 from bot.money import format_decimal
 from bot.runtime.account.account_state import Mirror
+from bot.runtime.account.attribution import Attribution
 from bot.runtime.model.intents import FINAL, CancelOrders, Intent, Path
 from bot.runtime.model.limits import FRESH_INTERVALS, ApprovedOrder, RiskRequest, StrategyLimits
 from bot.runtime.model.positions import EVENT, PROTECTIVE, MirrorOrder, unit_px
-from bot.runtime.model.shares import Share
+from bot.runtime.model.shares import SIZE_DECIMALS, size_step
 from bot.runtime.risk.exposure import _staying_usd
 from bot.runtime.risk.order_builder import (
     EVENT_PX_DECIMALS,
     PX_DECIMALS,
     PX_FIGURES,
-    SIZE_DECIMALS,
     Grid,
     _exact,
     _notional,
@@ -43,39 +42,49 @@ LEAST_USD: Final = Decimal(10)  # the interface's minimum of an order, and of a 
 WHOLE: Final = CloseRequest(fraction=Decimal(1), source="agent")  # the request that closes all of any position
 
 
-def _goes_on(strategy: str, now_ms: int) -> Refusal | None:
-    return None
+class OpenIntents(Protocol):
+    """The execution engine, as the risk rules see it."""
+
+    @property
+    def live(self) -> Mapping[str, Intent]:
+        """By id: intents that are not final, or that the events have not shown yet."""
+
+    def is_doubtful(self, market: str, besides: str | None = None) -> bool:
+        """True if the outcome of an order in the market is unknown, not counting the intent `besides`."""
 
 
-def _no_share(market: str, strategy: str) -> Share | None:
-    return None
+class Conditions(Protocol):
+    """The state of the run, as the risk rules see it."""
+
+    def entries_stopped(self, now_ms: int) -> Refusal | None:
+        """Why nothing may be opened now."""
+
+    def strategy_stopped(self, strategy: str, now_ms: int) -> Refusal | None:
+        """Why this strategy may open nothing now."""
 
 
-def _no_shares(strategy: str) -> Sequence[Share]:
-    return ()
-
-
-def _looks_at_none(strategy: str) -> bool:
-    return False
-
-
-@dataclass(slots=True)
 class RiskEngine:
-    """`live` are the intents that may yet become positions; `entries_stopped` says why nothing may be opened just now."""
+    """Answers a strategy's request with the order to send or with a refusal. `judge` runs at the decision, `may_still_open` before sending."""
 
-    mirror: Mirror
-    strategy_limits: Mapping[str, StrategyLimits]
-    live: Callable[[], Iterable[Intent]]
-    entries_stopped: Callable[[int], Refusal | None]
-    in_doubt: Callable[[str, str | None], bool]  # in this market, besides this intent
-    size_decimals: Mapping[str, int] = field(default_factory=dict)
-    grids: Mapping[str, Grid] = field(default_factory=dict)  # of a session, which may have been told another tick
-    judges_freshness: bool = True  # not under a manual clock, nor in a session
-    foreign_positions: str = "ignore"
-    strategy_stopped: Callable[[str, int], Refusal | None] = _goes_on  # why this strategy may open nothing just now
-    share_of: Callable[[str, str], Share | None] = _no_share  # (market, strategy): what the books say it holds
-    shares_of: Callable[[str], Sequence[Share]] = _no_shares  # all that they say it holds
-    looks_at_plans: Callable[[str], bool] = _looks_at_none  # whether this strategy has a `confirm` of its own
+    def __init__(
+        self, mirror: Mirror, strategy_limits: dict[str, StrategyLimits], intents: OpenIntents, conditions: Conditions, attribution: Attribution,
+        *, looks_at_plans: Callable[[str], bool] = lambda _strategy: False, judges_freshness: bool = True, foreign_positions: str = "ignore",
+    ) -> None:  # fmt: skip
+        self.mirror = mirror
+        self.strategy_limits = strategy_limits
+        self.intents = intents
+        self.conditions = conditions
+        self.attribution = attribution
+        self.looks_at_plans = looks_at_plans  # true of a strategy that has a `confirm` of its own
+        self.judges_freshness = judges_freshness  # not under a manual clock, nor in a session
+        self.foreign_positions = foreign_positions
+        self.size_decimals: Mapping[str, int] = {}  # by market
+        self.grids: Mapping[str, Grid] = {}  # by market, in a session that was given another tick
+
+    def limit(self, strategy_limits: Mapping[str, StrategyLimits]) -> None:
+        """From now on these strategies, with these limits."""
+        self.strategy_limits.clear()
+        self.strategy_limits.update(strategy_limits)
 
     def judge(self, strategy: str, ask: RiskRequest) -> ApprovedOrder | Refusal:
         """The first rule that says no, or the request."""
@@ -96,10 +105,10 @@ class RiskEngine:
 
     def may_still_open(self, intent: Intent, now_ms: int) -> Refusal | None:
         """Asked again right before an entry leaves: the world may have moved since it was written."""
-        stopped = self.entries_stopped(now_ms)
+        stopped = self.conditions.entries_stopped(now_ms)
         if stopped is not None:
             return stopped
-        if self.in_doubt(intent.market, intent.id):
+        if self.intents.is_doubtful(intent.market, intent.id):
             return _doubt(intent.market)
         return self.of_its_own(intent, now_ms)
 
@@ -108,7 +117,7 @@ class RiskEngine:
         limits = self.strategy_limits.get(intent.strategy)
         if limits is not None and (no := self.over_leverage(limits, intent.market, intent.order().leverage)):
             return no
-        return self.strategy_stopped(intent.strategy, now_ms)
+        return self.conditions.strategy_stopped(intent.strategy, now_ms)
 
     def used_usd(self, strategy: str, closing: frozenset[str] = frozenset()) -> Decimal:
         """Entry notional of what stays of the strategy's positions, of its resting entries and live intents."""
@@ -116,7 +125,9 @@ class RiskEngine:
         used = Decimal(0)
         if (limits := self.strategy_limits.get(strategy)) is not None and limits.nets:
             shares = (
-                one for one in self.shares_of(strategy) if one.market not in closing and one.market in mirror.positions
+                one
+                for one in self.attribution.shares_of(strategy)
+                if one.market not in closing and one.market in mirror.positions
             )
             for share in shares:
                 used += _staying_usd(share.notional_usd, share.size, mirror.leaving(share.market, strategy))
@@ -127,7 +138,9 @@ class RiskEngine:
         for order in mirror.orders.values():
             if order.action == "open" and order.key is not None and mirror.owner_of(order.key) == strategy:
                 used += order.resting_usd(mirror.marks.get(order.market))
-        return used + sum((one.notional_usd for one in self.live() if one.strategy == strategy), Decimal(0))
+        return used + sum(
+            (one.notional_usd for one in self.intents.live.values() if one.strategy == strategy), Decimal(0)
+        )
 
     def over_leverage(self, limits: StrategyLimits, market: str, leverage: int | None) -> Refusal | None:
         """An order without a leverage of its own takes that of the position, which another strategy or an earlier config may have chosen."""
@@ -150,7 +163,11 @@ class RiskEngine:
 
     def _accepted_leverage(self, market: str) -> float:
         """Of a position that the events have not told yet: of what was accepted there by now."""
-        accepted = (one for one in self.live() if (one.market, one.action, one.state) == (market, "open", "accepted"))
+        accepted = (
+            one
+            for one in self.intents.live.values()
+            if (one.market, one.action, one.state) == (market, "open", "accepted")
+        )
         return max((one.order().leverage or 1 for one in accepted), default=1)
 
     # -- requests
@@ -176,7 +193,7 @@ class RiskEngine:
         if not limits.nets:
             whole = position.size - self.mirror.leaving(signal.market)
         else:
-            share = self.share_of(signal.market, limits.strategy)
+            share = self.attribution.share(signal.market, limits.strategy)
             assert share is not None, "has_position has judged this"
             whole = min(position.size, share.size) - self._closing_size(signal.market, limits.strategy)
             if whole <= 0:
@@ -204,7 +221,7 @@ class RiskEngine:
         return sum((one.size - one.filled for one in waiting), Decimal(0)) + sum(
             (
                 Decimal(one.close().size or 0)
-                for one in self.live()
+                for one in self.intents.live.values()
                 if (one.market, one.strategy, one.action) == (market, strategy, "close")
                 and one.state not in ("rejected", "expired", "void")
                 and one.id not in told
@@ -267,7 +284,7 @@ class RiskEngine:
 
     def step(self, market: str) -> Decimal:
         """What the sizes of a market are whole numbers of."""
-        return Decimal(1).scaleb(-self.size_decimals.get(bare_coin(market), SIZE_DECIMALS))
+        return size_step(self.size_decimals, market)
 
     def _size(self, market: str, size: Decimal) -> Decimal:
         """Down to what the market trades in: never more than was wanted."""
@@ -310,12 +327,12 @@ def fresh(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal
 
 
 def not_stopped(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
-    return risk.entries_stopped(ask.now_ms)
+    return risk.conditions.entries_stopped(ask.now_ms)
 
 
 def not_in_doubt(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
     market = ask.signal.market
-    return _doubt(market) if market is not None and risk.in_doubt(market, None) else None
+    return _doubt(market) if market is not None and risk.intents.is_doubtful(market) else None
 
 
 def not_foreign(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
@@ -329,7 +346,7 @@ def not_foreign(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> R
 
 
 def strategy_not_stopped(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
-    return risk.strategy_stopped(limits.strategy, ask.now_ms)
+    return risk.conditions.strategy_stopped(limits.strategy, ask.now_ms)
 
 
 def not_anothers(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
@@ -353,7 +370,7 @@ def not_against_others(risk: RiskEngine, limits: StrategyLimits, ask: RiskReques
     mirror, name = risk.mirror, limits.strategy
     position = mirror.positions.get(signal.market)
     if position is not None and position.side != signal.side:
-        share = risk.share_of(signal.market, name)
+        share = risk.attribution.share(signal.market, name)
         own = Decimal(0) if share is None else share.size - mirror.leaving(signal.market, name)
         if own < position.size - mirror.leaving(signal.market):
             return Refusal(
@@ -363,7 +380,7 @@ def not_against_others(risk: RiskEngine, limits: StrategyLimits, ask: RiskReques
     waiting = {o.side for o in mirror.entries(signal.market) if o.key is not None and mirror.owner_of(o.key) != name}
     waiting |= {
         str(one.order().side)
-        for one in risk.live()
+        for one in risk.intents.live.values()
         if one.market == signal.market and one.action == "open" and one.strategy != name and one.state not in FINAL
     }
     if waiting - {signal.side}:
@@ -411,7 +428,7 @@ def has_position(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> 
     position = risk.mirror.positions.get(market)
     if position is None or risk.mirror.leaving(market) >= position.size:
         return Refusal("no_position", f"there is no position in {market} to close")
-    if limits.nets and risk.share_of(market, limits.strategy) is None:
+    if limits.nets and risk.attribution.share(market, limits.strategy) is None:
         return Refusal("no_position", f"this strategy has no share of the {market} position")
     return None
 

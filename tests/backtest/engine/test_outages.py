@@ -99,7 +99,7 @@ def test_what_a_strategy_remembers_and_owns_is_there_after_an_outage():
         "60 bars before, the newest one at its start, then the next: nothing forgotten, and what is history counts for nothing"
     )
     assert one.test.session.kernel is not None
-    (position,) = one.test.session.kernel.mirror.positions.values()
+    (position,) = one.test.session.kernel.account.mirror.positions.values()
     assert position.owner == "s0"
 
 

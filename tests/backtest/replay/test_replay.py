@@ -70,7 +70,7 @@ async def lived(file: Path, data: Path) -> None:
             balance_usd=snapshot.balance_usd, config=file,
         )  # fmt: skip
         kernel = Kernel(
-            port=client, journal=journal, placed=placed, pacer=FakePacer(),
+            port=client, journal=journal, specs=placed, pacer=FakePacer(),
             settings=LoopSettings(guardians=wanted_guardians(settings)),
         )  # fmt: skip
         await kernel.recover()

@@ -22,7 +22,7 @@ from bot.runtime.control_plane import commands
 from bot.runtime.control_plane.commands import Commands
 from bot.runtime.control_plane.routes import ControlRoutes
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel import Kernel
+from bot.runtime.kernel import Hooks, Kernel
 from bot.runtime.kernel import Settings as LoopSettings
 from bot.runtime.model.shares import Share
 from bot.runtime.reconciliation.guardians import DEAD_MAN
@@ -131,7 +131,7 @@ class House:
     async def begin(self) -> None:
         self.kernel = Kernel(
             port=self.venue, journal=open_journal(self.folder / "j.db", address=ADDRESS), specs=place_strategies(self.settings),  # type: ignore[arg-type]
-            pacer=FakePacer(), settings=LoopSettings(guardians=wanted_guardians(self.settings)), run=self._call,
+            pacer=FakePacer(), settings=LoopSettings(guardians=wanted_guardians(self.settings)), hooks=Hooks(run=self._call),
         )  # fmt: skip
         for px in ("99", "100"):
             self.venue.minute(BTC=px)
@@ -185,7 +185,7 @@ async def test_a_removed_strategy_leaves_a_word_on_its_entries_that_rest(house: 
     await house.controls.reload()
     await house.minute()
     await house.kernel.cycle()
-    (oid,) = house.kernel.mirror.resting_of("two")
+    (oid,) = house.kernel.account.mirror.resting_of("two")
     house.write(CONFIG)
     result = await house.controls.reload()
     assert result.applied == (f"two: stopped; entries that rest may still fill: {oid} (bot orders)",)
@@ -205,18 +205,18 @@ async def test_a_new_strategy_starts_warm_and_a_removed_one_leaves_its_position_
     assert "one: stopped; its BTC stays with its stop" in result.applied
     assert house.state("one")["stops"] == 1
     await house.minute(BTC="101")
-    assert house.kernel.mirror.positions["BTC"].owner == "one"
-    assert house.kernel.mirror.is_protected("BTC")
+    assert house.kernel.account.mirror.positions["BTC"].owner == "one"
+    assert house.kernel.account.mirror.is_protected("BTC")
     assert [instance.name for instance in house.kernel.strategy_host.instances] == ["two"]
-    await house.kernel.reconcile()
-    assert house.kernel.attribution.of("one").unrealized_usd == 2, "the account still says what it is worth"
+    await house.kernel.reconciliation.reconcile()
+    assert house.kernel.account.attribution.of("one").unrealized_usd == 2, "the account still says what it is worth"
 
 
 async def test_a_strategy_that_leaves_a_market_leaves_a_word_on_what_it_has_there(house: House) -> None:
     house.write(CONFIG.replace("[BTC]", "[BTC, ETH]"))
     await house.controls.reload()
     await house.minute()
-    assert {p.owner for p in house.kernel.mirror.positions.values()} == {"one"}
+    assert {p.owner for p in house.kernel.account.mirror.positions.values()} == {"one"}
     house.write(CONFIG)
     assert (await house.controls.reload()).applied == (
         "one: built anew",
@@ -307,7 +307,7 @@ async def test_a_position_that_the_config_lets_be_bare_stays_when_its_strategy_l
     house.write(waived.replace("strategies:\n", "strategies:\n" + TWO.replace("idle:Idle", "bare:Bare")))
     await house.controls.reload()
     await house.minute()
-    assert house.kernel.mirror.positions["ETH"].owner == "two"
+    assert house.kernel.account.mirror.positions["ETH"].owner == "two"
     house.write(waived)
     result = await house.controls.reload()
     assert result.applied == ("two: stopped; its ETH stays WITHOUT A STOP: ETH",)
@@ -381,7 +381,7 @@ async def test_while_a_new_strategy_warms_the_others_decide_and_close_and_it_dec
 ) -> None:
     """The bars of the past that it shares with another are many; the passes go on between them."""
     await _tells(house)
-    assert "BTC" in house.kernel.mirror.positions
+    assert "BTC" in house.kernel.account.mirror.positions
     house.code("holds", HOLDS.replace("self.seen += 1", "self.seen += 1; view.state['at'] = bar.close"))
     house.write(
         SHARED + TWO.replace("idle:Idle", "holds:Holds").replace("ETH", "BTC").replace("500}", "500, netting: allow}")
@@ -402,7 +402,7 @@ async def test_while_a_new_strategy_warms_the_others_decide_and_close_and_it_dec
     assert [fill[3] for fill in house.venue.fills[-2:]] == ["close", "open"], "the exit went, then the new one's entry"
     two = house.kernel.strategy_host.instances[1]
     assert (two.strategy.seen, house.state("two")["at"]) == (7, 103), "each bar once, and only the newest was decided"
-    assert house.kernel.attribution.of("two").fills == 1
+    assert house.kernel.account.attribution.of("two").fills == 1
     await house.minute(BTC="104")
     assert two.strategy.seen == 8
 
@@ -436,7 +436,7 @@ async def test_a_strategy_that_comes_back_hears_what_happens_to_its_position_whi
     await house.controls.reload()
     house.write(CONFIG.partition("  - {")[0] + TWO)
     await house.controls.reload()
-    assert house.kernel.mirror.positions["BTC"].owner == "one"
+    assert house.kernel.account.mirror.positions["BTC"].owner == "one"
     house.write(SHARED.replace("  - {name: one", TWO + "  - {name: one"))
     _in_between(house, lambda: house.minute(BTC="79"))
     assert (await house.controls.reload()).applied == ("one: started",)
@@ -500,9 +500,9 @@ async def test_a_position_of_another_hand_that_comes_while_its_strategy_is_built
     _in_between(house, by_hand)
     assert (await house.controls.reload()).applied == ("one: built anew",)
     house.meanwhile = _nothing
-    assert not house.kernel.mirror.is_protected("BTC")
+    assert not house.kernel.account.mirror.is_protected("BTC")
     await house.kernel.cycle()
-    assert "BTC" not in house.venue.positions or house.kernel.mirror.is_protected("BTC")
+    assert "BTC" not in house.venue.positions or house.kernel.account.mirror.is_protected("BTC")
 
 
 async def test_a_bar_that_the_old_of_a_strategy_has_decided_is_not_decided_by_the_new_one(house: House) -> None:
@@ -582,11 +582,11 @@ async def test_however_bars_and_reloads_fall_no_bar_is_decided_twice_or_missing_
 
 async def test_a_budget_alone_changes_without_touching_the_strategy(house: House) -> None:
     before = house.kernel.strategy_host.instances[0]
-    house.kernel.attribution.shares["BTC"] = {"one": Share("BTC", "one", "long", Decimal(1), Decimal(100))}
-    assert not house.kernel.losses.has_limits("BTC")
+    house.kernel.account.attribution.shares["BTC"] = {"one": Share("BTC", "one", "long", Decimal(1), Decimal(100))}
+    assert not house.kernel.conditions.losses.has_limits("BTC")
     house.write(CONFIG.replace("budget_usd: 500", "budget_usd: 50, daily_loss_usd: 5"))
     assert (await house.controls.reload()).applied == ("settings: in force",)
-    assert house.kernel.losses.has_limits("BTC")
+    assert house.kernel.conditions.losses.has_limits("BTC")
     assert house.kernel.strategy_host.instances == [before]
     assert house.kernel.risk.strategy_limits["one"].daily_loss_usd == 5
 
@@ -677,7 +677,7 @@ async def test_new_guardians_stand_before_the_old_ones_go(house: House) -> None:
     assert [one.heartbeat_seconds for one in house.heartbeats] == [600]
     assert house.kernel.guardians.fallen() == []
     await house.minute()
-    await house.kernel.reconcile()
+    await house.kernel.reconciliation.reconcile()
     assert house.guards() == [("account_drawdown", 7), ("dead_man_switch", 600)]
 
 
@@ -689,11 +689,11 @@ async def test_a_guardian_that_was_refused_keeps_no_entry_out_once_it_is_mended_
     await house.venue.disarm(drawdown)
     house.venue.faults = [Fault("arm", refused("invalid_input", "no such action"))]
     await house.minute()
-    assert list(house.kernel.degraded) == ["guardian:config-0-account_drawdown"]
+    assert list(house.kernel.health.degraded) == ["guardian:config-0-account_drawdown"]
     house.write(mended)
     assert (await house.controls.reload()).refused == ()
     await house.minute()
-    assert (house.kernel.degraded, house.controls.state.word) == ({}, "RUNNING")
+    assert (house.kernel.health.degraded, house.controls.state.word) == ({}, "RUNNING")
 
 
 async def test_guardians_that_change_places_are_neither_disarmed_nor_doubled(house: House) -> None:
@@ -771,7 +771,7 @@ async def test_what_the_key_may_not_take_back_just_now_is_not_forgotten(house: H
     assert (await house.controls.reload()).refused
     house.venue.faults = [Fault("arm", refused("forbidden"))]
     await house.kernel.cycle()
-    await house.kernel.reconcile()
+    await house.kernel.reconciliation.reconcile()
     assert (house.guards(), house.venue.faults[0].count) == ([("account_drawdown", 5), ("dead_man_switch", 300)], 0)
 
 
@@ -839,7 +839,7 @@ async def test_resume_brings_a_quarantined_strategy_back_with_mended_code(house:
     assert result.applied == ("one: in quarantine, one: ZeroDivisionError: division by zero (holds.py:16)",)
     assert (result.code, result.refused) == (Exit.CONFIG, ()), "it was taken over, and is not well"
     assert house.controls.state.word == "DEGRADED"
-    assert house.kernel.mirror.is_protected("BTC")
+    assert house.kernel.account.mirror.is_protected("BTC")
     with pytest.raises(ConfigError, match="failed again"):
         await house.controls.resume("one")
     house.code("holds", "def broken(:\n")
@@ -912,9 +912,9 @@ async def test_resume_for_all_is_the_word_of_a_person_on_another_writer_and_on_n
     house.kernel.health.degrade("foreign_writer", "somebody")
     assert house.controls.state.word == "DEGRADED"
     assert await house.controls.resume("one") == ()
-    assert set(house.kernel.degraded) == {"market:ETH", "foreign_writer"}
+    assert set(house.kernel.health.degraded) == {"market:ETH", "foreign_writer"}
     assert await house.controls.resume() == ("somebody",)
-    assert set(house.kernel.degraded) == {"market:ETH"}
+    assert set(house.kernel.health.degraded) == {"market:ETH"}
     assert house.controls.state.word == "DEGRADED"
 
 

@@ -16,14 +16,14 @@ async def test_the_state_in_a_word_and_why() -> None:
     await kernel.recover()
     assert state_of(kernel, away="no answer") == ("STARTING", "no answer"), "its last steps failed, and are tried again"
     said.append(state_of(kernel))
-    kernel.pauses.pause(None)
+    kernel.conditions.pauses.pause(None)
     said.append(state_of(kernel))
     kernel.strategy_host.instances[0].quarantine("trend: ZeroDivisionError")
     said.append(state_of(kernel))
     kernel.health.degrade("scope", "the key may not trade")
     said.append(state_of(kernel))
     said.append(state_of(kernel, is_stopping=True))
-    kernel.paused = ENDING
+    kernel.state.paused = ENDING
     said.append(state_of(kernel))
     assert [one.word for one in said] == [
         "STARTING",
@@ -43,7 +43,9 @@ async def test_the_state_in_a_word_and_why() -> None:
 async def test_a_guardian_that_keeps_entries_out_at_the_service_is_degraded_and_named() -> None:
     kernel = room(FakeVenue())
     await kernel.recover()
-    kernel.mirror.guardians["grd_9"] = MirrorGuardian("grd_9", "kill_switch", None, latched=True, blocks_opens=True)
+    kernel.account.mirror.guardians["grd_9"] = MirrorGuardian(
+        "grd_9", "kill_switch", None, latched=True, blocks_opens=True
+    )
     assert state_of(kernel) == ("DEGRADED", "the service refuses entries: kill_switch grd_9 stands")
 
 
@@ -51,7 +53,7 @@ async def test_whatever_keeps_entries_out_of_every_market_is_degraded_and_named(
     venue = FakeVenue()
     kernel = room(venue)
     await kernel.recover()
-    kernel.mirror.guardians.clear()
+    kernel.account.mirror.guardians.clear()
     state = state_of(kernel)
     assert state.word == "DEGRADED"
     assert "guardian dead_man of the config does not stand" in state.why

@@ -17,7 +17,7 @@ from bot.runtime.execution.dispatch import ABREAST, entries_max, next_batch, one
 from bot.runtime.execution.execution_engine import SLOW_MS
 from bot.runtime.execution.order_sender import UNSETTLED_MS
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.kernel import Kernel, Settings
+from bot.runtime.kernel import Hooks, Kernel, Settings
 from bot.runtime.model.intents import Intent
 from bot.runtime.shutdown import wind_down
 from bot.runtime.strategy_host.host import StrategySpec
@@ -169,7 +169,7 @@ async def minute(kernel: Kernel, venue: Busy) -> None:
 async def test_orders_of_several_markets_are_under_way_at_once_and_each_once(tmp_path: Path) -> None:
     kernel, venue = three(tmp_path / "journal.db", in_turn)
     await kernel.recover()
-    kernel.mirror.keys_proven = True
+    kernel.account.mirror.keys_proven = True
     for _ in range(4):
         await minute(kernel, venue)
     assert venue.most == len(MARKETS)
@@ -178,13 +178,13 @@ async def test_orders_of_several_markets_are_under_way_at_once_and_each_once(tmp
     ).fetchall()
     assert rows == [("accepted", 1, 12)]
     assert venue.positions == {}
-    assert not kernel.live or all(one.state == "accepted" for one in kernel.live.values())
+    assert not kernel.execution.live or all(one.state == "accepted" for one in kernel.execution.live.values())
 
 
 async def test_a_reply_that_is_lost_is_settled_with_its_own_key_and_holds_up_no_other(tmp_path: Path) -> None:
     kernel, venue = three(tmp_path / "journal.db", once)
     await kernel.recover()
-    kernel.mirror.keys_proven = True
+    kernel.account.mirror.keys_proven = True
     venue.lost = {"ETH"}
     await minute(kernel, venue)
     await minute(kernel, venue)
@@ -205,7 +205,7 @@ def turns(view: View, bar: Bar) -> Iterable[Signal]:
 async def test_a_reset_between_a_close_and_its_entry_ends_what_waits(tmp_path: Path) -> None:
     kernel, venue = three(tmp_path / "journal.db", turns)
     await kernel.recover()
-    kernel.mirror.keys_proven = True
+    kernel.account.mirror.keys_proven = True
     await minute(kernel, venue)
     events = venue.events
 
@@ -251,7 +251,7 @@ async def slowly(path: Path, script: Any, *, forgets: bool = False) -> tuple[Ker
     assert isinstance(venue, Slow)
     venue.free, venue.arrived, venue.forgets = asyncio.Event(), [], forgets
     await kernel.recover()
-    kernel.mirror.keys_proven = True
+    kernel.account.mirror.keys_proven = True
     return kernel, venue
 
 
@@ -265,8 +265,8 @@ async def tick(kernel: Kernel, venue: FakeVenue, passes: int = 6) -> None:
 
 
 def slow_by_now(kernel: Kernel) -> None:
-    assert isinstance(kernel.pacer, FakePacer)
-    kernel.pacer.now_ms += SLOW_MS
+    assert isinstance(kernel.budget.pacer, FakePacer)
+    kernel.budget.pacer.now_ms += SLOW_MS
 
 
 def states(kernel: Kernel) -> list[Any]:
@@ -315,12 +315,12 @@ async def test_an_order_that_the_events_tell_of_needs_no_reply(tmp_path: Path) -
     kernel, venue = await slowly(tmp_path / "journal.db", in_turn)
     await tick(kernel, venue)
     assert states(kernel)[0] == ("BTC", "open", "accepted")
-    assert len(kernel.in_flight) == 1
+    assert len(kernel.execution.in_flight) == 1
     await tick(kernel, venue)
     assert venue.arrived.count("close BTC") == 1
     venue.free.set()
     await tick(kernel, venue)
-    assert not kernel.in_flight
+    assert not kernel.execution.in_flight
     rows = kernel.journal.db.conn.execute("SELECT attempts, count(*) FROM intents GROUP BY attempts").fetchall()
     assert [row[0] for row in rows] == [1], "each was sent once"
 
@@ -333,15 +333,15 @@ async def test_a_reply_of_an_account_that_was_reset_meanwhile_changes_nothing(tm
     assert ("BTC", "open", "void") in states(kernel)
     venue.free.set()
     await tick(kernel, venue)
-    assert not kernel.in_flight
+    assert not kernel.execution.in_flight
 
 
 async def test_orders_without_an_outcome_degrade_the_run_until_they_have_one(tmp_path: Path) -> None:
     kernel, venue = await slowly(tmp_path / "journal.db", once, forgets=True)
     await tick(kernel, venue)
     assert state_of(kernel).word == "RUNNING"
-    assert isinstance(kernel.pacer, FakePacer)
-    kernel.pacer.now_ms += UNSETTLED_MS
+    assert isinstance(kernel.budget.pacer, FakePacer)
+    kernel.budget.pacer.now_ms += UNSETTLED_MS
     await tick(kernel, venue)
     assert state_of(kernel) == (
         "DEGRADED",
@@ -358,11 +358,11 @@ async def test_a_run_that_is_cut_has_written_what_is_known_and_its_next_life_sen
     tmp_path: Path,
 ) -> None:
     kernel, venue = await slowly(tmp_path / "journal.db", once, forgets=True)
-    kernel.in_flight.abreast = 2
+    kernel.execution.in_flight.abreast = 2
     await tick(kernel, venue)
     await kernel.cancel_in_flight()
     assert [row[2] for row in states(kernel)] == ["sending", "accepted", "accepted"]
-    assert (venue.under_way, len(kernel.in_flight)) == (0, 0)
+    assert (venue.under_way, len(kernel.execution.in_flight)) == (0, 0)
     venue.free.set()
     kernel.execution.reload_live()
     await tick(kernel, venue)
@@ -385,7 +385,7 @@ async def test_an_exit_that_had_no_place_leaves_at_the_next_reply(tmp_path: Path
     kernel, venue = await slowly(tmp_path / "journal.db", in_turn)
     venue.free.set()
     await tick(kernel, venue)
-    kernel.in_flight.abreast, venue.arrived = 2, []
+    kernel.execution.in_flight.abreast, venue.arrived = 2, []
     venue.minute(BTC="100", ETH="100", SOL="100")
     await kernel.cycle()
     assert [row[2] for row in states(kernel) if row[1] == "close"] == ["sending", "sending", "opened"], "the bound"
@@ -397,7 +397,7 @@ async def test_an_exit_that_had_no_place_leaves_at_the_next_reply(tmp_path: Path
 async def test_what_ends_the_run_leaves_the_others_written(tmp_path: Path) -> None:
     kernel, venue = three(tmp_path / "journal.db", once)
     await kernel.recover()
-    kernel.mirror.keys_proven = True
+    kernel.account.mirror.keys_proven = True
     venue.refuses_key = True
     with pytest.raises(AccessLost):
         await minute(kernel, venue)
@@ -424,7 +424,7 @@ async def test_at_the_end_every_close_leaves_before_a_strategy_is_told_of_the_fi
     one = Scripted(enters, markets=("BTC", "ETH"))
     kernel = Kernel(
         port=venue, journal=open_journal(None, address=ADDRESS), specs=[StrategySpec(one, "1m", limits(one.name, one.markets))],
-        pacer=FakePacer(), settings=Settings(guardians=(DEAD_MAN_60,)), run=run, abreast=ABREAST,
+        pacer=FakePacer(), settings=Settings(guardians=(DEAD_MAN_60,)), hooks=Hooks(run=run), abreast=ABREAST,
     )  # fmt: skip
     await kernel.recover()
     await kernel.cycle()

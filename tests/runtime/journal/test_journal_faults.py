@@ -309,7 +309,7 @@ async def test_a_pass_writes_the_journal_anew_when_somebody_has_removed_it(path:
     removed(path)
     later(kernel, 60_000)
     await minutes(kernel, venue, "100")
-    assert kernel.degraded == {}
+    assert kernel.health.degraded == {}
     assert kernel.health.counts["daemon.degraded"] == kernel.health.counts["daemon.recovered"] == 1
     again = open_journal(path, address=ADDRESS)
     assert before is not None
@@ -384,7 +384,7 @@ async def test_under_a_fault_exits_go_entries_do_not_and_passes_end(
     venue.minute(BTC="100")
     kernel = room(venue, trader, path=path)
     passed: list[int | None] = []
-    kernel.passed = passed.append
+    kernel.hooks.passed = passed.append
     await kernel.recover()
     await kernel.cycle()
     assert "BTC" in venue.positions
@@ -392,7 +392,7 @@ async def test_under_a_fault_exits_go_entries_do_not_and_passes_end(
     await minutes(kernel, venue, "101")
     assert venue.positions == {}, "the strategy's exit went"
     assert state_of(kernel).word == "DEGRADED"
-    assert "journal" in kernel.degraded
+    assert "journal" in kernel.health.degraded
     await minutes(kernel, venue, "102")
     assert venue.positions == {}, "and nothing was opened"
     assert "journal_fault" in [row[6] for row in kernel.journal._pending.refusals] + [
@@ -418,14 +418,14 @@ async def test_an_entry_whose_own_write_fails_does_not_leave(tmp_path: Path) -> 
         kernel = room(venue, trader, path=path)
         await kernel.recover()
         failing(kernel.journal, at=at)
-        kernel._mend_at_ms = 1 << 60  # The file would be whole again at the end of the pass.
+        kernel.upkeep.rewrite_at_ms = 1 << 60  # The file would be whole again at the end of the pass.
         venue.calls.clear()
         await kernel.cycle()
         if kernel.journal.fault is None:
             assert left[0] is False
             assert left[-1] is True
             return  # Every statement of the pass has failed once.
-        no = kernel.entries_stopped(kernel.now_ms())
+        no = kernel.conditions.entries_stopped(kernel.now_ms())
         assert no is not None
         assert no.code == "journal_fault"
         with closing(sqlite3.connect(path)) as db:
@@ -475,8 +475,8 @@ async def test_an_exit_sent_under_a_fault_is_not_doubled_by_a_crash(
     await again.recover()
     await again.cycle()
     assert str(venue.positions["BTC"].size) == "2.5000", "the same bar, decided again, has the same key"
-    assert again.mirror.positions["BTC"].size == venue.positions["BTC"].size
-    assert again.mirror.positions["BTC"].owner == "trend"
+    assert again.account.mirror.positions["BTC"].size == venue.positions["BTC"].size
+    assert again.account.mirror.positions["BTC"].owner == "trend"
 
 
 # -- damaged when it is opened

@@ -184,12 +184,12 @@ async def test_the_loop_holds_the_keys_of_what_it_has_at_the_service(
     kernel = room(venue, lambda _view, _bar: [wished.pop()] if wished else (), path=tmp_path / "journal.db")
     await kernel.recover()
     await minutes(kernel, venue, "100", "101")
-    (position,) = kernel.mirror.positions.values()
-    held = kernel.held()
+    (position,) = kernel.account.mirror.positions.values()
+    held = kernel.upkeep.held()
     assert held.positions == {"BTC": position.opened_ms}
     assert {kernel.journal.intents.find(key).strategy for key in held.keys} == {"trend"}  # type: ignore[union-attr]
-    assert kernel.journal.trim(kernel.held, now_ms=kernel.now_ms() + LATE_MS) == 0
-    assert kernel.order_owners.owner_of(next(iter(held.keys))) == "trend"
+    assert kernel.journal.trim(kernel.upkeep.held, now_ms=kernel.now_ms() + LATE_MS) == 0
+    assert kernel.account.order_owners.owner_of(next(iter(held.keys))) == "trend"
 
 
 def pages(journal: Journal) -> int:

@@ -177,7 +177,7 @@ async def test_nothing_is_opened_between_a_lapse_and_the_reading(tmp_path: Path)
     venue = FakeVenue()
     venue.minute(BTC="100")
     kernel = room(venue, always)
-    kernel.lease = times.lease
+    kernel.conditions.lease = times.lease
     await kernel.recover()
     clocks.run(2_000, asleep=HOUR_MS)
     await kernel.cycle()

@@ -62,8 +62,8 @@ def venue() -> FakeVenue:
 async def test_a_position_of_a_market_order_is_claimed(venue: FakeVenue) -> None:
     await life(venue, Wants([Open("BTC", "long", usd=200, bracket=STOP)]))
     kernel = await life(venue, Wants())
-    assert kernel.mirror.positions["BTC"].owner == "trend"
-    assert kernel.attribution.of("trend").shares[0].size == 2
+    assert kernel.account.mirror.positions["BTC"].owner == "trend"
+    assert kernel.account.attribution.of("trend").shares[0].size == 2
 
 
 async def test_an_order_of_a_lost_journal_is_known_by_a_later_life_of_the_new_one_too(
@@ -147,8 +147,8 @@ async def test_a_refused_plan_waits_for_what_a_lost_journal_may_have_on_its_way(
     assert row["state"] == "opened"
     plans = venue.calls.count("plan")
     for _ in range(4):
-        assert isinstance(kernel.pacer, FakePacer)
-        kernel.pacer.now_ms += 60_000
+        assert isinstance(kernel.budget.pacer, FakePacer)
+        kernel.budget.pacer.now_ms += 60_000
         await minutes(kernel, venue, "100")
     (row,) = kernel.journal.db["intents"].rows
     trades = [trade.id for trade in (await venue.trades()).trades]
@@ -166,12 +166,12 @@ async def test_a_plan_that_ran_out_unsent_is_looked_for_where_a_lost_journal_may
     (trade,) = (await venue.trades()).trades
     kernel = room(venue, strategies=[Wants(wish)])
     await kernel.recover()
-    kernel.sender.time_left_ms = lambda: 0  # The pass is over when the plan is there.
+    kernel.execution.sender.time_left_ms = lambda: 0  # The pass is over when the plan is there.
     await kernel.cycle()
     (row,) = kernel.journal.db["intents"].rows
     assert row["state"] == "planned"
     kernel.execution.give_up_entries()
-    kernel.sender.time_left_ms = lambda: PASS_MS
+    kernel.execution.sender.time_left_ms = lambda: PASS_MS
     await minutes(kernel, venue, "100", "100")
     (row,) = kernel.journal.db["intents"].rows
     assert (row["state"], row["trade_id"]) == ("accepted", trade.id)
@@ -200,7 +200,9 @@ async def test_a_close_of_a_lost_journal_is_no_other_hand(venue: FakeVenue) -> N
     kernel = await life(venue, Wants())
     for trade in (await venue.trades()).trades:
         assert trade.idempotency_key is not None
-        assert key_recovery.claimed(kernel, trade.idempotency_key, "BTC", venue.clock.now_ms()) == "trend", trade.intent
+        assert key_recovery.claimed(kernel.context, trade.idempotency_key, "BTC", venue.clock.now_ms()) == "trend", (
+            trade.intent
+        )
 
 
 async def test_a_position_that_grew_out_of_a_resting_entry_is_claimed(venue: FakeVenue) -> None:
@@ -209,7 +211,7 @@ async def test_a_position_that_grew_out_of_a_resting_entry_is_claimed(venue: Fak
     await minutes(kernel, venue, "94")
     assert venue.positions
     kernel = await life(venue, Wants())
-    assert kernel.mirror.positions["BTC"].owner == "trend"
+    assert kernel.account.mirror.positions["BTC"].owner == "trend"
 
 
 async def test_a_position_that_a_timer_opened_is_claimed(venue: FakeVenue) -> None:
@@ -218,14 +220,14 @@ async def test_a_position_that_a_timer_opened_is_claimed(venue: FakeVenue) -> No
     await kernel.cycle()
     assert venue.positions
     kernel = await life(venue, Wants())
-    assert kernel.mirror.positions["BTC"].owner == "trend"
+    assert kernel.account.mirror.positions["BTC"].owner == "trend"
 
 
 async def test_a_position_of_another_hand_stays_foreign(venue: FakeVenue) -> None:
     order = OrderRequest.from_wire({"market": "BTC", "side": "long", "size": "1", "type": "market"})
     await venue.place(order, key="STRANGER")
     kernel = await life(venue, Wants())
-    assert kernel.mirror.positions["BTC"].owner is None
+    assert kernel.account.mirror.positions["BTC"].owner is None
 
 
 async def test_a_key_that_nobody_spells_is_not_looked_for_without_end(
@@ -236,12 +238,12 @@ async def test_a_key_that_nobody_spells_is_not_looked_for_without_end(
     tried: list[str] = []
     monkeypatch.setattr(key_recovery, "intent_key", lambda **given: tried.append(given["trigger"]) or "")
     at_ms = venue.clock.now_ms()
-    assert key_recovery.claimed(kernel, "WEB-ORDER-1", "BTC", at_ms) is None
+    assert key_recovery.claimed(kernel.context, "WEB-ORDER-1", "BTC", at_ms) is None
     assert tried == [], "no key of ours looks like that"
-    assert key_recovery.claimed(kernel, "A" * 32, "BTC", at_ms) is None
+    assert key_recovery.claimed(kernel.context, "A" * 32, "BTC", at_ms) is None
     assert len(set(tried)) == key_recovery.BARS + key_recovery.INSTANTS
     kernel.budget.end()
     tried.clear()
-    assert key_recovery.claimed(kernel, "A" * 32, "BTC", at_ms) is None
+    assert key_recovery.claimed(kernel.context, "A" * 32, "BTC", at_ms) is None
     assert len(set(tried)) == 2 * key_recovery.LATE
     assert f"bar:BTC:{at_ms // 60_000 * 60_000}" in tried

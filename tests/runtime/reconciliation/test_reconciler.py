@@ -18,12 +18,13 @@ from bot.errors import ApiError, OutcomeUnknown
 from bot.runtime.execution.dispatch import ABREAST
 from bot.runtime.journal import queries
 from bot.runtime.journal.order_trace import explain
-from bot.runtime.kernel import REFUSED_MS, Kernel, Settings, repairs_when_up
+from bot.runtime.kernel import Kernel, Settings
 from bot.runtime.model.positions import Drift, DriftKind
 from bot.runtime.pass_budget import PASS_MS
 from bot.runtime.reconciliation.guardians import WantedGuardian
 from bot.runtime.reconciliation.protection import COVER_MS
 from bot.runtime.reconciliation.reconciler import REPAIRS
+from bot.runtime.reconciliation.schedule import REFUSED_MS
 from bot.runtime.shutdown import wind_down
 from bot.strategy import Bar, Bracket, Close, Fill, Intent, Open, Strategy, TrailingStop, View
 from bot.wire import (
@@ -51,7 +52,7 @@ async def opened(venue: FakeVenue, **more: Any) -> Kernel:
     kernel = room(venue, once, **more)
     await kernel.recover()
     await kernel.cycle()
-    assert kernel.mirror.is_protected("BTC")
+    assert kernel.account.mirror.is_protected("BTC")
     return kernel
 
 
@@ -87,7 +88,7 @@ def test_every_drift_has_a_repair() -> None:
 async def test_nothing_is_found_where_nothing_is_wrong() -> None:
     venue = FakeVenue()
     kernel = await opened(venue)
-    assert await kernel.reconcile() == []
+    assert await kernel.reconciliation.reconcile() == []
 
 
 async def test_a_lost_stop_becomes_a_trailing_stop_at_its_distance_in_the_same_pass() -> None:
@@ -96,7 +97,7 @@ async def test_a_lost_stop_becomes_a_trailing_stop_at_its_distance_in_the_same_p
     await venue.cancel(stop_of(venue))
     await kernel.cycle()
     assert trailing(venue) == [("BTC", 2.0)]
-    assert kernel.mirror.is_protected("BTC")
+    assert kernel.account.mirror.is_protected("BTC")
     await kernel.cycle()
     assert len(trailing(venue)) == 1
 
@@ -105,7 +106,7 @@ async def test_a_stop_that_vanished_without_an_event_is_found_by_the_snapshot() 
     venue = FakeVenue()
     kernel = await opened(venue)
     del venue.working[stop_of(venue)]
-    assert kinds(await kernel.reconcile()) == ["order_gone", "naked_position"]
+    assert kinds(await kernel.reconciliation.reconcile()) == ["order_gone", "naked_position"]
     assert trailing(venue) == [("BTC", 2.0)]
 
 
@@ -126,7 +127,7 @@ async def test_a_position_with_an_inline_trailing_stop_is_not_naked() -> None:
 
     venue, kernel = await first_bar(trail)
     assert trailing(venue) == [("BTC", 1.5)]
-    assert await kernel.reconcile() == []
+    assert await kernel.reconciliation.reconcile() == []
 
 
 async def test_a_trailing_stop_that_waits_for_its_activation_is_no_stop() -> None:
@@ -139,9 +140,9 @@ async def test_a_trailing_stop_that_waits_for_its_activation_is_no_stop() -> Non
     armed = next(one for one in venue.guards.values() if one.type == "trailing_stop")
     venue.guards[armed.id] = armed.model_copy(update={"active": False})
     await venue.cancel(stop_of(venue))
-    assert kinds(await kernel.reconcile()) == ["naked_position"]
+    assert kinds(await kernel.reconciliation.reconcile()) == ["naked_position"]
     assert trailing(venue) == [("BTC", None), ("BTC", 2.0)]
-    assert await kernel.reconcile() == []
+    assert await kernel.reconciliation.reconcile() == []
 
 
 @pytest.mark.parametrize(
@@ -226,8 +227,8 @@ async def test_a_question_of_a_repair_that_is_lost_once_ends_no_other_of_that_pa
     await lose_stop(venue, "BTC")
     await lose_stop(venue, "ETH")
     venue.faults = [Fault(op, LATER)]
-    await kernel.drain()
-    await repairs_when_up(kernel)
+    await kernel.events.drain()
+    await kernel.reconciliation.repair()
     assert trailing(venue) == [("ETH", 2.0)]
     assert kernel.guardians.fallen() == [], "the dead-man stands again in the same pass"
     await kernel.cycle()
@@ -243,7 +244,7 @@ async def test_a_list_that_takes_the_time_of_a_pass_is_asked_for_once_in_it(monk
     asked = []
 
     async def hangs() -> list[Guardian]:
-        asked.append(kernel.pacer.mono_ms())
+        asked.append(kernel.budget.pacer.mono_ms())
         later(kernel, PASS_MS)
         raise unknown()
 
@@ -270,11 +271,11 @@ async def test_a_guardian_that_has_gone_is_armed_anew_and_nothing_opens_before()
     assert {g.type for g in venue.guards.values()} == {"dead_man_switch", "account_drawdown"}
     first = next(g.id for g in venue.guards.values() if g.type == "dead_man_switch")
     venue.guards.clear()
-    assert kinds(await kernel.reconcile()) == ["guardian_gone"] * 4
+    assert kinds(await kernel.reconciliation.reconcile()) == ["guardian_gone"] * 4
     now = {g.type: g.id for g in venue.guards.values()}
     assert set(now) == {"dead_man_switch", "account_drawdown"}
     assert now["dead_man_switch"] != first
-    assert kernel.entries_stopped(kernel.now_ms()) is None
+    assert kernel.conditions.entries_stopped(kernel.now_ms()) is None
 
 
 @pytest.mark.parametrize("seconds", [60, 300])
@@ -284,13 +285,13 @@ async def test_a_journal_that_is_begun_anew_arms_at_once_whatever_keys_the_accou
     await kernel.recover()
     for _ in range(5):  # So many guardians come and go, and their keys are spent.
         venue.guards.clear()
-        await kernel.reconcile()
+        await kernel.reconciliation.reconcile()
     venue.guards.clear()
     wanted = WantedGuardian(DEAD_MAN_60.name, DEAD_MAN_60.request.model_copy(update={"heartbeat_seconds": seconds}))
     other = room(venue, settings=Settings(guardians=(wanted,)))
     await other.recover()
     assert [(g.type, g.heartbeat_seconds) for g in venue.guards.values()] == [("dead_man_switch", seconds)]
-    assert other.entries_stopped(other.now_ms()) is None
+    assert other.conditions.entries_stopped(other.now_ms()) is None
 
 
 async def test_no_key_of_a_dead_man_meets_one_of_a_journal_that_was_lost(tmp_path: Path) -> None:
@@ -353,9 +354,9 @@ async def test_a_dead_man_that_another_hand_arms_while_we_run_is_left_alone() ->
     kernel = await opened(venue)
     (ours,) = venue.guards
     another = await venue.arm(DEAD_MAN_60.request, key="another daemon")
-    await kernel.reconcile()
+    await kernel.reconciliation.reconcile()
     await venue.disarm(ours)
-    await kernel.reconcile()
+    await kernel.reconciliation.reconcile()
     assert another.id in venue.guards
     assert kernel.guardians.ids["dead_man"] not in (ours, another.id), "a dead-man of another daemon goes with that one"
     assert len(venue.guards) == 2
@@ -366,13 +367,13 @@ async def test_a_dead_man_that_fired_stops_entries_until_it_stands_again() -> No
     kernel = await opened(venue)
     guardian = next(iter(venue.guards.values()))
     await venue.disarm(guardian.id)
-    await kernel.drain()
-    no = kernel.entries_stopped(kernel.now_ms())
+    await kernel.events.drain()
+    no = kernel.conditions.entries_stopped(kernel.now_ms())
     assert no is not None
     assert no.code == "dead_man_gone"
-    await kernel.reconcile()
-    await kernel.drain()
-    assert kernel.entries_stopped(kernel.now_ms()) is None
+    await kernel.reconciliation.reconcile()
+    await kernel.events.drain()
+    assert kernel.conditions.entries_stopped(kernel.now_ms()) is None
 
 
 @pytest.mark.parametrize("kind", ["drop", "lose_reply"])
@@ -417,11 +418,11 @@ async def test_an_arm_that_comes_after_a_reset_leaves_one_dead_man_that_is_known
     await kernel.recover()
     venue.minute()
     await kernel.cycle()
-    await kernel.reconcile()
+    await kernel.reconciliation.reconcile()
     assert len(venue.guards) == 1
     assert set(venue.guards) == set(kernel.guardians.ids.values())
-    assert kernel.entries_stopped(kernel.now_ms()) is None
-    await kernel.guardians.change((), epoch=kernel.mirror.epoch)
+    assert kernel.conditions.entries_stopped(kernel.now_ms()) is None
+    await kernel.guardians.change((), epoch=kernel.account.mirror.epoch)
     await kernel.guardians.retire()
     assert venue.guards == {}, "nothing stands that nobody knows of"
 
@@ -454,7 +455,7 @@ async def test_an_arm_of_a_lost_journal_that_comes_late_leaves_one_dead_man(
     begun_anew = room(venue)
     await begun_anew.recover()
     arrive()
-    await begun_anew.reconcile()
+    await begun_anew.reconciliation.reconcile()
     assert len(venue.guards) == 1
     assert set(venue.guards) == set(begun_anew.guardians.ids.values())
 
@@ -477,7 +478,7 @@ async def test_two_arms_that_come_after_a_reset_leave_the_one_that_is_known(
         venue.late[n]()
     kernel = room(venue, path=tmp_path / "j.db")
     await kernel.recover()
-    await kernel.reconcile()
+    await kernel.reconciliation.reconcile()
     assert len(venue.guards) == 1
     assert set(venue.guards) == set(kernel.guardians.ids.values())
 
@@ -498,7 +499,7 @@ async def test_two_schedules_of_the_same_instants_are_two_when_they_order_someth
     venue = FakeVenue()
     settings = Settings(guardians=(DEAD_MAN_60, ordering("BTC"), ordering("ETH")))
     kernel = await opened(venue, settings=settings)
-    await kernel.reconcile()
+    await kernel.reconciliation.reconcile()
     assert ordered(venue) == [("BTC", 15.5), ("ETH", 15.5)]
 
 
@@ -508,7 +509,7 @@ async def test_a_schedule_whose_order_has_changed_is_armed_anew_and_the_old_one_
     await kernel.guardians.change((DEAD_MAN_60, ordering("BTC", 20)), epoch=0)
     await kernel.guardians.retire()
     assert ordered(venue) == [("BTC", 20)]
-    await kernel.reconcile()
+    await kernel.reconciliation.reconcile()
     assert ordered(venue) == [("BTC", 20)]
 
 
@@ -530,7 +531,7 @@ async def test_a_schedule_that_the_service_writes_otherwise_is_armed_once(path: 
     kill(kernel)
     kernel = await begun_again(venue, path, settings=settings)
     await minutes(kernel, venue, "100")
-    await kernel.reconcile()
+    await kernel.reconciliation.reconcile()
     assert ordered(venue) == [("BTC", 15.5)]
 
 
@@ -546,7 +547,7 @@ async def test_a_foreign_position_is_treated_as_the_config_says(policy: str, lef
     await kernel.cycle()
     assert ("BTC" in venue.positions) is left
     if left:
-        assert kernel.mirror.positions["BTC"].owner == owner
+        assert kernel.account.mirror.positions["BTC"].owner == owner
 
 
 async def test_repairs_that_take_longer_than_a_pass_are_shared_out_over_passes() -> None:
@@ -582,7 +583,7 @@ async def test_repairs_that_take_longer_than_a_pass_are_shared_out_over_passes()
                 return made
         raise AssertionError("it is not done")
 
-    kernel.look_again()
+    kernel.reconciliation.compare_strategies_anew()
     assert await passes_until(lambda: all(oid not in venue.working for oid in theirs), wait_ms=REFUSED_MS) == 2
 
     arms = venue.arm
@@ -624,7 +625,7 @@ async def test_another_hands_position_is_not_ours_because_we_held_one_there_befo
     if is_restarted:
         kernel = await begun_again(venue, path)
     await minutes(kernel, venue, "90", "90")
-    assert kernel.mirror.positions["BTC"].owner is None
+    assert kernel.account.mirror.positions["BTC"].owner is None
     assert "BTC" in venue.positions, "it has no stop, and foreign_positions is ignore"
     assert trailing(venue) == []
 
@@ -638,8 +639,8 @@ async def test_when_a_position_began_is_known_where_the_service_does_not_tell(is
     if is_restarted:
         kill(kernel)
         kernel = await begun_again(venue, path)
-    await kernel.reconcile()
-    position = kernel.mirror.positions["BTC"]
+    await kernel.reconciliation.reconcile()
+    position = kernel.account.mirror.positions["BTC"]
     assert (position.owner, position.opened_ms) == ("trend", at_ms)
 
 
@@ -691,10 +692,10 @@ async def test_a_repair_that_is_not_answered_keeps_no_other_from_its_own() -> No
     first, other = [o.oid for o in venue.working.values() if o.kind == "limit"]
     venue.faults = [Fault("cancel", "drop")]
     with pytest.raises(OutcomeUnknown):
-        await kernel.reconcile()
+        await kernel.reconciliation.reconcile()
     assert first in venue.working
     assert other not in venue.working
-    await kernel.reconcile()
+    await kernel.reconciliation.reconcile()
     assert first not in venue.working
 
 
@@ -729,7 +730,7 @@ async def test_an_end_that_is_not_answered_once_asks_again(made: type[FakeVenue]
     kernel = room(venue, rests_too, markets=("BTC", "ETH"))
     await kernel.recover()
     await kernel.cycle()
-    assert [order.market for order in kernel.mirror.orders.values() if order.could_open] == ["ETH"]
+    assert [order.market for order in kernel.account.mirror.orders.values() if order.could_open] == ["ETH"]
     venue.faults = [Fault(op, "drop")]
     left = await wind_down(kernel, "flatten")
     assert (left.complete, venue.positions, venue.working, venue.guards) == (True, {}, {}, {})
@@ -768,7 +769,7 @@ async def test_the_resting_entries_of_an_end_are_canceled_side_by_side_and_its_c
     await kernel.cycle()
     assert set(venue.positions) == {"BTC"}
     assert sum(order.coin == "ETH" for order in venue.working.values()) == many
-    kernel.in_flight.abreast = ABREAST
+    kernel.execution.in_flight.abreast = ABREAST
     async with asyncio.timeout(10):
         left = await wind_down(kernel, "flatten")
     assert (left.complete, venue.positions, venue.working, venue.guards) == (True, {}, {}, {})
@@ -796,17 +797,17 @@ async def test_a_reset_arms_before_it_trades(says_gone: bool) -> None:
     assert [g.type for g in venue.guards.values()] == ["dead_man_switch"]
     assert venue.calls.index("arm") < venue.calls.index("confirm")
     assert [row["epoch"] for row in kernel.journal.db["intents"].rows] == [0, 1]
-    assert kernel.mirror.positions["BTC"].owner == "trend"
+    assert kernel.account.mirror.positions["BTC"].owner == "trend"
 
 
 async def test_what_another_hand_opens_right_after_a_reset_is_not_ours_because_we_held_the_same_before() -> None:
     venue = FakeVenue()
     kernel = await opened(venue)
-    assert kernel.mirror.positions["BTC"].owner == "trend"
+    assert kernel.account.mirror.positions["BTC"].owner == "trend"
     venue.reset()
     await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(300)), key="a person")
     await minutes(kernel, venue, "100")
-    position = kernel.mirror.positions["BTC"]
+    position = kernel.account.mirror.positions["BTC"]
     assert (position.owner, position.first_stop_px) == (None, None)
     assert trailing(venue) == [], "foreign_positions: ignore"
     assert "BTC" in venue.positions
@@ -838,7 +839,7 @@ async def test_a_reset_between_two_orders_of_one_decision_ends_the_second_and_no
 
     scripts = [once, turned]
     kernel = room(venue, lambda view, bar: scripts.pop(0)(view, bar) if scripts else ())
-    kernel.in_flight.abreast = abreast
+    kernel.execution.in_flight.abreast = abreast
     await kernel.recover()
     await kernel.cycle()
     await replied(kernel)
@@ -853,7 +854,7 @@ async def test_a_reset_between_two_orders_of_one_decision_ends_the_second_and_no
     await minutes(kernel, venue, "101")
     assert [row["state"] for row in kernel.journal.db["intents"].rows] == ["accepted", "accepted", "void"]
     assert venue.fills == [], "what was decided about the account of before is not ordered on the new one"
-    assert kernel.live == {}
+    assert kernel.execution.live == {}
 
 
 async def test_a_gap_in_the_feed_is_noticed_by_its_overlap() -> None:
@@ -865,7 +866,7 @@ async def test_a_gap_in_the_feed_is_noticed_by_its_overlap() -> None:
     venue.event_rows = [e for e in venue.event_rows if e.id != cursor.last_id]
     venue.minute()
     venue._event("account", "settings", None, {})
-    assert kinds(await kernel.reconcile()) == ["cursor_lost"]
+    assert kinds(await kernel.reconciliation.reconcile()) == ["cursor_lost"]
     after = kernel.journal.events.cursor
     assert after is not None
     assert after.last_id == venue.event_rows[-2].id or after.last_id == venue.event_rows[-1].id
@@ -884,12 +885,12 @@ async def test_what_a_service_that_went_back_tells_under_ids_of_before_is_taken(
     await minutes(kernel, venue, "97")
     undone = kernel.journal.events.cursor
     assert undone is not None
-    assert "BTC" not in kernel.mirror.positions, "its stop has fired"
+    assert "BTC" not in kernel.account.mirror.positions, "its stop has fired"
     for name, value in before.items():
         setattr(venue, name, value)
     if is_seen:
         await kernel.cycle()
-        assert "BTC" in kernel.mirror.positions, "and has not, by what the service says now"
+        assert "BTC" in kernel.account.mirror.positions, "and has not, by what the service says now"
     venue.minute(BTC="97")
     while venue.event_rows[-1].id < undone.last_id:
         venue._event("account", "settings", None, {})
@@ -898,9 +899,9 @@ async def test_what_a_service_that_went_back_tells_under_ids_of_before_is_taken(
         told = next(row for row in kernel.journal.db["events"].rows if row["id"] == undone.last_id)
         assert told["ts"] == venue.event_rows[-1].ts
     else:
-        assert kinds(await kernel.reconcile()) == ["cursor_lost"]
-    assert "BTC" not in kernel.mirror.positions
-    assert kernel.attribution.shares == {}
+        assert kinds(await kernel.reconciliation.reconcile()) == ["cursor_lost"]
+    assert "BTC" not in kernel.account.mirror.positions
+    assert kernel.account.attribution.shares == {}
 
 
 class Reenters(Strategy):
@@ -980,10 +981,10 @@ async def test_a_fill_that_no_event_told_is_believed_from_the_snapshot() -> None
     venue = FakeVenue()
     kernel = await opened(venue)
     venue.positions["BTC"].size += 1
-    assert kinds(await kernel.reconcile()) == ["missing_fill", "naked_position"]
+    assert kinds(await kernel.reconciliation.reconcile()) == ["missing_fill", "naked_position"]
     assert trailing(venue) == [("BTC", 2.0)], "its stop is for five"
-    assert str(kernel.mirror.positions["BTC"].size) == "6.0000"
-    assert kernel.mirror.positions["BTC"].owner == "trend"
+    assert str(kernel.account.mirror.positions["BTC"].size) == "6.0000"
+    assert kernel.account.mirror.positions["BTC"].owner == "trend"
 
 
 async def test_a_repair_that_is_refused_is_tried_again_later_and_not_in_every_pass() -> None:

@@ -73,16 +73,20 @@ def bought_once(*wishes: Intent) -> Any:
 
 
 def booked(kernel: Kernel, name: str) -> tuple[int, Decimal, Decimal]:
-    book = kernel.attribution.of(name)
+    book = kernel.account.attribution.of(name)
     return book.fills, book.fees_usd, book.realized_usd
 
 
 def ours(kernel: Kernel) -> dict[str, str | None]:
-    return {market: position.owner for market, position in kernel.mirror.positions.items()}
+    return {market: position.owner for market, position in kernel.account.mirror.positions.items()}
 
 
 def proves_nothing(kernel: Kernel) -> bool:
-    return not (kernel.mirror.keys_proven or kernel.mirror.events_named or kernel.journal.events.has_seen_own_key())
+    return not (
+        kernel.account.mirror.keys_proven
+        or kernel.account.mirror.events_named
+        or kernel.journal.events.has_seen_own_key()
+    )
 
 
 @pytest.mark.parametrize("foreign", ["ignore", "flatten", "adopt"])
@@ -93,7 +97,7 @@ async def test_an_entry_is_ours_and_is_closed_by_its_strategy(foreign: str) -> N
     await minutes(kernel, venue, "100", "100")
     assert set(venue.positions) == {"BTC"}, "nobody takes it for another's"
     await minutes(kernel, venue, "101")
-    assert (venue.positions, refusals(kernel), kernel.degraded) == ({}, [], {})
+    assert (venue.positions, refusals(kernel), kernel.health.degraded) == ({}, [], {})
     assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((2, 2, 2), (0, 0, 0))
     assert kernel.journal.state.of_strategy("trend")["fills"] == 2, "the strategy was told of both"
     assert proves_nothing(kernel)
@@ -103,7 +107,7 @@ async def test_orders_that_leave_side_by_side_are_ours() -> None:
     venue = Keyless()
     venue.minute(BTC="100")
     kernel = room(venue, always, markets=("BTC", "ETH"), settings=policy("flatten"))
-    kernel.in_flight.abreast = 4
+    kernel.execution.in_flight.abreast = 4
     await kernel.recover()
     await kernel.cycle()
     await replied(kernel)
@@ -111,7 +115,7 @@ async def test_orders_that_leave_side_by_side_are_ours() -> None:
     venue.minute(BTC="101", ETH="101")
     await kernel.cycle()
     await replied(kernel)
-    assert (venue.positions, refusals(kernel), kernel.degraded) == ({}, [], {})
+    assert (venue.positions, refusals(kernel), kernel.health.degraded) == ({}, [], {})
     assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((4, 4, 4), (0, 0, 0))
 
 
@@ -123,7 +127,7 @@ async def test_what_its_stop_or_target_does_is_booked_to_its_strategy(close: str
     await minutes(kernel, venue, close)
     assert (venue.positions, ours(kernel)) == ({}, {})
     assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((2, 2, gain), (0, 0, 0))
-    assert kernel.degraded == {}
+    assert kernel.health.degraded == {}
 
 
 async def test_a_restart_knows_its_position_again_and_still_has_no_proof(tmp_path: Path) -> None:
@@ -151,7 +155,7 @@ async def test_a_notice_names_the_strategy() -> None:
     venue = Keyless()
     venue.minute(BTC="100")
     kernel = room(venue, always)
-    kernel.notices_of = lambda event, _parts: of_event(event, kernel.order_owners.owner_of)
+    kernel.events.notices_of = lambda event, _parts: of_event(event, kernel.account.order_owners.owner_of)
     await kernel.recover()
     await kernel.cycle()
     (said,) = [row["payload"] for row in kernel.journal.db["outbox"].rows if row["kind"] == "fill.entry"]
@@ -164,8 +168,8 @@ async def test_an_entry_that_rests_is_ours_takes_of_the_budget_and_can_be_cancel
     path = tmp_path / "journal.db"
 
     def is_ours(kernel: Kernel) -> bool:
-        (order,) = kernel.mirror.entries("BTC")
-        return (kernel.order_owners.owner_of(order.key or ""), kernel.risk.used_usd("trend")) == (
+        (order,) = kernel.account.mirror.entries("BTC")
+        return (kernel.account.order_owners.owner_of(order.key or ""), kernel.risk.used_usd("trend")) == (
             "trend",
             Decimal("299.997"),
         )
@@ -178,7 +182,7 @@ async def test_an_entry_that_rests_is_ours_takes_of_the_budget_and_can_be_cancel
     assert is_ours(again)
     assert proves_nothing(again)
     await minutes(again, venue, "102", "102")
-    assert (venue.working, again.mirror.orders) == ({}, {})
+    assert (venue.working, again.account.mirror.orders) == ({}, {})
 
 
 async def test_an_entry_that_rested_over_a_restart_is_ours_when_it_fills(tmp_path: Path) -> None:
@@ -218,9 +222,9 @@ async def test_an_entry_whose_answer_comes_later_is_ours_from_then_on(
     else:
         later(kernel, 60_000)
         await kernel.cycle()
-    assert (ours(kernel), kernel.execution.in_doubt("BTC"), kernel.degraded) == ({"BTC": "trend"}, False, {})
+    assert (ours(kernel), kernel.execution.in_doubt("BTC"), kernel.health.degraded) == ({"BTC": "trend"}, False, {})
     assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((1, 1, 0), (0, 0, 0)), "also its fee"
-    assert kernel.attribution.of("trend").shares[0].entry_px == 100
+    assert kernel.account.attribution.of("trend").shares[0].entry_px == 100
     assert proves_nothing(kernel)
     kill(kernel)
     again = room(venue, always, path=path, settings=policy("flatten"))
@@ -240,10 +244,12 @@ async def test_a_late_answer_names_the_order_that_rests() -> None:
     await kernel.recover()
     venue.faults = [Fault("confirm", *one) for one in LOST]
     await kernel.cycle()
-    assert [order.key for order in kernel.mirror.entries("BTC")] == [None]
+    assert [order.key for order in kernel.account.mirror.entries("BTC")] == [None]
     later(kernel, 60_000)
     await kernel.cycle()
-    assert [kernel.order_owners.owner_of(order.key or "") for order in kernel.mirror.entries("BTC")] == ["trend"]
+    assert [
+        kernel.account.order_owners.owner_of(order.key or "") for order in kernel.account.mirror.entries("BTC")
+    ] == ["trend"]
 
 
 async def test_a_kill_between_the_answer_and_the_naming_leaves_neither(
@@ -256,7 +262,7 @@ async def test_a_kill_between_the_answer_and_the_naming_leaves_neither(
     def killed(_events: Any, _owner: str) -> None:
         raise Crash
 
-    monkeypatch.setattr(kernel.attribution, "name", killed)
+    monkeypatch.setattr(kernel.account.attribution, "name", killed)
     later(kernel, 60_000)
     kernel.budget.begin()
     with pytest.raises(Crash):
@@ -303,11 +309,11 @@ async def test_an_order_of_the_run_before_is_named_when_its_trade_is_found_after
     (doubt,) = kernel.journal.intents.live()
     kill(kernel)
     again = room(venue, always, path=path)
-    monkeypatch.setattr(again.sender, "is_due", lambda _intent: False)  # It has no time for it at first.
+    monkeypatch.setattr(again.execution.sender, "is_due", lambda _intent: False)  # It has no time for it at first.
     await again.recover()
     assert again.execution.in_doubt("BTC")
     monkeypatch.undo()
-    assert (await again.sender.search(doubt)).trade_id is not None
+    assert (await again.execution.sender.search(doubt)).trade_id is not None
     await again.cycle()
     found = again.journal.intents.find(doubt.id)
     assert found is not None
@@ -388,7 +394,7 @@ async def test_what_another_hand_adds_to_our_position_is_booked_as_anothers() ->
     await kernel.cycle()
     assert ours(kernel) == {"BTC": "trend"}
     assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((1, 1, 0), (1, 1, 0))
-    sizes = {share.strategy: share.size for share in kernel.attribution.shares["BTC"].values()}
+    sizes = {share.strategy: share.size for share in kernel.account.attribution.shares["BTC"].values()}
     assert sizes == {"trend": Decimal(2), FOREIGN: Decimal(3)}
 
 
@@ -423,13 +429,13 @@ def test_trades_are_known_by_market_action_and_epoch(kept: str) -> None:
 async def test_where_events_show_keys_no_trade_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     venue = FakeVenue()
     kernel = await begun(venue)
-    assert kernel.mirror.events_named
-    assert kernel.mirror.keys_proven
-    monkeypatch.setattr(kernel.mirror, "keys_of", None)
+    assert kernel.account.mirror.events_named
+    assert kernel.account.mirror.keys_proven
+    monkeypatch.setattr(kernel.account.mirror, "keys_of", None)
     by_hand(venue, "ETH")
     await minutes(kernel, venue, "101", "100")
     assert len(venue.fills) == 3
-    assert "foreign_writer" in kernel.degraded, "who shows no key where keys are shown is another"
+    assert "foreign_writer" in kernel.health.degraded, "who shows no key where keys are shown is another"
 
 
 async def proven_by_a_trade(script: Any, **more: Any) -> tuple[KeysOnTrades, Kernel]:
@@ -440,9 +446,9 @@ async def proven_by_a_trade(script: Any, **more: Any) -> tuple[KeysOnTrades, Ker
     await kernel.recover()
     venue.faults = [Fault("confirm", *one) for one in LOST]
     await kernel.cycle()
-    (doubt,) = kernel.live.values()
-    await kernel.sender.search(doubt)
-    assert (kernel.mirror.keys_proven, kernel.mirror.events_named) == (True, False)
+    (doubt,) = kernel.execution.live.values()
+    await kernel.execution.sender.search(doubt)
+    assert (kernel.account.mirror.keys_proven, kernel.account.mirror.events_named) == (True, False)
     later(kernel, 60_000)
     return venue, kernel
 
@@ -453,12 +459,12 @@ async def test_keys_on_trades_alone_make_no_other_hand_of_our_events() -> None:
     assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((2, 2, 2), (0, 0, 0))
     venue.faults = [Fault("confirm", *one) for one in LOST]
     await minutes(kernel, venue, "100")
-    assert (ours(kernel), kernel.execution.in_doubt("BTC"), kernel.degraded) == ({"BTC": "trend"}, True, {}), (
+    assert (ours(kernel), kernel.execution.in_doubt("BTC"), kernel.health.degraded) == ({"BTC": "trend"}, True, {}), (
         "known by its trade's key"
     )
     later(kernel, 60_000)
     await minutes(kernel, venue, "100")
-    assert (kernel.execution.in_doubt("BTC"), kernel.degraded, ours(kernel)) == (False, {}, {"BTC": "trend"})
+    assert (kernel.execution.in_doubt("BTC"), kernel.health.degraded, ours(kernel)) == (False, {}, {"BTC": "trend"})
     assert (booked(kernel, "trend"), booked(kernel, FOREIGN)) == ((3, 3, 2), (0, 0, 0))
 
 
@@ -467,7 +473,7 @@ async def test_an_order_of_ours_that_shows_no_key_is_left_where_it_rests() -> No
     venue, kernel = await proven_by_a_trade(bought_once(rests), settings=policy("flatten"))
     for _ in range(2):
         await minutes(kernel, venue, "100")
-        await kernel.reconcile()
+        await kernel.reconciliation.reconcile()
     assert [order.kind for order in venue.working.values()] == ["limit"]
 
 
@@ -479,7 +485,7 @@ async def test_another_agent_is_known_by_the_key_of_its_trade_where_events_show_
     kernel = await begun(venue)
     by_hand(venue, "ETH")
     await kernel.cycle()
-    assert ("foreign_writer" in kernel.degraded) is flagged
+    assert ("foreign_writer" in kernel.health.degraded) is flagged
     await minutes(kernel, venue, "101", "100")
     assert (len(venue.fills) == 3) is flagged, "no entry after the close, or entries go on elsewhere"
 
@@ -504,7 +510,7 @@ async def test_an_event_that_shows_a_key_of_ours_is_taken_as_it_is() -> None:
     bare = shown.model_copy(update={"id": "bare", "idempotency_key": None})
     others = {"ETH": {"coin": "ETH"}, "close": {"data": bare.data.model_copy(update={"intent": "close"})}}
     foreign = [bare.model_copy(update={"id": name, **more}) for name, more in others.items()]
-    *same, given = kernel.mirror.named([shown, *foreign, bare])
+    *same, given = kernel.account.mirror.named([shown, *foreign, bare])
     assert same == [shown, *foreign], "nor is one of another market, or an exit under the id of an entry"
     assert given.idempotency_key == shown.idempotency_key
     assert '"keyFrom":"trade"' in given.model_dump_json()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,14 +41,14 @@ def risk(
 ) -> RiskEngine:
     limits = replace(StrategyLimits("trend", frozenset({"BTC", "ETH"}), 60_000, Decimal(1_000), 3), **more)
     mirror = Mirror(lambda key: "trend" if key == "KEY" else None)
-    return RiskEngine(
-        mirror,
-        {"trend": limits},
-        lambda: live or [],
-        lambda _now: stopped,
-        lambda coin, _besides: doubt(coin),
-        {"BTC": 3},
+    attribution = SimpleNamespace(share=lambda _market, _strategy: None, shares_of=lambda _strategy: ())
+    intents = SimpleNamespace(
+        live={one.id: one for one in live or []}, is_doubtful=lambda coin, _besides=None: doubt(coin)
     )
+    conditions = SimpleNamespace(entries_stopped=lambda _now: stopped, strategy_stopped=lambda _strategy, _now: None)
+    engine = RiskEngine(mirror, {"trend": limits}, intents, conditions, attribution)
+    engine.size_decimals = {"BTC": 3}
+    return engine
 
 
 def judge(
@@ -155,7 +156,7 @@ def test_a_no_takes_of_the_budget_what_it_has_cost(side: str, used: Decimal, net
     it = risk(markets=frozenset({"event:X"}), nets=nets)
     held = position("event:X", "5")._replace(side=side, entry_px=Decimal("0.2"))
     it.mirror.positions["event:X"] = held
-    it.shares_of = lambda name: [Share("event:X", name, side, Decimal(5), Decimal(1))]
+    it.attribution.shares_of = lambda name: [Share("event:X", name, side, Decimal(5), Decimal(1))]
     it.mirror.orders["1"] = order()._replace(
         market="event:X", side=side, size=Decimal(2), limit_px=Decimal("0.3"), filled=Decimal(0)
     )

@@ -66,7 +66,7 @@ async def test_events_that_strategies_take_long_over_are_told_in_several_passes(
         began_ms = pacer.now_ms
         await kernel.cycle()
         assert pacer.now_ms - began_ms <= PASS_MS + HOOK_MS
-        assert not kernel.is_page_cut or kernel.entries_stopped(kernel.now_ms()) is not None
+        assert not kernel.state.is_page_cut or kernel.conditions.entries_stopped(kernel.now_ms()) is not None
         made += 1
     assert made <= 14
     assert slow.lived[2:] == [f"open 0.{n:02}".rstrip("0") for n in range(1, 13)]
@@ -102,7 +102,7 @@ async def test_what_was_left_to_tell_is_told_beside_the_passes_of_a_start(tmp_pa
     pacer = FakePacer()
     _, again, slow = await left_to_tell(tmp_path / "journal.db", pacer, 12)
     passed = [0]
-    again.passed = lambda _bar_ms: passed.append(pacer.now_ms)
+    again.hooks.passed = lambda _bar_ms: passed.append(pacer.now_ms)
     await again.recover()
     await again.cycle()
     assert max(after - before for before, after in pairwise(passed)) <= PASS_MS + 2 * HOOK_MS

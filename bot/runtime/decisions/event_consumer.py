@@ -1,0 +1,173 @@
+"""The event consumer reads the account's events, page after page. One page and all that it changes is one transaction of the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from bot import logs
+from bot.errors import ApiError, Refused, is_access_lost
+from bot.runtime.account.account import Account
+from bot.runtime.account.attribution import BOOKED
+from bot.runtime.account.event_logging import tell
+from bot.runtime.decisions.intent_builder import IntentBuilder
+from bot.runtime.journal.journal import Notice
+from bot.runtime.model.intents import Intent
+from bot.runtime.model.shares import Part
+from bot.runtime.reconciliation import reconciler
+from bot.runtime.reconciliation.context import RepairContext
+from bot.runtime.strategy_host.host import Decision
+from bot.wire import EVENTS_PAGE_MAX, Event
+
+if TYPE_CHECKING:
+    from bot.wire import AccountSnapshot
+
+log = logs.Quiet()
+
+NoticesOf = Callable[[Event, Mapping[str, Part]], Iterable[Notice]]
+
+
+class EventConsumer:
+    """`notices_of` makes the notices of an event, given the shares that the strategies have in it."""
+
+    def __init__(
+        self, context: RepairContext, account: Account, builder: IntentBuilder, notices_of: NoticesOf | None = None
+    ) -> None:
+        self.notices_of = notices_of
+        self._context = context
+        self._account = account
+        self._builder = builder
+
+    async def drain(self) -> bool:
+        """Read every event there is. False if the service did not answer, or if the strategies took the time of the pass.
+
+        After False nothing is opened until the events could be read. Lost access is raised.
+        """
+        state = self._context.state
+        state.is_page_cut = False
+        try:
+            try:
+                is_page_cut = not await self._read_pages()
+            except Refused as error:
+                if not reconciler.is_cursor_lost(error):
+                    raise
+                log.warning("drift.cursor_lost", message=error.message)
+                await self.restart()
+                is_page_cut = False
+        except ApiError as error:
+            if is_access_lost(error):
+                raise
+            state.fell_behind(self._context.pacer.mono_ms())
+            log.warning("feed.behind", code=error.code, message=error.message)
+            return False
+        state.caught_up(is_page_cut=is_page_cut)
+        if is_page_cut:
+            return False
+        self._context.execution.learn_from_events()
+        return True
+
+    async def drain_or_wait(self) -> bool:
+        """As `drain`. Also True once the events could not be read for so long that exits are decided without them."""
+        return await self.drain() or self._context.state.is_behind_for_long(self._context.pacer.mono_ms())
+
+    async def restart(self, snapshot: AccountSnapshot | None = None) -> None:
+        """Begin the events anew at this snapshot, or at one of now."""
+        context = self._context
+        if await reconciler.restart(context, snapshot or await context.port.account()):
+            context.foreign_activity.clear()
+
+    def attach_events(self, accepted: Intent) -> None:
+        """Give the events of an order to its strategy: on a service that shows no keys, they may come before the reply that names the trade."""
+        context, account = self._context, self._account
+        events = context.journal.events.attach_key(accepted)
+        account.attribution.name(map(Event.model_validate, events), accepted.strategy)
+        account.position_owners.write_attribution()
+        if events:
+            context.foreign_activity.known_markets.discard(accepted.market)
+            context.comparison.now()  # It finds the owner of the position and of its orders.
+
+    async def _read_pages(self) -> bool:
+        """Read page after page. False: the pass had no time for all of them."""
+        journal = self._context.journal
+        while True:
+            cursor = journal.events.cursor
+            assert cursor is not None, "recover sets the cursor"
+            events = (await self._context.port.events(cursor.last_id, limit=EVENTS_PAGE_MAX)).events
+            if any(_begins_epoch(event, cursor.epoch) for event in events):
+                # Nothing of the page is applied: if the cursor were past it and the snapshot lost, the reset would be forgotten.
+                await self.restart()
+                return True
+            # The cursor moves to the last event that was applied, whatever else the page says is the last.
+            if events and not await self._apply_page(events, events[-1].id, cursor.epoch):
+                return False
+            if len(events) < EVENTS_PAGE_MAX or events[-1].id == cursor.last_id:
+                return True
+
+    async def _apply_page(self, events: Sequence[Event], last_id: str, epoch: int) -> bool:
+        """Apply one page, call the strategies, and write the page with all that it changed in one transaction.
+
+        False: only a part of the page, because a strategy took the time of the pass.
+        """
+        context, account = self._context, self._account
+        fresh = context.journal.events.unseen(events)
+        if not account.mirror.events_named:
+            fresh = account.mirror.named(fresh)
+        is_written = False
+        account.attribution.begin_page()
+        try:
+            opened, is_whole = await self._fold(fresh, last_id, epoch)
+            is_written = True
+        finally:
+            account.attribution.end_page(is_written=is_written)
+        if opened:
+            context.execution.replies += opened
+        for position in account.mirror.positions.values():
+            if position.owner is None and position.market not in context.foreign_activity.known_markets:
+                context.comparison.now()  # Somebody else trades on the account.
+        return is_whole
+
+    async def _fold(self, fresh: Sequence[Event], last_id: str, epoch: int) -> tuple[list[Intent], bool]:
+        context, account, host = self._context, self._account, self._context.strategy_host
+        mirror, journal, budget = account.mirror, context.journal, context.budget
+        decision: Decision | None = None
+        intents: list[Intent] = []
+        notices: list[Notice] = []
+        is_logged = logs.is_said(logs.INFO)
+        began_ms, count = context.pacer.mono_ms(), len(fresh)
+        for n, event in enumerate(fresh, start=1):
+            parts: Mapping[str, Part] = {}
+            if event.type in BOOKED:
+                parts = account.attribution.apply(event)
+                mirror.apply(event)
+                account.position_owners.pass_on(event.coin)
+            else:
+                mirror.apply(event)
+            context.foreign_activity.see(event, account.order_owners.owner_of)
+            if self.notices_of is not None:
+                notices += self.notices_of(event, parts)
+            if is_logged:
+                tell(event)
+            if event.type not in host.heard:
+                continue
+            decision = decision or Decision()
+            signals = await host.hear(event, decision, now_ms=context.now_ms(), parts=parts)
+            if signals:
+                intents += self._builder.build(signals, trigger=self._builder.trigger_of(event), at_ms=event.ts)
+            if n < count and budget.is_used_up_since(began_ms):
+                fresh, last_id = fresh[:n], event.id
+                break
+        with journal.together() if host.away else nullcontext():
+            for backlog in host.away.values():
+                backlog.write(epoch)
+            opened = journal.take(
+                fresh, last_id, epoch=epoch, states=None if decision is None else decision.states, intents=intents, notices=notices,
+                attribution=account.attribution.changes(), now_ms=context.now_ms(),
+            )  # fmt: skip
+        context.execution.forget_unwritten(intents, opened)
+        return opened, len(fresh) == count
+
+
+def _begins_epoch(event: Event, epoch: int) -> bool:
+    """True of a reset that came as an event, before the feed could say that the cursor is gone."""
+    return (event.type, event.subtype) == ("account", "reset") and event.data.epoch != epoch

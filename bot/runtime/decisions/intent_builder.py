@@ -1,0 +1,100 @@
+"""From a strategy's signals to intents: the risk engine judges each signal, and an approved order becomes an intent with its key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from bot import logs
+from bot.errors import Refusal
+from bot.runtime.account.account import Account
+from bot.runtime.decisions.entry_conditions import EntryConditions
+from bot.runtime.execution.execution_engine import ExecutionEngine
+from bot.runtime.journal.journal import Journal
+from bot.runtime.model.intents import FIRST_LEG, Intent, intent_key
+from bot.runtime.model.limits import FRESH_INTERVALS, ApprovedOrder, RiskRequest
+from bot.runtime.pass_budget import PassBudget
+from bot.runtime.risk.risk_engine import RiskEngine
+from bot.strategy import Close
+from bot.wire import INTERVAL_MS
+
+if TYPE_CHECKING:
+    from bot.runtime.strategy_host.host import OwnedSignal
+    from bot.runtime.strategy_host.instance import StrategyInstance
+    from bot.wire import Event
+
+log = logs.Quiet()
+
+
+class IntentBuilder:
+    """Makes intents and keeps the refusals. Nothing is written or sent here, except refusals and traces to the journal."""
+
+    def __init__(
+        self, journal: Journal, account: Account, risk: RiskEngine, conditions: EntryConditions, execution: ExecutionEngine, budget: PassBudget,
+        now_ms: Callable[[], int],
+    ) -> None:  # fmt: skip
+        self._journal = journal
+        self._mirror = account.mirror
+        self._order_owners = account.order_owners
+        self._risk = risk
+        self._conditions = conditions
+        self._live = execution.live
+        self._budget = budget
+        self._now_ms = now_ms
+
+    def trigger_of(self, event: Event) -> str:
+        """The trigger of what a strategy wants on an event. A restored service may give an id twice, so the second one carries its time."""
+        is_reused = event.id in self._journal.events.reused_ids
+        return f"event:{event.id}:{event.ts}" if is_reused else f"event:{event.id}"
+
+    def build(self, signals: Sequence[OwnedSignal], *, trigger: str, at_ms: int) -> list[Intent]:
+        """The intents of these signals, without those that are refused. `trigger` and `at_ms` say what the strategies decided on, and when."""
+        intents: list[Intent] = []
+        ordinals: dict[str, int] = {}
+        closing: set[str] = set()
+        now_ms = self._now_ms()
+        for instance, signal in signals:
+            ordinal = ordinals[instance.name] = ordinals.get(instance.name, -1) + 1
+            market = signal.market or ""
+            mark = self._mirror.marks.get(market)
+            price = None if mark is None else Decimal(repr(mark))
+            # A session's clock stands in the millisecond before the bar, so that the bar of midnight would be of the day before.
+            request = RiskRequest(signal, at_ms, max(now_ms, at_ms), price, frozenset(closing))
+            answer = self._conditions.no_signal(signal, trigger) or self._risk.judge(instance.name, request)
+            if isinstance(answer, Refusal):
+                self._journal.refused(
+                    answer, strategy=instance.name, market=market, trigger=trigger, ordinal=ordinal, at_ms=now_ms
+                )
+                log.warning(
+                    "intent.refused", strategy=instance.name, market=market, code=answer.code, message=answer.message
+                )
+                continue
+            if isinstance(signal, Close) and signal.fraction is None and signal.usd is None and signal.size is None:
+                closing.add(market)
+            intent = self._intent(instance, answer, trigger=trigger, ordinal=ordinal, now_ms=now_ms)
+            self._live.setdefault(intent.id, intent)
+            self._order_owners.by_key[intent.id] = instance.name
+            intents.append(intent)
+            if self._journal.keeps_traces:
+                self._journal.trace(intent.id, "wish", json.dumps({"wish": str(signal)}), at_ms=now_ms)
+            if logs.is_said(logs.INFO):
+                log.info(
+                    "intent.decided", intent=intent.id, strategy=instance.name, market=market, action=intent.action, signal=str(signal)
+                )  # fmt: skip
+        return intents
+
+    def _intent(
+        self, instance: StrategyInstance, approved: ApprovedOrder, *, trigger: str, ordinal: int, now_ms: int
+    ) -> Intent:
+        epoch, leg = self._mirror.epoch, FIRST_LEG[approved.action]
+        key = intent_key(
+            address=self._journal.address, epoch=epoch, strategy=instance.name, market=approved.market, trigger=trigger, ordinal=ordinal, leg=leg
+        )  # fmt: skip
+        return Intent(
+            id=key, strategy=instance.name, market=approved.market, action=approved.action, path=approved.path, trigger=trigger, ordinal=ordinal,
+            leg=leg, epoch=epoch, body=approved.request.body() if self._journal.keeps_bodies else b"", request=approved.request,
+            not_after_ms=now_ms + self._budget.hold_ms(FRESH_INTERVALS * INTERVAL_MS[instance.interval]), opened_ms=now_ms,
+            notional_usd=approved.notional_usd,
+        )  # fmt: skip

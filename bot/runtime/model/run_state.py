@@ -1,0 +1,54 @@
+"""What the parts of one run share: whether it has recovered, whether it ends, and how far it has read the events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+EXITS_WAIT_MS: Final = 6_000  # of real time without events after which bars are decided for their exits alone
+
+
+@dataclass(slots=True)
+class RunState:
+    """The kernel and the event consumer write it; the risk rules, the loss limits and the reports read it."""
+
+    ready: bool = False  # recovered: positions, guardians and open intents are known
+    paused: str | None = None  # why nothing may be opened: the run ends
+    warming: str | None = None  # progress of the warm-up at a start
+    behind: bool = False  # the last read did not reach the end of the feed
+    behind_since_ms: int | None = None  # real time
+    # A strategy took the time of the pass, so only a part of a page was applied. Nothing is repaired on such a state.
+    is_page_cut: bool = False
+    began_ms: int = 0  # service time when this run began
+    # Service time from which an order that is not in the journal is somebody else's, whatever its key.
+    alone_since_ms: int = 0
+    # The last pass had no time left after it had asked for events and bars, because such questions hang. The next pass asks for none
+    # before exits and stops, which would wait for ever.
+    is_starved: bool = False
+    pass_ended_ms: int = 0  # real time at the end of the newest pass
+    last_bar_ms: int | None = None  # close of the newest decided bar
+
+    @property
+    def is_uncertain(self) -> bool:
+        """True if events may exist that have not been read."""
+        return self.behind or not self.ready
+
+    def caught_up(self, *, is_page_cut: bool) -> None:
+        """The service answered. `is_page_cut`: a part of its events is still to be read."""
+        self.is_page_cut = self.behind = is_page_cut
+        self.behind_since_ms = None
+
+    def fell_behind(self, mono_ms: int) -> None:
+        """The service did not answer when it was asked for events."""
+        self.behind = True
+        if self.behind_since_ms is None:
+            self.behind_since_ms = mono_ms
+
+    def is_behind_for_long(self, mono_ms: int) -> bool:
+        """True if no events could be read for EXITS_WAIT_MS."""
+        since_ms = self.behind_since_ms
+        return self.ready and since_ms is not None and mono_ms - since_ms >= EXITS_WAIT_MS
+
+    def lag_s(self, mono_ms: int) -> float:
+        """Real seconds since the events could last be read to their end."""
+        return 0.0 if self.behind_since_ms is None else (mono_ms - self.behind_since_ms) / 1000

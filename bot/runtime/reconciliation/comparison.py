@@ -1,0 +1,134 @@
+"""One comparison: align a snapshot with the events, compare, repair. Between comparisons, `repair` keeps stops and guardians in every pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from bot.errors import ApiError, Refused, TryLater, is_access_lost
+from bot.runtime.model.positions import Drift
+from bot.runtime.reconciliation import foreign_review, protection, reconciler
+from bot.runtime.reconciliation.context import RepairContext
+from bot.runtime.reconciliation.reconciler import CursorLost
+
+if TYPE_CHECKING:
+    from bot.wire import AccountSnapshot
+
+log = structlog.get_logger()
+
+TRIES_MAX: Final = 4  # to get a snapshot as new as the events; on a busier feed the next comparison tries again
+
+
+class Reconciliation:
+    """Compares and repairs. A service that does not answer is asked again in a later pass; lost access is raised."""
+
+    def __init__(self, context: RepairContext) -> None:
+        self.context = context
+        self.repairs_were_long = False  # the last repairs took all time of their pass
+
+    async def reconcile(self) -> list[Drift] | None:
+        """Compare with the service and repair. Returns what differed; None if nothing could be compared.
+
+        The time of the next comparison is set first, so that a repair can bring it forward.
+        """
+        context = self.context
+        context.comparison.began()
+        drifts: list[Drift] | None
+        try:
+            snapshot = await self._aligned_snapshot()
+        except CursorLost as lost:
+            log.warning("drift.cursor_lost", message=lost.why)
+            await context.events.restart(lost.snapshot)
+            drifts = [lost.drift]
+        else:
+            drifts = None if snapshot is None else await reconciler.reconcile(context, snapshot)
+        if drifts is None:
+            context.comparison.soon()
+        else:
+            context.health.restore("reconcile")
+        await context.guardians.retire()
+        await context.execution.send_replies()
+        return drifts
+
+    async def reconcile_if_due(self) -> None:
+        """As `reconcile`, if it is time and the pass has time. A refusal degrades the run until a comparison succeeds."""
+        context = self.context
+        if not (context.comparison.is_due and context.budget.has_time()):
+            return
+        try:
+            await self.reconcile()
+        except ApiError as error:
+            if is_access_lost(error):
+                raise
+            log.warning("reconcile.postponed", code=error.code, message=error.message)
+            if isinstance(error, Refused):  # The service is there, so the account may differ from what we believe.
+                context.health.degrade("reconcile", f"the service refuses a comparison ({error.code}): {error.message}")
+            context.comparison.soon()
+
+    async def compare(self) -> list[Drift]:
+        """What `reconcile` would find now. Repairs nothing, but reads the events first."""
+        try:
+            snapshot = await self._aligned_snapshot(needs_all_events=False)
+        except CursorLost as lost:
+            return [lost.drift]
+        if snapshot is None:
+            raise TryLater("busy", "events keep coming faster than they can be compared; ask again")
+        return reconciler.differences(self.context, snapshot)
+
+    async def repair(self) -> None:
+        """Put back missing stops and guardians, before a decision and right after orders were sent."""
+        context = self.context
+        if not context.budget.has_time() or context.state.is_page_cut or protection.nothing_to_do(context):
+            return
+        try:
+            await protection.protect(context)
+            if context.budget.has_time():
+                await protection.stand(context)
+        except ApiError as error:
+            if is_access_lost(error):
+                raise
+            log.warning("repair.postponed", code=error.code, message=error.message)
+        self.repairs_were_long = not context.budget.has_time()
+
+    async def review_foreign_activity(self) -> None:
+        """Ask the service who made the orders and dead-man switches that are not ours."""
+        context = self.context
+        try:
+            await foreign_review.look_closer(context.foreign_activity, context)
+        except ApiError as error:
+            if is_access_lost(error):
+                raise
+            log.warning("foreign_activity.postponed", code=error.code, message=error.message)
+            if isinstance(error, Refused):  # Who else trades here stays unknown.
+                context.health.degrade(
+                    "foreign_activity", f"the service refuses its trades ({error.code}): {error.message}"
+                )
+        else:
+            context.health.restore("foreign_activity")
+
+    def compare_strategies_anew(self) -> None:
+        """Compare in the next pass, because the strategies have changed: a position without an owner may belong to one of them now."""
+        self.context.foreign_activity.known_markets.clear()
+        self.context.comparison.now()
+
+    async def _aligned_snapshot(self, *, needs_all_events: bool = True) -> AccountSnapshot | None:
+        """A snapshot that is as new as the events that were read. None if there is none: events keep coming, or could not be read.
+
+        `needs_all_events`: give up when the events cannot be read to their end. Raises CursorLost when events are missing.
+        """
+        context = self.context
+        if not await reconciler.overlaps(context):
+            raise CursorLost("the event before the cursor is not the one that we took")
+        for _ in range(TRIES_MAX):
+            if not await context.events.drain() and needs_all_events:
+                return None
+            snapshot = await context.port.account()
+            cursor = context.journal.events.cursor
+            if cursor is None or cursor.epoch != snapshot.epoch:
+                raise CursorLost("the account was reset", snapshot)
+            if snapshot.last_event_id == cursor.last_id:
+                return snapshot
+        if needs_all_events:
+            log.info("reconcile.postponed", why="events keep coming")
+        return None
