@@ -204,7 +204,7 @@ class Kernel:
         self.timers.follow(self.strategy_host.instances, self.journal, now_ms=self.now_ms())
         self.journal.flush()
         log.info(
-            "loop.recovered", positions=len(account.mirror.positions), orders=len(account.mirror.orders), open_intents=len(self.execution.live)
+            "kernel.recovered", positions=len(account.mirror.positions), orders=len(account.mirror.orders), open_intents=len(self.execution.live)
         )  # fmt: skip
 
     @property

@@ -193,7 +193,7 @@ def test_a_unit_is_ready_after_its_account_keeps_its_secret_and_comes_back_from_
     machine.serve()
     eventually(lambda: machine.show("ActiveState") == "active", "it is ready once the service has answered")
     lines = machine.journal()
-    recovered = next(n for n, line in enumerate(lines) if '"loop.recovered"' in line)
+    recovered = next(n for n, line in enumerate(lines) if '"kernel.recovered"' in line)
     assert next(n for n, line in enumerate(lines) if line.startswith(f"Started {UNIT}")) > recovered
     eventually(lambda: machine.show("StatusText").startswith("RUNNING"), "its line of status")
 
@@ -219,7 +219,7 @@ def test_a_unit_is_ready_after_its_account_keeps_its_secret_and_comes_back_from_
     lines = machine.journal()
     assert f"{UNIT}: Failed with result 'watchdog'." in lines
     assert "Fatal Python error: Aborted" in lines, "and the log says where it hung"
-    assert sum('"loop.recovered"' in line for line in lines) == 3
+    assert sum('"kernel.recovered"' in line for line in lines) == 3
 
     began = time.monotonic()
     machine.do("systemctl", "stop", UNIT)

@@ -288,7 +288,7 @@ def local(at_ms: int) -> datetime:
 
 def _wish(event: Event) -> str:
     """`Open(market='BTC', side='long', usd=200, ...)` in words."""
-    text = str(event.get("wish", ""))
+    text = str(event.get("signal", ""))
     said = {
         name: value.strip("'\"")
         for name, value in re.findall(r"(\w+)=(Decimal\('[^']*'\)|'[^']*'|[^,()]+)", text)
