@@ -103,14 +103,14 @@ class Kernel:
         hooks: Hooks | None = None, abreast: int = 1,
     ) -> None:  # fmt: skip
         settings, hooks = settings or Settings(), hooks or Hooks()
-        self.port = port
+        self.port, now_ms = port, port.clock.now_ms
         self.journal = journal
         self.hooks = hooks
         self.budget = PassBudget(pacer, port.clock)
         self.state = RunState()
         self.feed = BarFeed(wanted_series(specs))
         live: dict[str, Intent] = {}
-        self.account = account = Account(journal, live, self.feed, self.now_ms)
+        self.account = account = Account(journal, live, self.feed, now_ms)
         mirror = account.mirror
         limits = {one.strategy.name: one.limits for one in specs}
         losses = LossLimits(account.attribution, limits, account.position_owners, journal, self.state)
@@ -122,7 +122,7 @@ class Kernel:
         self.guardians = Guardians(
             port=port, journal=journal, mirror=mirror, wanted=settings.guardians, new_serial=hooks.new_serial
         )
-        self.health = Health(journal=journal, now_ms=self.now_ms)
+        self.health = Health(journal=journal, now_ms=now_ms)
         self.conditions = EntryConditions(
             self.state, journal, mirror, self.health, self.guardians, losses, hooks.lease, hooks.schedule
         )
@@ -137,11 +137,9 @@ class Kernel:
         self.risk.size_decimals = account.size_decimals
         context = RepairContext(
             port, journal, self.state, account, self.health, self.budget, self.execution, self.guardians, self.strategy_host, ForeignActivity(),
-            ComparisonSchedule(pacer, settings.reconcile_ms), limits, settings.foreign_positions, settings.require_protection, self.now_ms,
+            ComparisonSchedule(pacer, settings.reconcile_ms), limits, settings.foreign_positions, settings.require_protection, now_ms,
         )  # fmt: skip
-        self.builder = IntentBuilder(
-            journal, account, self.risk, self.conditions, self.execution, self.budget, self.now_ms
-        )
+        self.builder = IntentBuilder(journal, account, self.risk, self.conditions, self.execution, self.budget, now_ms)
         self.events = EventConsumer(context, account, self.builder, hooks.notices_of)
         context.events = self.execution.events = self.events
         check = PreSendCheck(self.risk, self.conditions, self.strategy_host, port.clock)
