@@ -16,7 +16,8 @@ from bot.venue.events import Event
 from bot.venue.state import Account, Page, Trade
 
 PAGE: Final = 64  # small enough to unpack on a read, large enough to pack well
-PAGES_OPEN: Final = 256  # unpacked pages that readers keep, over all accounts
+# Unpacked pages that readers keep, over all accounts, 70 KB each. A reader goes through old records in order.
+PAGES_OPEN: Final = 32
 
 
 def fold(account: Account, *, but_newest: int = 0) -> None:

@@ -11,7 +11,7 @@ from bot.service.market_data import candles
 from bot.service.market_data.candles import CandleStore
 from bot.service.market_data.simulator import Candle
 from bot.service.state_machine import command_log, machine
-from bot.venue import pages
+from bot.venue import pages, record
 from bot.wire.queries import CANDLES_MAX
 from tests.service.conftest import Box, Caller, OpenBox
 
@@ -76,6 +76,22 @@ async def test_events_trades_and_answers_without_a_file_have_a_bound(
     assert again.json()["error"]["details"] == {"reason": "expired", "tradeId": trades[-1]["id"]}
     ids = [event["id"] for event in (await caller.get("/v1/events?limit=200"))["events"]]
     assert ids == [f"evt_{n:012d}" for n in range(1, account.event_seq + 1)]
+
+
+async def test_a_reader_at_the_newest_event_unpacks_no_old_page(
+    box: Box, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "EVENTS_OPEN", 20)
+    monkeypatch.setattr(record, "EVENTS_KEPT", 100)
+    pages._read.cache_clear()
+    newest = (await caller.get("/v1/events?limit=200"))["lastEventId"]
+    for n in range(160):
+        await caller.send("POST", "/v1/orders", LONG, key=f"o{n}")
+        await caller.send("POST", "/v1/positions/BTC/close", {}, key=f"c{n}")
+        newest = (await caller.get(f"/v1/events?since={newest}"))["lastEventId"]
+    (account,) = box.service.machine.state.accounts.values()
+    assert account.events_first > 2 * pages.PAGE  # The oldest page has changed a few times.
+    assert pages._read.cache_info().currsize == 0
 
 
 async def test_candles_of_a_settled_market_go_and_are_made_again_when_asked_for(open_box: OpenBox) -> None:

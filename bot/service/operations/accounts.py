@@ -216,10 +216,11 @@ class AccountOperations(OperationExecutor):
 
 def cursor_lost(account: Account, at: int) -> Refusal | None:
     """Why a reader cannot continue after event number `at`, or None."""
+    before = account.events_first - 1
+    if before < at <= account.event_seq:
+        return None
     # A cursor just before the oldest event is valid if older events expired, but not if a reset wiped them.
-    first = pages.oldest(account)
-    oldest = account.events_first if first is not None and _is_reset(first) else account.events_first - 1
-    if oldest <= at <= account.event_seq:
+    if at == before and ((first := pages.oldest(account)) is None or not _is_reset(first)):
         return None
     newest = event_id(account.event_seq)
     text = f"no event {event_id(at)} in this account's feed: it was wiped by a reset, or it never existed"
