@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
+
 from bot.venue import text_set
 
 
@@ -20,6 +22,16 @@ def test_what_was_put_in_is_found_and_nothing_else(base_seed: int) -> None:
     )
     assert sum(map(len, runs)) < 12 * len(put)
     assert [len(run) for run in runs] == sorted((len(run) for run in runs), reverse=True)
+
+
+def test_a_long_run_is_not_merged_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_set, "RUN", 64)
+    runs: text_set.Runs = []
+    for at in range(0, 10_000, 16):
+        text_set.add(runs, map("key {}".format, range(at, at + 16)))
+    assert {len(run) // 8 for run in runs[:-4]} == {64}
+    assert all(text_set.has(runs, f"key {n}") for n in range(10_000))
+    assert not text_set.has(runs, "key 10000")
 
 
 def test_the_same_texts_make_one_and_the_same_run_whatever_came_first() -> None:
