@@ -159,11 +159,18 @@ _REJECTED: Final = "SELECT moved_ms, strategy, market, code, message FROM intent
 
 def strategies_of(settings: Settings) -> list[dict[str, Any]]:
     """For the manifest: each strategy, the hash of its source, and which versions of others' packages it imports."""
-    loaded = {use: load(use, settings.strategies_dir) for use in {one.use: None for one in settings.strategies}}
+    loaded = {
+        use: load(use, settings.strategies_dir) for use in {strategy.use: None for strategy in settings.strategies}
+    }
     packages = dict(zip(loaded, packages_of([*loaded.values()]), strict=True))
     return [
-        {"name": one.name, "use": one.use, "sha256": loaded[one.use].sha256, "packages": packages[one.use]}
-        for one in settings.strategies
+        {
+            "name": strategy.name,
+            "use": strategy.use,
+            "sha256": loaded[strategy.use].sha256,
+            "packages": packages[strategy.use],
+        }
+        for strategy in settings.strategies
     ]
 
 
@@ -180,7 +187,7 @@ def band_of(path: str, found: Mapping[str, Result], candles: Sequence[Candles]) 
             there = Counter(map(_without_instants, one.trade_ledger.trips))
             differing = {"here": (here - there).total(), "there": (there - here).total()}
             paths[name] = {"figures": dict(one.figures), "endUsd": one.end_usd, "differing": differing}
-    orders = list(_moved_by_path(path, found, {one.market: one.at_ms for one in candles}))
+    orders = list(_moved_by_path(path, found, {series.market: series.at_ms for series in candles}))
     ends = [one.end_usd for one in found.values()]
     return {
         "paths": paths,
@@ -216,7 +223,7 @@ def _by_entry(
 ) -> dict[tuple[Any, ...], tuple[int, RoundTrip, tuple[str, ...]]]:
     """Each trade with its number and its fills, by who entered what in which bar."""
     ledger = result.trade_ledger
-    guardians = {number: one.event.guardian_type for one in ledger.guardians for number in one.trips}
+    guardians = {number: guardian.event.guardian_type for guardian in ledger.guardians for number in guardian.trips}
     made: dict[tuple[Any, ...], tuple[int, RoundTrip, tuple[str, ...]]] = {}
     for number, trip in enumerate(ledger.trips, start=1):
         row = dict(zip(COLUMNS, trip.row(number), strict=True))
@@ -278,7 +285,7 @@ def prove_causal(
         if result.stats.is_partial:
             return Proof(tuple(cuts[:number]), compared, is_whole=False)
         mine = lines.getvalue().splitlines(keepends=True)
-        if any(one.at_ms < result.end_ms < one.end_ms for one in again.options.outages):
+        if any(outage.at_ms < result.end_ms < outage.end_ms for outage in again.options.outages):
             # The data end in an outage: this daemon is back at their end, where that of all the data is still down.
             mine = [line for line in mine if _ts(line) < result.end_ms - 1]
         compared += len(mine)

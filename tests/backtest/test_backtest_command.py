@@ -315,7 +315,10 @@ def test_a_run_that_is_stopped_keeps_what_it_reached(
     capsys.readouterr()
     assert call(["replay", str(folder), "--data", str(data)]) == 0
     said = capsys.readouterr().out
-    assert f"note: the run was stopped at {iso(START_MS + 100 * MINUTE_MS)}: what comes later is not compared" in said
+    assert (
+        f"note: the run was stopped at {iso(START_MS + 100 * MINUTE_MS)}: later decisions and fills are not compared"
+        in said
+    )
 
 
 def test_a_disk_that_is_full_is_said_with_the_folder(

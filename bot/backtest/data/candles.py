@@ -155,25 +155,25 @@ def load(
     end_ms: int | None = None,
     markets: Collection[str] | None = None,
     listed: bool = True,
-    told: Callable[[str], None] = lambda _line: None,
+    report: Callable[[str], None] = lambda _line: None,
 ) -> list[Candles]:
     """The candles of files, folders of files, and stores: by market, the finest interval of each first.
 
     `market` names the market of the files; otherwise `MARKET=path` or the file's name does. `markets` keeps only those, and what a store holds
     of others is not even read. Of a store only the finest interval of each market is read. Several files of one market and interval become one,
-    in the order of their first candle. With `listed` a market that the embedded service does not list is a ConfigError. `told` hears what was
+    in the order of their first candle. With `listed` a market that the embedded service does not list is a ConfigError. `report` hears what was
     left out of a folder, and which file was given twice.
     """
-    wanted = None if markets is None else {market_name(one, listed=listed) for one in markets}
+    wanted = None if markets is None else {market_name(market, listed=listed) for market in markets}
     found: dict[tuple[str, int], list[Candles]] = {}
     named: list[tuple[str, Path, str | None]] = []
     known: set[tuple[str, Path]] = set()
-    for one in sources(paths, market=market, listed=listed, told=told):
-        name, path = one[0], one[1].resolve()
+    for source in sources(paths, market=market, listed=listed, report=report):
+        name, path = source[0], source[1].resolve()
         if (name, path) in known:
-            told(f"{one[1]}: given twice for {name}: it is read once")
+            report(f"{source[1]}: given twice for {name}: it is read once")
         elif wanted is None or name in wanted:
-            named.append(one)
+            named.append(source)
         known.add((name, path))
     for name, path, interval in named:
         read = read_file(path, market=name, interval=interval, start_ms=start_ms, end_ms=end_ms)
@@ -187,7 +187,7 @@ def load(
     joined = [join(parts) for key, parts in sorted(found.items()) if parts]
     if not joined:
         held = [read_file(path, market=name, interval=interval) for name, path, interval in named]
-        first, last = min(min(one.at_ms) for one in held), max(max(one.at_ms) for one in held)
+        first, last = min(min(entry.at_ms) for entry in held), max(max(entry.at_ms) for entry in held)
         there = f"they are there {_span(first, None)} {_span(None, last + 1)}"
         raise ConfigError(f"{', '.join(str(path) for path in paths)}: no candle {_span(start_ms, end_ms)}; {there}")
     return joined
@@ -206,10 +206,10 @@ def sources(
     market: str | None = None,
     listed: bool = True,
     every: bool = False,
-    told: Callable[[str], None] = lambda _line: None,
+    report: Callable[[str], None] = lambda _line: None,
 ) -> list[tuple[str, Path, str | None]]:
     """(market, file, interval when a store says it) of everything that is named; of a store the finest interval of each market, or `every` one.
-    ConfigError when a file's market is not known; what of a folder is no candles is left out, and `told`."""
+    ConfigError when a file's market is not known; what of a folder is no candles is left out, and `report`."""
     found: list[tuple[str, Path, str | None]] = []
     for path in paths:
         given = _GIVEN.fullmatch(str(path))
@@ -218,7 +218,7 @@ def sources(
             if given is not None and not path.exists():
                 name, path = given[1], Path(given[2])
             if path.is_dir():
-                found += _inside(path, name, listed=listed, every=every, told=told)
+                found += _inside(path, name, listed=listed, every=every, report=report)
             elif path.exists():
                 column_files.judge_file(path)
                 found.append((market_of(path, name, listed=listed), path, _store_interval(path)))
@@ -230,27 +230,29 @@ def sources(
 
 
 def _inside(
-    folder: Path, name: str | None, *, listed: bool, every: bool, told: Callable[[str], None]
+    folder: Path, name: str | None, *, listed: bool, every: bool, report: Callable[[str], None]
 ) -> list[tuple[str, Path, str | None]]:
     """What `sources` says of a folder."""
     inside = store_files(folder)
     if inside:
         if odd := _beside(folder, [file for _, _, file in inside]):
-            told(
+            report(
                 f"{folder}: left out, since a store has MARKET/INTERVAL.parquet or .csv.gz alone: {_names(odd, folder)}; "
                 "`bot data import` puts others there"
             )
         only = None if name is None else market_name(name, listed=listed)
         named = [(coin, file, interval) for coin, interval, file in inside if only in (None, coin)]
         return [*named] if every else finest(named)
-    here = sorted(one for one in folder.iterdir() if one.is_file() and not one.name.startswith("."))
+    here = sorted(entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith("."))
     known = set(filter(_names_market, here))
-    files = [one for one in here if column_files.is_table(one) and (one in known or column_files.has_rows(one))]
+    files = [
+        entry for entry in here if column_files.is_table(entry) and (entry in known or column_files.has_rows(entry))
+    ]
     if odd := sorted(set(here).difference(files)):
-        told(f"{folder}: left out, and not taken for candles: {_names(odd, folder)}")
+        report(f"{folder}: left out, and not taken for candles: {_names(odd, folder)}")
     if not files:
         raise ConfigError(f"{folder}: no candles in this folder: neither a store nor .csv, .csv.gz or .parquet files")
-    if name is None and (nameless := next((one for one in files if one not in known), None)):
+    if name is None and (nameless := next((file for file in files if file not in known), None)):
         raise ConfigError(
             f"{nameless}: the name speaks of no known market; rename it, like BTC_{nameless.name}, take it out of the folder, or name the files "
             f"one by one, this one as MARKET={nameless}"
@@ -270,21 +272,24 @@ def _beside(store: Path, files: Collection[Path]) -> list[Path]:
     """Tables in a store that are none of its files: at its top, and in the folders of its markets."""
     folders = [store, *sorted({file.parent for file in files})]
     found = [
-        one for folder in folders for one in sorted(folder.iterdir()) if column_files.is_table(one) and one.is_file()
+        entry
+        for folder in folders
+        for entry in sorted(folder.iterdir())
+        if column_files.is_table(entry) and entry.is_file()
     ]
     return [one for one in found if one.name[0] != "." and (one.parent == store or one.name not in STORE_NAMES)]
 
 
 def _names(files: Sequence[Path], folder: Path) -> str:
     more = f" and {len(files) - NAMES_SHOWN:,} more" if len(files) > NAMES_SHOWN else ""
-    return ", ".join(str(one.relative_to(folder)) for one in files[:NAMES_SHOWN]) + more
+    return ", ".join(str(file.relative_to(folder)) for file in files[:NAMES_SHOWN]) + more
 
 
 def finest(files: Iterable[tuple[str, Path, str]]) -> list[tuple[str, Path, str | None]]:
     """Of each market the file of the finest interval."""
     best: dict[str, tuple[str, Path, str | None]] = {}
-    for one in sorted(files, key=lambda one: (one[0], INTERVAL_MS[one[2]])):
-        best.setdefault(one[0], one)
+    for file in sorted(files, key=lambda file: (file[0], INTERVAL_MS[file[2]])):
+        best.setdefault(file[0], file)
     return list(best.values())
 
 
@@ -365,38 +370,38 @@ def read_file(
     else:
         columns, part = _read_text(path)
     at_ms, opens, highs, lows, closes, volumes = columns
-    said = interval or interval_in(path.name)
+    named = interval or interval_in(path.name)
     if not at_ms:
         if start_ms is None and end_ms is None:
             raise ConfigError(f"{path}: has no candles below its header")
-        return Candles(market, said or "1m", at_ms, opens, highs, lows, closes, volumes)
-    name = interval_of(path, at_ms, said)
+        return Candles(market, named or "1m", at_ms, opens, highs, lows, closes, volumes)
+    name = interval_of(path, at_ms, named)
     return Candles(market, name, at_ms, opens, highs, lows, closes, volumes, (part,)).slice(start_ms, end_ms)
 
 
-def interval_of(path: Path, at_ms: array[int], said: str | None) -> str:
-    """The interval of a file, which is the commonest distance between its rows. ConfigError when it is none of the six, or another than is said."""
+def interval_of(path: Path, at_ms: array[int], named: str | None) -> str:
+    """The interval of a file, which is the commonest distance between its rows. ConfigError when it is none of the six, or another than the file's name says."""
     if len(at_ms) < 2:
-        return said or "1m"
+        return named or "1m"
     apart = distances(at_ms)
     if min(apart) <= 0:  # Out of order, or an instant twice: the audit's to say.
         stamps = sorted(set(at_ms))
         apart = Counter(map(sub, islice(stamps, 1, None), stamps))
         if not apart:
-            return said or "1m"
+            return named or "1m"
     step = -max((count, -gap) for gap, count in apart.items())[1]
     # Rows in seconds, micro- or nanoseconds are for the audit to name, so here their distance is read in their own unit.
     step_ms = step * 1000 // UNITS[unit_of(at_ms[len(at_ms) // 2])]
     name = NAMES.get(step_ms)
     if name is None:
         if not MS_MIN <= min(at_ms) <= max(at_ms) < MS_MAX:
-            return said or "1m"
+            return named or "1m"
         raise ConfigError(f"{path}: its candles are {_apart(step_ms)} apart, which is none of {', '.join(INTERVAL_MS)}")
-    if said is not None and said != name:
-        if len(at_ms) < 3 and INTERVAL_MS[said] < step_ms:
-            return said  # Two candles and a hole between them.
+    if named is not None and named != name:
+        if len(at_ms) < 3 and INTERVAL_MS[named] < step_ms:
+            return named  # Two candles and a hole between them.
         raise ConfigError(
-            f"{path}: its name says {said} candles, but most of its rows are {name} apart; rename it, or cut what is not {said}"
+            f"{path}: its name says {named} candles, but most of its rows are {name} apart; rename it, or cut what is not {named}"
         )
     return name
 
@@ -571,7 +576,7 @@ def resample(candles: Candles, interval: str, *, keep_partial: bool = False, kno
 def drivers(candles: Iterable[Candles]) -> list[Candles]:
     """Of each market the candles of the finest interval, which drive a session."""
     best: dict[str, Candles] = {}
-    for one in candles:
-        if one.market not in best or one.step_ms < best[one.market].step_ms:
-            best[one.market] = one
+    for candle in candles:
+        if candle.market not in best or candle.step_ms < best[candle.market].step_ms:
+            best[candle.market] = candle
     return [best[market] for market in sorted(best)]

@@ -80,7 +80,7 @@ def has_rows(path: Path) -> bool:
     except ConfigError:
         return True
     return not head.strip() or any(
-        line.count(one) >= COLUMNS_MIN - 1 for line in head.splitlines() for one in DELIMITERS
+        line.count(delimiter) >= COLUMNS_MIN - 1 for line in head.splitlines() for delimiter in DELIMITERS
     )
 
 

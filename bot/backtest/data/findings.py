@@ -83,8 +83,13 @@ class Finding:
             "flag": None if self.accept is None else f"--accept-{self.accept}",
             "then": KINDS[self.kind].then,
             "examples": [
-                {"file": None if one.file is None else str(one.file), "row": one.row, "ts": one.at_ms, "text": one.text}
-                for one in self.examples
+                {
+                    "file": None if example.file is None else str(example.file),
+                    "row": example.row,
+                    "ts": example.at_ms,
+                    "text": example.text,
+                }
+                for example in self.examples
             ],
         }
 
@@ -104,28 +109,28 @@ class AuditReport:
 
     @property
     def faults(self) -> tuple[Finding, ...]:
-        return tuple(one for one in self.findings if one.severity == "fault")
+        return tuple(item for item in self.findings if item.severity == "fault")
 
     def refused(self, accept: Collection[str] = ()) -> tuple[Finding, ...]:
         """The faults that none of the words in `accept` covers: with any, a session does not start."""
-        return tuple(one for one in self.faults if one.accept is None or one.accept not in accept)
+        return tuple(fault for fault in self.faults if fault.accept is None or fault.accept not in accept)
 
     def lines(self, accept: Collection[str] = ()) -> list[str]:
         """For a person: one line of what it is, then what was found with its first places and the way out."""
         span = f"{instant(self.first_ms)} to {instant(self.last_ms)}" if self.rows else "no rows"
         state = "a session refuses them" if self.refused(accept) else "usable" if self.findings else "sound"
-        said = [f"{self.market} {self.interval}: {many(self.rows, 'candle')}, {span}: {state}"]
-        for one in self.findings:
-            mark = "note " if one.severity == "note" else "FAULT"
-            said.append(f"  {mark} {one.kind}: {one.text}")
-            said += [f"        {example}" for example in one.examples]
-            if one.count > len(one.examples) > 0:
-                said.append(f"        and {one.count - len(one.examples):,} more")
-            if one.severity == "fault":
-                way = KINDS[one.kind]
+        lines = [f"{self.market} {self.interval}: {many(self.rows, 'candle')}, {span}: {state}"]
+        for item in self.findings:
+            mark = "note " if item.severity == "note" else "FAULT"
+            lines.append(f"  {mark} {item.kind}: {item.text}")
+            lines += [f"        {example}" for example in item.examples]
+            if item.count > len(item.examples) > 0:
+                lines.append(f"        and {item.count - len(item.examples):,} more")
+            if item.severity == "fault":
+                way = KINDS[item.kind]
                 flag = f"--accept-{way.accept}: {way.then}" if way.accept is not None else way.then
-                said.append(f"        {'accepted by ' if way.accept in accept else ''}{flag}")
-        return said
+                lines.append(f"        {'accepted by ' if way.accept in accept else ''}{flag}")
+        return lines
 
     def data(self) -> dict[str, Any]:
         return {
@@ -137,7 +142,7 @@ class AuditReport:
             "hours": self.hours,
             "files": [str(file) for file in self.files],
             "sound": not self.faults,
-            "findings": [one.data() for one in self.findings],
+            "findings": [item.data() for item in self.findings],
         }
 
 
@@ -147,9 +152,14 @@ class FaultyData(BotError):
     def __init__(self, reports: Sequence[AuditReport], accept: Collection[str] = ()) -> None:
         self.reports = tuple(reports)
         flags = sorted(
-            {f"--accept-{one.accept}" for report in reports for one in report.refused(accept) if one.accept is not None}
+            {
+                f"--accept-{fault.accept}"
+                for report in reports
+                for fault in report.refused(accept)
+                if fault.accept is not None
+            }
         )
-        shut = any(one.accept is None for report in reports for one in report.refused(accept))
+        shut = any(fault.accept is None for report in reports for fault in report.refused(accept))
         lines = [line for report in reports for line in report.lines(accept)]
         way = f"Take them as they are with {' '.join(flags)}" if flags and not shut else "Correct the data first"
         if any(report.files for report in reports):
@@ -166,7 +176,8 @@ def finding(
     count: int | None = None,
 ) -> Finding:
     examples = tuple(
-        Example(*candles.where(index), candles.at_ms[index], told) for index, told in islice(places, EXAMPLES_MAX)
+        Example(*candles.where(index), candles.at_ms[index], text_here)
+        for index, text_here in islice(places, EXAMPLES_MAX)
     )
     return Finding(kind, severity, len(places) if count is None else count, text, examples)
 

@@ -120,7 +120,7 @@ class Mapped:
 def columns_of(text: str) -> dict[str, str]:
     """`ts=Time,open=O,volume=none` as a mapping. ConfigError says what is wrong with it."""
     found: dict[str, str] = {}
-    for part in filter(None, (one.strip() for one in text.split(","))):
+    for part in filter(None, (part.strip() for part in text.split(","))):
         name, sign, column = (one.strip() for one in part.partition("="))
         if not sign or not column:
             raise ConfigError(f"--columns {part!r} says no column; write it like ts=Time,open=O")
@@ -145,16 +145,18 @@ def columns_of(text: str) -> dict[str, str]:
 _PRICES: Final = ("open", "high", "low", "close")
 
 
-def read_foreign(path: Path, market: str, mapped: Mapped, told: Callable[[int], None] = lambda _rows: None) -> Candles:
-    """The candles of a foreign file, in its order. `told` hears how many rows have been read. What is wrong is a ConfigError with file and row."""
-    columns, rows, _ = _read(path, mapped, told)
+def read_foreign(
+    path: Path, market: str, mapped: Mapped, report: Callable[[int], None] = lambda _rows: None
+) -> Candles:
+    """The candles of a foreign file, in its order. `report` hears how many rows have been read. What is wrong is a ConfigError with file and row."""
+    columns, rows, _ = _read(path, mapped, report)
     return _candles(path, market, mapped, columns, rows)
 
 
-def read_markets(path: Path, mapped: Mapped, told: Callable[[int], None] = lambda _rows: None) -> list[Candles]:
+def read_markets(path: Path, mapped: Mapped, report: Callable[[int], None] = lambda _rows: None) -> list[Candles]:
     """The candles of every market that a foreign file holds, by `mapped.market`; of each in the file's order."""
     assert mapped.market is not None
-    columns, rows, names = _read(path, mapped, told)
+    columns, rows, names = _read(path, mapped, report)
     indices: dict[str, list[int]] = {}
     for index, name in enumerate(names):
         indices.setdefault(name, []).append(index)
@@ -181,10 +183,10 @@ def read_markets(path: Path, mapped: Mapped, told: Callable[[int], None] = lambd
 
 
 def _read(
-    path: Path, mapped: Mapped, told: Callable[[int], None]
+    path: Path, mapped: Mapped, report: Callable[[int], None]
 ) -> tuple[tuple[array[Any], ...], array[int], list[str]]:
     """Columns, the row of each value, and what the market's column says in it."""
-    return _parquet(path, mapped) if column_files.is_parquet(path) else _text(path, mapped, told)
+    return _parquet(path, mapped) if column_files.is_parquet(path) else _text(path, mapped, report)
 
 
 def _candles(path: Path, market: str, mapped: Mapped, columns: tuple[array[Any], ...], rows: array[int]) -> Candles:
@@ -257,7 +259,7 @@ def _about(at_ms: array[int]) -> str | None:
 
 
 def _text(
-    path: Path, mapped: Mapped, told: Callable[[int], None]
+    path: Path, mapped: Mapped, report: Callable[[int], None]
 ) -> tuple[tuple[array[Any], ...], array[int], list[str]]:
     columns: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
     rows = array("q")
@@ -295,7 +297,7 @@ def _text(
                 for at, row in enumerate(block.rows):
                     take(column_files.Block([[column[at]] for column in block.columns], [row], block.plain))
                 raise
-            told(len(rows))
+            report(len(rows))
     return columns, rows, markets
 
 
@@ -337,8 +339,8 @@ def _sniff(path: Path, mapped: Mapped) -> tuple[str, list[str] | None, list[str]
         raise ConfigError(
             f"{path}: row 1: is longer than {column_files.LINE_CHARS_MAX:,} characters; this is no table of candles"
         )
-    apart = {one: min(line.count(one) for line in lines) for one in column_files.DELIMITERS}
-    usable = [one for one in column_files.DELIMITERS if not (one == "," == mapped.decimal)]
+    apart = {delimiter: min(line.count(delimiter) for line in lines) for delimiter in column_files.DELIMITERS}
+    usable = [delimiter for delimiter in column_files.DELIMITERS if not (delimiter == "," == mapped.decimal)]
     delimiter = max(usable, key=lambda one: (apart[one], one == ","))
     if not apart[delimiter]:  # Decimal commas in quotes leave the comma between the columns.
         delimiter = ","
@@ -472,7 +474,7 @@ class _Stamps:
 
     def _is_date(self, text: str) -> bool:
         """Whether a time says no hour."""
-        return not any(one in self._unit for one in HOURS) if "%" in self._unit else len(text) <= DATE_CHARS
+        return not any(name in self._unit for name in HOURS) if "%" in self._unit else len(text) <= DATE_CHARS
 
     def _in_full(self, text: str, row: int) -> str:
         """1.750032000000e+12 as 1750032000000. What a spreadsheet has rounded to 1.75003E+12 is no instant any more."""

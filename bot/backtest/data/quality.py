@@ -75,7 +75,7 @@ def checked(
             f"--accept-{unknown[0]} is not known; there are {', '.join(f'--accept-{one}' for one in ACCEPTS)}"
         )
     given = list(candles)
-    reports = [audit(one, hours=hours) for one in given]
+    reports = [audit(series, hours=hours) for series in given]
     refused = [report for report in reports if report.refused(accept)]
     if refused:
         raise FaultyData(refused, accept)
@@ -84,7 +84,7 @@ def checked(
 
 def mended(candles: Candles, report: AuditReport) -> Candles:
     """Sorted candles on their grid, one an instant, whose high and low hold open and close: what KINDS says is done. The same object when nothing is."""
-    kinds = {one.kind for one in report.findings}
+    kinds = {item.kind for item in report.findings}
     if not kinds & {"unsorted", "duplicate", "off_grid", "ohlc", "odds"}:
         return candles
     step = candles.step_ms
@@ -223,9 +223,11 @@ def _odds(candles: Candles) -> Iterator[Finding]:
     above: list[tuple[int, str]] = []
     for name, column in _prices_of(candles):
         if min(column) < ODDS_MIN or max(column) > ODDS_MAX:
-            told = [(index, f"{name} is {px:g}") for index, px in enumerate(column) if not ODDS_MIN <= px <= ODDS_MAX]
-            places += told
-            above += [(index, f"{text}, it must not be above 1") for index, text in told if column[index] > 1]
+            outside = [
+                (index, f"{name} is {px:g}") for index, px in enumerate(column) if not ODDS_MIN <= px <= ODDS_MAX
+            ]
+            places += outside
+            above += [(index, f"{text}, it must not be above 1") for index, text in outside if column[index] > 1]
     rows = len({index for index, _ in above or places})
     if above:
         text = f"{rows_of(rows)} with a price above 1, which is all that a share pays: odds in cents or percent are divided by 100"

@@ -117,15 +117,15 @@ class Wanted:
             raise ConfigError(f"--class {self.asset_class!r} is not known; there are {', '.join(CLASSES)}")
 
 
-def generate(wanted: Wanted, told: Callable[[int], None] = lambda _days: None) -> Candles:
-    """The candles. `told` hears how many days are made."""
+def generate(wanted: Wanted, report: Callable[[int], None] = lambda _days: None) -> Candles:
+    """The candles. `report` hears how many days are made."""
     listing = listing_of(wanted.market, wanted.asset_class)
     if listing.spec.margin_mode == "full":
         if wanted.regimes != MIXED:
             raise ConfigError("--regimes belongs to prices; the odds of an event are a martingale")
-        made = _odds(wanted, listing, told)
+        made = _odds(wanted, listing, report)
     else:
-        made = _prices(wanted, listing, told)
+        made = _prices(wanted, listing, report)
     if not len(made):
         raise ConfigError(f"{wanted.market}: its exchange is closed on all of these days; ask for more --days")
     return _holed(made, wanted) if wanted.gaps else made
@@ -149,7 +149,7 @@ def listing_of(market: str, asset_class: str | None) -> Listing:
 # ── Prices ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _prices(wanted: Wanted, listing: Listing, told: Callable[[int], None]) -> Candles:
+def _prices(wanted: Wanted, listing: Listing, report: Callable[[int], None]) -> Candles:
     """Minutes of a day at a time, made into candles of the interval."""
     walk = _Walk(wanted, listing)
     # Extended hours reach into the next day of UTC in winter, which is no day of theirs.
@@ -171,7 +171,7 @@ def _prices(wanted: Wanted, listing: Listing, told: Callable[[int], None]) -> Ca
         )
         for column, more in zip(whole, made.columns, strict=True):
             column.extend(more)
-        told(day + 1)
+        report(day + 1)
     at_ms, opens, highs, lows, closes, volumes = whole
     return Candles(wanted.market, wanted.interval, at_ms, opens, highs, lows, closes, volumes)
 
@@ -307,7 +307,7 @@ def _mixed(wanted: Wanted) -> list[Regime]:
 # ── Odds and holes ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _odds(wanted: Wanted, listing: Listing, told: Callable[[int], None]) -> Candles:
+def _odds(wanted: Wanted, listing: Listing, report: Callable[[int], None]) -> Candles:
     """An event's market, settled at the end of its days."""
     start, end = wanted.start_ms, wanted.start_ms + wanted.days * DAY_MS
     source = EventMarket(
@@ -315,11 +315,11 @@ def _odds(wanted: Wanted, listing: Listing, told: Callable[[int], None]) -> Cand
     )  # fmt: skip
     columns: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
     for day in range(wanted.days):
-        for one in source.candles(wanted.interval, start + day * DAY_MS, start + (day + 1) * DAY_MS):
-            columns[0].append(one.ts)
-            for column, amount in zip(columns[1:], one[1:], strict=True):
+        for candle in source.candles(wanted.interval, start + day * DAY_MS, start + (day + 1) * DAY_MS):
+            columns[0].append(candle.ts)
+            for column, amount in zip(columns[1:], candle[1:], strict=True):
                 column.append(amount / E8)
-        told(day + 1)
+        report(day + 1)
     at_ms, opens, highs, lows, closes, volumes = columns
     return Candles(wanted.market, wanted.interval, at_ms, opens, highs, lows, closes, volumes)
 

@@ -43,7 +43,7 @@ def _value(name: str, text: str) -> Cap:
     if name == "allowedCoins":
         from bot.backtest.data.candles import market_name
 
-        return tuple(market_name(one) for one in text.split(",") if one.strip())
+        return tuple(market_name(part) for part in text.split(",") if part.strip())
     try:
         number = Decimal(text.replace("_", ""))
         if not number.is_finite() or (name in _WHOLE and number != int(number)):

@@ -193,7 +193,7 @@ class Session:
 
     def _keep_quarantined(self, kernel: Kernel) -> None:
         self.stats.quarantined |= {
-            one.name: one.quarantined for one in kernel.strategy_host.instances if one.quarantined
+            instance.name: instance.quarantined for instance in kernel.strategy_host.instances if instance.quarantined
         }
 
     def _send_heartbeats(self) -> None:
@@ -202,7 +202,7 @@ class Session:
         if dead_man is None:
             return
         now_ms = self.stepper.now_ms()
-        next_down = next((one.at_ms for one in self._outages if one.at_ms > now_ms), self.timeline.end_ms)
+        next_down = next((outage.at_ms for outage in self._outages if outage.at_ms > now_ms), self.timeline.end_ms)
         period_ms = heartbeat_rule.beat_timing(dead_man.heartbeat_seconds).period_ns // 1_000_000
         self.exchange.beat((next_down - now_ms) // period_ms * period_ms)
 

@@ -103,7 +103,7 @@ class MarketCursor:
         if ts and ts[-1] - ts[0] == (len(ts) - 1) * step_ms:  # No bar is missing in between.
             at = range(ts[0] + step_ms, ts[-1] + 2 * step_ms, step_ms)
         else:
-            at = [one + step_ms for one in ts]
+            at = [t + step_ms for t in ts]
         return BarBatch(at, columns)
 
     def index_of(self, close_ms: int) -> int:

@@ -70,16 +70,16 @@ class Settlement:
 
 def start_of(asked_ms: int | None, candles: Sequence[Candles]) -> int:
     """When a session of these candles begins: at the latest first candle of all markets. With `--from`: then, but not before the earliest first candle."""
-    firsts = [one.at_ms[0] for one in candles]
+    firsts = [series.at_ms[0] for series in candles]
     return max(firsts, default=0) if asked_ms is None else max(asked_ms, min(firsts, default=0))
 
 
 def within(options: SessionOptions, candles: Sequence[Candles]) -> SessionOptions:
     """The options for a shorter session, or one with fewer candles: without the outages that begin outside of it."""
     start_ms = start_of(options.start_ms, candles)
-    ends = [one.end_ms for one in candles]
+    ends = [series.end_ms for series in candles]
     end_ms = min([max(ends, default=0), *([] if options.end_ms is None else [options.end_ms])])
-    reached = [one for one in options.outages if start_ms <= one.at_ms < end_ms]
+    reached = [outage for outage in options.outages if start_ms <= outage.at_ms < end_ms]
     return replace(options, outages=tuple(reached))
 
 
@@ -191,7 +191,7 @@ class SessionOptions:
                 "" if name == "*" else name: MarketRules(**{key: Decimal(value) for key, value in one.items()})
                 for name, one in plain["rules"].items()
             },
-            outages=tuple(Outage(one["at_ms"], one["for_ms"]) for one in plain["outages"]),
+            outages=tuple(Outage(outage["at_ms"], outage["for_ms"]) for outage in plain["outages"]),
             settlements={
                 name: Settlement(one["at_ms"], None if one["outcome"] is None else Decimal(one["outcome"]))
                 for name, one in plain.get("settlements", {}).items()
@@ -212,7 +212,7 @@ class SessionOptions:
                 name or "*": {key: str(value) for key in one.__slots__ if (value := getattr(one, key)) is not None}
                 for name, one in sorted(self.rules.items())
             },
-            "outages": [{"at_ms": one.at_ms, "for_ms": one.ms} for one in self.outages],
+            "outages": [{"at_ms": outage.at_ms, "for_ms": outage.ms} for outage in self.outages],
             "settlements": {
                 name: {"at_ms": one.at_ms, "outcome": None if one.outcome is None else str(one.outcome)}
                 for name, one in sorted(self.settlements.items())

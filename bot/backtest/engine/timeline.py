@@ -43,8 +43,8 @@ def timeline_of(
 ) -> Timeline:  # fmt: skip
     """The finest candles of each market set its prices; coarser series are made of them. ConfigError when the candles do not fit the options. `is_cut`: the
     candles are the beginning of those of another session, so that they may end before a warm-up or a settlement does."""
-    driving = {one.market: one for one in drivers(candles)}
-    markets = sorted({one.market for one in series})
+    driving = {series.market: series for series in drivers(candles)}
+    markets = sorted({series_item.market for series_item in series})
     for market in markets:
         if market not in driving:
             raise ConfigError(
@@ -52,9 +52,11 @@ def timeline_of(
             )
     used = [driving[market] for market in markets]
     start_ms = start_of(options.start_ms, used)
-    end_ms = options.end_ms if options.end_ms is not None else max(one.end_ms for one in used)
-    ends = _settled(options, {one.market: one.end_ms for one in used}, start_ms=start_ms, is_cut=is_cut)
-    cursors = [MarketCursor(one, start_ms=start_ms, end_ms=min(end_ms, ends.get(one.market, end_ms))) for one in used]
+    end_ms = options.end_ms if options.end_ms is not None else max(series.end_ms for series in used)
+    ends = _settled(options, {series.market: series.end_ms for series in used}, start_ms=start_ms, is_cut=is_cut)
+    cursors = [
+        MarketCursor(series, start_ms=start_ms, end_ms=min(end_ms, ends.get(series.market, end_ms))) for series in used
+    ]
     for cursor in cursors:
         if cursor.first >= cursor.end:
             there = f"its candles run from {iso(cursor.ts[0])} to {iso(cursor.ts[-1] + cursor.step_ms)}"
@@ -71,24 +73,24 @@ def timeline_of(
     by_coin = {cursor.coin: cursor for cursor in cursors}
     series_cursors: list[SeriesCursor] = []
     cold: list[str] = []
-    for one in sorted(set(series)):
-        if INTERVAL_MS[one.interval] < by_coin[one.market].step_ms:
+    for series_item in sorted(set(series)):
+        if INTERVAL_MS[series_item.interval] < by_coin[series_item.market].step_ms:
             raise ConfigError(
-                f"a strategy needs {one.interval} bars of {one.market}, and the data have {by_coin[one.market].interval} bars; give finer data"
+                f"a strategy needs {series_item.interval} bars of {series_item.market}, and the data have {by_coin[series_item.market].interval} bars; give finer data"
             )
         series_cursor = SeriesCursor(
-            by_coin[one.market], driving[one.market], one.interval,
-            start_ms=start_ms, end_ms=min(end_ms, ends.get(one.market, end_ms)),
+            by_coin[series_item.market], driving[series_item.market], series_item.interval,
+            start_ms=start_ms, end_ms=min(end_ms, ends.get(series_item.market, end_ms)),
         )  # fmt: skip
-        needed = (warmups or {}).get(one, 0)
+        needed = (warmups or {}).get(series_item, 0)
         if needed > len(series_cursor.candles) and not is_cut:
             raise ConfigError(
-                f"the warm-up is longer than the data: a strategy needs {many(needed, f'{one.interval} bar')} of {one.market} "
+                f"the warm-up is longer than the data: a strategy needs {many(needed, f'{series_item.interval} bar')} of {series_item.market} "
                 f"before its first decision, and the data have {len(series_cursor.candles)}"
             )
         if needed > max(1, series_cursor.at):
             cold.append(
-                f"{one.market}: {series_cursor.at} of the {many(needed, f'{one.interval} bar')} of warm-up lie before the range, the others in it"
+                f"{series_item.market}: {series_cursor.at} of the {many(needed, f'{series_item.interval} bar')} of warm-up lie before the range, the others in it"
             )
         series_cursors.append(series_cursor)
     return Timeline(cursors, series_cursors, start_ms, end_ms, tuple(cold))
@@ -114,4 +116,4 @@ def _settled(options: SessionOptions, data_end_ms: Mapping[str, int], *, start_m
 
 def series_of(placed: Sequence[StrategySpec]) -> list[Series]:
     """Every series that a strategy listens to."""
-    return sorted({Series(market, one.interval) for one in placed for market in one.strategy.markets})
+    return sorted({Series(market, spec.interval) for spec in placed for market in spec.strategy.markets})

@@ -1,7 +1,7 @@
-"""Replay: a recorded stretch is run again as a session, and whatever differs is laid to one cause. Compares; trades nothing, changes no record.
+"""Compare a recorded run with a backtest of the same time, and give each difference one cause.
 
-Decisions are compared by what made them and fills by the decision behind them, so that one difference is told once and what follows from it is
-called so. A cause is what the record proves (another bar, another digest, another fee); where it proves nothing, it says so.
+A decision is compared with the decision that has the same trigger, and a fill with the fill of the same decision. So a difference is reported once, and
+its consequences have the cause `follows`. A cause needs proof in the record (another bar, digest or fee); without proof it is `unknown`.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from bot.words import many
 
 Cause = Literal["data", "code", "config", "timing", "price", "fee", "guardian", "refused", "down", "follows", "unknown"]
 CAUSES: Final[Mapping[Cause, str]] = {
-    "data": "a bar is another than the one that was decided on",
-    "code": "the strategy's source, or bot itself, is another",
-    "config": "a param, a limit or a section of the config is another",
-    "timing": "it was filled at another instant than in the replay, which takes the open unless it is told of a latency",
-    "price": "the same instant, another price: spread, depth, tick, or the path inside a bar",
-    "fee": "another fee rate, or maker for taker",
-    "guardian": "a guardian acted on one side only, or at another time",
-    "refused": "the gate or the service said no on one side",
-    "down": "the daemon that was recorded was not up then",
-    "follows": "an earlier difference left another position or balance",
-    "unknown": "nothing in the record tells them apart: not a function of its view (time, chance, network), or code without a digest",
+    "data": "the data have a different bar than the one that was decided on",
+    "code": "the source of the strategy or of bot has changed",
+    "config": "a param, a limit or a section of the config has changed",
+    "timing": "filled at another instant than in the replay, which fills at the open unless --latency is given",
+    "price": "the same instant at another price: spread, depth, tick, or the path inside a bar",
+    "fee": "another fee rate, or maker instead of taker",
+    "guardian": "a guardian fired on one side only, or at another time",
+    "refused": "the risk check or the service refused it on one side",
+    "down": "the recorded daemon was not running then",
+    "follows": "an earlier difference led to another position or balance",
+    "unknown": "the record shows no reason: the strategy uses time, chance or the network, or code without a digest",
 }
-FEE_STEP: Final = Decimal("0.000002")  # two fees that are cut to 1e-6 differ by less
-PX_SAME: Final = 1e-9  # of a candle's price, whose text and float are one value
+FEE_STEP: Final = Decimal("0.000002")  # USD; fees are rounded to 1e-6, so a smaller difference is none
+PX_SAME: Final = 1e-9  # relative; below it two prices are the same number, once as text and once as float
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that is not the same. `recorded` and `replayed` are what each side has, None where it has nothing."""
+    """One difference. `recorded` and `replayed` show each side; None: this side has nothing."""
 
     what: Literal["bar", "decision", "fill", "guardian"]
     cause: Cause
@@ -72,7 +72,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a replay found. `changed` are digests that differ, whether or not anything came of it."""
+    """The result of a replay. `changed` lists digests that differ, even if they made no difference."""
 
     name: str
     start_ms: int
@@ -81,7 +81,7 @@ class Replayed:
     differences: tuple[Difference, ...]
     changed: tuple[str, ...]
     notes: tuple[str, ...]
-    late_ms: tuple[int, ...]  # how long after the replay's the recorded market fills came
+    late_ms: tuple[int, ...]  # delay of each recorded market fill against the replay's fill
 
     @property
     def is_equal(self) -> bool:
@@ -90,14 +90,14 @@ class Replayed:
     def plain(self) -> dict[str, Any]:
         return {
             "replayed": self.name, "fromMs": self.start_ms, "toMs": self.end_ms, "equal": self.is_equal,
-            "counts": {name: {"recorded": one, "replayed": other} for name, (one, other) in self.counts.items()},
-            "causes": dict(Counter(one.cause for one in self.differences).most_common()),
-            "differences": [one.plain() for one in self.differences], "changed": list(self.changed), "notes": list(self.notes),
+            "counts": {name: {"recorded": recorded, "replayed": replayed} for name, (recorded, replayed) in self.counts.items()},
+            "causes": dict(Counter(difference.cause for difference in self.differences).most_common()),
+            "differences": [difference.plain() for difference in self.differences], "changed": list(self.changed), "notes": list(self.notes),
             "lateMs": {"median": median(self.late_ms), "max": max(self.late_ms)} if self.late_ms else None,
         }  # fmt: skip
 
 
-def of_journal_again(
+def replay_journal(
     recorded: Record,
     settings: Settings,
     candles: Sequence[Candles],
@@ -105,39 +105,46 @@ def of_journal_again(
     *,
     rates: Rates | None = None,
 ) -> Replayed:
-    """A journal's stretch, from its first start to its last bar. `options` may name another range, or a balance that the record does not tell."""
+    """Replay a journal from its first start to its last bar. `options` may give another range, or the balance if the record has none."""
     start_ms = recorded.start_ms if options.start_ms is None else options.start_ms
     last_ms = recorded.end_ms if options.end_ms is None else min(recorded.end_ms, options.end_ms - 1)
     notes = _notes(recorded, start_ms, last_ms)
     used = drivers(candles)
-    for one in used:
-        if one.at_ms[0] > start_ms:
+    for series in used:
+        if series.at_ms[0] > start_ms:
             raise ConfigError(
-                f"the {one.interval} candles of {one.market} begin at {iso(one.at_ms[0])}, and the record at {iso(start_ms)}: "
+                f"the {series.interval} candles of {series.market} begin at {iso(series.at_ms[0])}, and the record at {iso(start_ms)}: "
                 "give older ones, or begin later with --from"
             )
-    going_on = [one.end_ms for one in used if one.market not in recorded.settled]  # the others have come to their end
-    data_end_ms = min(going_on, default=max((one.end_ms for one in used), default=0))
+    going_on = [
+        series.end_ms for series in used if series.market not in recorded.settled
+    ]  # settled markets have no later candles
+    data_end_ms = min(going_on, default=max((series.end_ms for series in used), default=0))
     if data_end_ms <= last_ms:
-        notes.append(f"the data end at {iso(data_end_ms)}, before the record does: what comes later is not compared")
+        notes.append(
+            f"the data end at {iso(data_end_ms)}, before the record ends: later decisions and fills are not compared"
+        )
         last_ms = data_end_ms - 1
     settled = {
         market: Settlement(*recorded.settled[market])
-        for market in (one.market for one in used)
-        if market in recorded.settled and recorded.settled[market][0] <= max(one.end_ms for one in used)
+        for market in (series.market for series in used)
+        if market in recorded.settled and recorded.settled[market][0] <= max(series.end_ms for series in used)
     }
     options = replace(options, start_ms=start_ms, end_ms=_whole(last_ms, used), settlements=settled)
     again = _run(settings, candles, options, address=recorded.address or ADDRESS, rates=rates)
     now = fingerprints.mark_of(settings, fingerprints.sources_of(settings))
     changes = fingerprints.changes_since(recorded.marks, now, known_ms=recorded.marked_ms)
-    return _Comparison(recorded, again, candles, changes, start_ms=start_ms, last_ms=last_ms).replayed(notes)
+    return _Comparison(recorded, again, candles, changes, start_ms=start_ms, last_ms=last_ms).result(notes)
 
 
-def of_run_again(
+def replay_run(
     folder: Path, manifest: Mapping[str, Any], settings: Settings, candles: Sequence[Candles], options: SessionOptions, *,
     rates: Rates | None = None, changed: fingerprints.Changes, ended_ms: int, is_stopped: bool = False,
 ) -> Replayed:  # fmt: skip
-    """A backtest's folder, up to its last close, which was at `ended_ms`, or to an earlier end of `options`; its journal when it kept one, else its events."""
+    """Replay a backtest's folder up to `ended_ms`, its last close, or to an earlier end in `options`.
+
+    Its journal is compared if it has one, otherwise its events.
+    """
     cut_ms = None
     if options.end_ms is not None and options.end_ms < ended_ms:
         cut_ms = options.end_ms
@@ -155,61 +162,65 @@ def of_run_again(
     if cut_ms is not None:
         last_ms = cut_ms - 1
     elif is_stopped and ended_ms < last_ms:
-        last_ms = ended_ms - 1  # What its last close has caused was not filled any more.
-        notes.append(f"the run was stopped at {iso(ended_ms)}: what comes later is not compared")
+        last_ms = ended_ms - 1  # Orders decided on the last close were not filled.
+        notes.append(f"the run was stopped at {iso(ended_ms)}: later decisions and fills are not compared")
     comparison = _Comparison(recorded, again, candles, [(0, changed)], start_ms=again.start_ms, last_ms=last_ms)
-    return comparison.replayed(notes)
+    return comparison.result(notes)
 
 
 def _whole(last_ms: int, used: Sequence[Candles], outages: Sequence[Outage] = ()) -> int:
-    """Where a session ends that is compared up to an instant. The last decision is filled in the bar after it, which has to be there as a whole,
-    and a daemon that is down then is not started again before its time."""
-    last_ms = max([last_ms, *(one.end_ms - 1 for one in outages if one.at_ms <= last_ms)])
-    step_ms = max((one.step_ms for one in used), default=1)
+    """The end of a backtest that is compared up to `last_ms`. It includes the whole bar after the last decision, which fills its orders, and the whole of
+    an outage that has begun."""
+    last_ms = max([last_ms, *(outage.end_ms - 1 for outage in outages if outage.at_ms <= last_ms)])
+    step_ms = max((series.step_ms for series in used), default=1)
     return (last_ms // step_ms + 1) * step_ms
 
 
 def _run(
     settings: Settings, candles: Sequence[Candles], options: SessionOptions, *, address: str, rates: Rates | None
 ) -> Record:
-    """The session, with the daemon's own journal: that is what the two sides are compared by."""
+    """Run the backtest with a journal on disk, and read that journal."""
     folder = Path(tempfile.mkdtemp(prefix="bot-replay-"))
     try:
         made = Backtest(
             settings, candles, options, rates=rates or {}, journal_path=folder / queries.FILE, address=address
         )
-        made.journal.db.execute("PRAGMA synchronous=OFF")  # Nobody needs it after a power cut.
+        made.journal.db.execute(
+            "PRAGMA synchronous=OFF"
+        )  # The file is deleted afterwards, so it need not survive a power cut.
         made.run(events=io.StringIO())
         with queries.opened(folder) as db:
-            found = of_journal(db, name="replay")
-        found.start_ms = made.session.timeline.start_ms  # Of the whole session, whenever its first decision is.
-        return found
+            record = of_journal(db, name="replay")
+        record.start_ms = made.session.timeline.start_ms  # not the first decision, which may be later
+        return record
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _notes(recorded: Record, start_ms: int, last_ms: int) -> list[str]:
-    """What the replay cannot know. ConfigError when nothing of the record lies in the range."""
+    """Notes on what the replay cannot know. ConfigError if the range contains no part of the record."""
     if last_ms < start_ms or last_ms < recorded.start_ms or start_ms > recorded.end_ms:
         there = f"{iso(recorded.start_ms)} to {iso(recorded.end_ms)}"
-        raise ConfigError(f"the range is empty: the record is of {there}")
-    said = []
+        raise ConfigError(f"the range is empty: the record runs from {there}")
+    texts = []
     if not recorded.marks:
-        said.append("the journal has no digests of code and config: it was written by an earlier version")
+        texts.append("the journal has no digests of code and config: it was written by an earlier version")
     if recorded.is_cut:
-        said.append(f"the oldest events are not kept any more: the replay begins at {iso(recorded.start_ms)}")
+        texts.append(f"the journal has deleted its oldest events: the replay begins at {iso(recorded.start_ms)}")
     if recorded.begins_open:
-        said.append(f"open when the record begins, and not known to the replay: {', '.join(recorded.begins_open)}")
+        texts.append(
+            f"positions were open when the record begins, and the replay starts without them: {', '.join(recorded.begins_open)}"
+        )
     if len(recorded.marks) > 1:
-        said.append(
+        texts.append(
             f"the daemon was started, or read its config again, {len(recorded.marks)} times; the replay is never down"
         )
-    return said
+    return texts
 
 
 @dataclass(slots=True)
 class _Bars:
-    """Closed bars of one series, by the instant of their close."""
+    """The closed bars of one series, found by the instant of their close."""
 
     candles: Candles
 
@@ -235,106 +246,111 @@ class _Bars:
 
 @dataclass(slots=True)
 class _Comparison:
-    """`changes` are provenance's, each with the instant from which on they are what differs; empty when nobody knows."""
+    """Compares two records. `changes` lists what has changed in code, config and data, each with the instant from which it applies; empty if not known."""
 
-    one: Record
-    other: Record
+    recorded: Record
+    replayed: Record
     candles: Sequence[Candles]
     changes: Sequence[tuple[int, fingerprints.Changes]]
     start_ms: int
     last_ms: int
-    found: list[Difference] = field(default_factory=list)
-    late: list[int] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+    late_ms: list[int] = field(default_factory=list)
     _bars: dict[tuple[str, str], _Bars | None] = field(default_factory=dict)
-    _other_bars: dict[str, list[int]] = field(default_factory=dict)  # closes of bars that differ, by market
-    _first: int | None = None  # when the first difference was that is not a bar
+    _changed_bars: dict[str, list[int]] = field(default_factory=dict)  # close times of bars that differ, by market
+    _first: int | None = None  # instant of the first difference that is not a bar
     _driving: dict[str, Candles] = field(default_factory=dict)
 
-    def replayed(self, notes: Sequence[str]) -> Replayed:
-        self._driving = {one.market: one for one in drivers(self.candles)}
+    def result(self, notes: Sequence[str]) -> Replayed:
+        self._driving = {series.market: series for series in drivers(self.candles)}
         self._judge_bars()
         for _, _, judge, args in sorted(self._due(), key=lambda due: due[:2]):
             judge(*args)
-        self.found.sort(key=lambda one: (one.at_ms, one.what != "bar"))
-        mine, theirs = self._within(self.one.decisions), self._within(self.other.decisions)
-        if not self.one.is_whole:
-            known = {key: one for key, one in theirs.items() if key in mine or self._has_left(one)}
+        self.differences.sort(key=lambda difference: (difference.at_ms, difference.what != "bar"))
+        mine, theirs = self._within(self.recorded.decisions), self._within(self.replayed.decisions)
+        if not self.recorded.is_whole:
+            known = {key: recorded for key, recorded in theirs.items() if key in mine or self._became_order(recorded)}
             if len(known) < len(theirs):
                 notes = [
                     *notes,
-                    f"not compared: {many(len(theirs) - len(known), 'decision')} of the replay that became no order, which the record does not keep",
+                    f"not compared: {many(len(theirs) - len(known), 'decision')} of the replay without an order, because the record keeps only orders",
                 ]
             theirs = known
         counts = {
             "decisions": (len(mine), len(theirs)),
-            "fills": (sum(map(self._in_range, self.one.fills.values())), sum(map(self._in_range, self.other.fills.values()))),
+            "fills": (sum(map(self._in_range, self.recorded.fills.values())), sum(map(self._in_range, self.replayed.fills.values()))),
         }  # fmt: skip
         return Replayed(
-            self.one.name, self.start_ms, self.last_ms, counts, tuple(self.found), self._changed(), tuple(notes), tuple(self.late)
+            self.recorded.name, self.start_ms, self.last_ms, counts, tuple(self.differences), self._changed(), tuple(notes), tuple(self.late_ms)
         )  # fmt: skip
 
     # -- what has changed
 
     def _in_force(self, at_ms: int) -> int:
-        """The row of the changes of an instant. What is before the first of them was the same start's: it decides on the bar before it."""
-        return max(0, bisect_right(self.changes, at_ms, key=lambda one: one[0]) - 1)
+        """Index into `changes` for an instant. The first entry also covers the time before it, because a start decides on the bar before it."""
+        return max(0, bisect_right(self.changes, at_ms, key=lambda recorded: recorded[0]) - 1)
 
     def _changes_at(self, at_ms: int) -> fingerprints.Changes:
         return self.changes[self._in_force(at_ms)][1] if self.changes else {}
 
     def _changed(self) -> tuple[str, ...]:
-        """All that was another at some time of the stretch."""
+        """Everything that had changed at some time in the range."""
         stretch = self.changes[self._in_force(self.start_ms) : self._in_force(self.last_ms) + 1]
-        return tuple(dict.fromkeys(text for _, found in stretch for said in found.values() for _, text in said))
+        return tuple(dict.fromkeys(text for _, changes in stretch for texts in changes.values() for _, text in texts))
 
     # -- what is compared
 
     def _due(self) -> list[tuple[int, int, Any, tuple[Any, ...]]]:
-        """Everything to judge with its instant: causes before what they cause."""
+        """Everything to compare, with its instant. At one instant, guardians come before decisions and fills, which they may cause."""
         due: list[tuple[int, int, Any, tuple[Any, ...]]] = []
-        mine, theirs = self._within(self.one.decisions), self._within(self.other.decisions)
+        mine, theirs = self._within(self.recorded.decisions), self._within(self.replayed.decisions)
         for key in {**mine, **theirs}:
             pair = mine.get(key), theirs.get(key)
-            if pair[0] is None and not self.one.is_whole and pair[1] is not None and not self._has_left(pair[1]):
-                continue  # The record knows only what became an order.
-            at = key.bar_ms or min(one.at_ms for one in pair if one is not None)
+            if (
+                pair[0] is None
+                and not self.recorded.is_whole
+                and pair[1] is not None
+                and not self._became_order(pair[1])
+            ):
+                continue  # The record has only decisions that became orders.
+            at = key.bar_ms or min(side.at_ms for side in pair if side is not None)
             due.append((at, 1, self._judge_decision, (key, *pair)))
-        for fill in {**self.one.fills, **self.other.fills}:
-            fills = self.one.fills.get(fill), self.other.fills.get(fill)
-            instants = [one.ts for one in fills if one is not None and self._in_range(one)]
+        for fill in {**self.recorded.fills, **self.replayed.fills}:
+            fills = self.recorded.fills.get(fill), self.replayed.fills.get(fill)
+            instants = [fill.ts for fill in fills if fill is not None and self._in_range(fill)]
             if instants:
                 due.append((min(instants), 2, self._judge_fill, (fill, *fills)))
-        for fired in {**self.one.fired, **self.other.fired}:
-            acts = self.one.fired.get(fired), self.other.fired.get(fired)
+        for fired in {**self.recorded.fired, **self.replayed.fired}:
+            acts = self.recorded.fired.get(fired), self.replayed.fired.get(fired)
             at = min(act[0] for act in acts if act is not None)
             if self.start_ms <= at <= self.last_ms:
                 due.append((at, 0, self._judge_fired, (fired, *acts)))
         return due
 
     def _within(self, decisions: Mapping[Key, Decided]) -> dict[Key, Decided]:
-        """Those of the stretch: not before its start, and on no bar after the last that the record has decided."""
-        kept = {}
-        for key, one in decisions.items():
+        """The decisions in the range: not before its start, and not on a bar after the last one that the record has decided."""
+        within = {}
+        for key, decision in decisions.items():
             if key.strategy.startswith("@"):
-                continue  # The runtime's own repairs are the fills' and guardians' to tell.
-            at = key.bar_ms or one.at_ms
-            ends = [done for (market, _), done in self.one.done.items() if market == key.market]
-            if self.start_ms <= max(at, one.at_ms) and at <= min(self.last_ms, max(ends, default=self.last_ms)):
-                kept[key] = one
-        return kept
+                continue  # The daemon's own repairs show in the fills and guardians.
+            at = key.bar_ms or decision.at_ms
+            ends = [done for (market, _), done in self.recorded.done.items() if market == key.market]
+            if self.start_ms <= max(at, decision.at_ms) and at <= min(self.last_ms, max(ends, default=self.last_ms)):
+                within[key] = decision
+        return within
 
-    def _in_range(self, one: Filled) -> bool:
-        return self.start_ms <= one.ts <= self.last_ms
+    def _in_range(self, fill: Filled) -> bool:
+        return self.start_ms <= fill.ts <= self.last_ms
 
-    def _has_left(self, one: Decided) -> bool:
-        return one.state == "accepted" and one.action != "cancel"
+    def _became_order(self, decision: Decided) -> bool:
+        return decision.state == "accepted" and decision.action != "cancel"
 
     # -- bars
 
     def _judge_bars(self) -> None:
         seen: set[tuple[str, str, int]] = set()
-        for one in self._within(self.one.decisions).values():
-            bar = one.bar
+        for decision in self._within(self.recorded.decisions).values():
+            bar = decision.bar
             if bar is None or (bar["market"], bar["interval"], bar["at_ms"]) in seen:
                 continue
             seen.add((bar["market"], bar["interval"], bar["at_ms"]))
@@ -351,236 +367,254 @@ class _Comparison:
             ]
             if differing:
                 self._add_bar(bar, text, _bar_text(data), f"{', '.join(differing)} of the bar that was decided on")
-        for past in self._other_bars.values():
+        for past in self._changed_bars.values():
             past.sort()
 
     def _add_bar(self, bar: Mapping[str, Any], recorded: str, replayed: str | None, why: str) -> None:
-        self._other_bars.setdefault(bar["market"], []).append(bar["at_ms"])
+        self._changed_bars.setdefault(bar["market"], []).append(bar["at_ms"])
         why = f"{bar['interval']} bar: {why}"
-        self.found.append(Difference("bar", "data", bar["at_ms"], bar["market"], "", recorded, replayed, why))
+        self.differences.append(Difference("bar", "data", bar["at_ms"], bar["market"], "", recorded, replayed, why))
 
     def _series(self, market: str, interval: str) -> _Bars | None:
         if (market, interval) not in self._bars:
             driving = self._driving.get(market)
             is_there = driving is not None and INTERVAL_MS[interval] >= driving.step_ms
-            known_ms = max(one.at_ms[-1] + one.step_ms for one in self._driving.values()) if is_there else 0
+            known_ms = max(series.at_ms[-1] + series.step_ms for series in self._driving.values()) if is_there else 0
             self._bars[market, interval] = (
                 _Bars(resample(driving, interval, known_ms=known_ms)) if is_there and driving is not None else None
             )
         return self._bars[market, interval]
 
     def _bar_differs(self, market: str, at_ms: int) -> bool:
-        past = self._other_bars.get(market, [])
+        past = self._changed_bars.get(market, [])
         row = bisect_left(past, at_ms)
         return row < len(past) and past[row] == at_ms
 
     # -- decisions
 
-    def _judge_decision(self, key: Key, one: Decided | None, other: Decided | None) -> None:
-        if one is not None and other is not None:
-            same_body = not one.body or _meant(one.body) == _meant(other.body)
-            if same_body and one.action in (other.action, "order") and one.state == other.state:
+    def _judge_decision(self, key: Key, recorded: Decided | None, replayed: Decided | None) -> None:
+        if recorded is not None and replayed is not None:
+            same_body = not recorded.body or _meant(recorded.body) == _meant(replayed.body)
+            if same_body and recorded.action in (replayed.action, "order") and recorded.state == replayed.state:
                 return
-            if same_body and one.state != other.state:
-                cause, why = self._why_state(key, one, other)
+            if same_body and recorded.state != replayed.state:
+                cause, why = self._why_state(key, recorded, replayed)
             else:
-                cause, why = self._why(key, one)
+                cause, why = self._why(key, recorded)
         else:
-            there = one or other
+            there = recorded or replayed
             assert there is not None
-            cause, why = self._why_alone(key, there, is_recorded=one is not None)
-        at = key.bar_ms or (one or other).at_ms  # type: ignore[union-attr]
-        self._add("decision", cause, at, key.market, key.strategy, _text_of(one), _text_of(other), why)
+            cause, why = self._why_alone(key, there, is_recorded=recorded is not None)
+        at = key.bar_ms or (recorded or replayed).at_ms  # type: ignore[union-attr]
+        self._add("decision", cause, at, key.market, key.strategy, _text_of(recorded), _text_of(replayed), why)
 
-    def _why_state(self, key: Key, one: Decided, other: Decided) -> tuple[Cause, str]:
-        for side, it in (("recorded", one), ("replayed", other)):
+    def _why_state(self, key: Key, recorded: Decided, replayed: Decided) -> tuple[Cause, str]:
+        for side, it in (("recorded", recorded), ("replayed", replayed)):
             if it.state != "accepted" and it.code is not None:
                 kind: Cause = "guardian" if "guardian" in f"{it.code} {it.message}".lower() else "refused"
                 return kind, f"{side}: {it.state}, {it.message or it.code}"
-        return self._why(key, one)
+        return self._why(key, recorded)
 
     def _why_alone(self, key: Key, there: Decided, *, is_recorded: bool) -> tuple[Cause, str]:
         at = key.bar_ms or there.at_ms
         if self._bar_differs(key.market, at):
-            return "data", "the bar that it was decided on is another"
-        absent, side = (self.other, "replayed") if is_recorded else (self.one, "recorded")
+            return "data", "the data have a different bar at its decision"
+        absent, side = (self.replayed, "replayed") if is_recorded else (self.recorded, "recorded")
         no = absent.refusals.get((key.strategy, key.cause, key.ordinal))
         if no is not None:
             kind: Cause = "guardian" if "guardian" in no[0] or no[0].startswith("dead_man") else "refused"
-            return kind, f"{side}: the gate refused it ({no[0]}): {no[1]}"
+            return kind, f"{side}: the risk check refused it ({no[0]}): {no[1]}"
         if not is_recorded:
-            starts = (int(mark["atMs"]) for mark in self.one.marks if fingerprints.is_start(mark))
+            starts = (int(mark["atMs"]) for mark in self.recorded.marks if fingerprints.is_start(mark))
             later = next((start for start in starts if start > at), None)
             if later is not None and not self._was_up(at, later):
                 return "down", f"nothing was decided until the daemon was started again at {iso(later)}"
         return self._why(key, there)
 
     def _was_up(self, from_ms: int, to_ms: int) -> bool:
-        return any(from_ms <= one.at_ms < to_ms for one in self.one.decisions.values())
+        return any(from_ms <= decision.at_ms < to_ms for decision in self.recorded.decisions.values())
 
     def _why(self, key: Key, there: Decided) -> tuple[Cause, str]:
-        """What may make a strategy want something else: its bars, its code and params, what it holds and has."""
+        """Why a strategy decided differently: its bars, its code and params, its position or the balance."""
         at_ms = key.bar_ms or there.at_ms
         if self._bar_differs(key.market, at_ms):
-            return "data", "the bar that it was decided on is another"
-        # A reload may have come between a bar and what was decided on it.
+            return "data", "the data have a different bar at its decision"
+        # A reload may lie between a bar and the decision on it.
         changes = self._changes_at(max(at_ms, there.at_ms))
-        # Of an order that the replay has not, a run's folder does not say whose it was.
+        # A run's folder does not name the strategy of an order that the replay does not have.
         for whose in (key.strategy, "") if key.strategy else changes:
             for kind, text in changes.get(whose, ()):
                 return ("code" if kind == "code" else "data" if kind == "data" else "config"), text
-        held = self.one.held(key.market, at_ms), self.other.held(key.market, at_ms)
+        held = self.recorded.position(key.market, at_ms), self.replayed.position(key.market, at_ms)
         if held[0] != held[1]:
             since = "" if self._first is None else f", since the difference of {iso(self._first)}"
-            return "follows", f"it held {_held(held[0])} then, {_held(held[1])} in the replay{since}"
-        past = self._other_bars.get(key.market, [])
+            return "follows", f"the position was {_held(held[0])} then, {_held(held[1])} in the replay{since}"
+        past = self._changed_bars.get(key.market, [])
         before = bisect_left(past, at_ms)
         if before:
-            return "data", f"of the bars before it, that of {iso(past[before - 1])} is another"
-        balances = self.one.balance(at_ms), self.other.balance(at_ms)
+            return "data", f"the data have a different bar at {iso(past[before - 1])}, before this decision"
+        balances = self.recorded.balance(at_ms), self.replayed.balance(at_ms)
         if None not in balances and balances[0] != balances[1]:
             return "follows", f"the balance was {balances[0]:f} then, {balances[1]:f} in the replay"
         return "unknown", CAUSES["unknown"]
 
     # -- fills
 
-    def _judge_fill(self, key: FillKey, one: Filled | None, other: Filled | None) -> None:
+    def _judge_fill(self, key: FillKey, recorded: Filled | None, replayed: Filled | None) -> None:
         strategy = "" if key.owner is None else key.owner.strategy
-        there = one or other
+        there = recorded or replayed
         assert there is not None
-        if one is None or other is None:
-            cause, why = self._why_unfilled(key, there, is_recorded=one is not None)
-            self._add("fill", cause, there.ts, key.market, strategy, _text_of(one), _text_of(other), why)
+        if recorded is None or replayed is None:
+            cause, why = self._why_unfilled(key, there, is_recorded=recorded is not None)
+            self._add("fill", cause, there.ts, key.market, strategy, _text_of(recorded), _text_of(replayed), why)
             return
-        if key.is_own and one.kind == "market":
-            self.late.append(one.ts - other.ts)
-        shown = one.text, other.text
-        moved = self._why_moved(key, one, other)
+        if key.is_own and recorded.kind == "market":
+            self.late_ms.append(recorded.ts - replayed.ts)
+        shown = recorded.text, replayed.text
+        moved = self._why_moved(key, recorded, replayed)
         if moved is not None:
-            self._add("fill", moved[0], one.ts, key.market, strategy, *shown, moved[1])
-        rates = [it.fee / it.notional if it.notional else Decimal(0) for it in (one, other)]
-        if abs(rates[0] - rates[1]) * min(one.notional, other.notional) > FEE_STEP:
+            self._add("fill", moved[0], recorded.ts, key.market, strategy, *shown, moved[1])
+        rates = [it.fee / it.notional if it.notional else Decimal(0) for it in (recorded, replayed)]
+        if abs(rates[0] - rates[1]) * min(recorded.notional, replayed.notional) > FEE_STEP:
             how = (
-                "" if one.liquidity == other.liquidity else f" ({one.liquidity} then, {other.liquidity} in the replay)"
+                ""
+                if recorded.liquidity == replayed.liquidity
+                else f" ({recorded.liquidity} then, {replayed.liquidity} in the replay)"
             )
             why = f"fee {rates[0] * 100:.4f} % then, {rates[1] * 100:.4f} % in the replay{how}"
             self._add(
                 "fill",
                 "fee",
-                one.ts,
+                recorded.ts,
                 key.market,
                 strategy,
-                f"{shown[0]}, fee {one.fee:f}",
-                f"{shown[1]}, fee {other.fee:f}",
+                f"{shown[0]}, fee {recorded.fee:f}",
+                f"{shown[1]}, fee {replayed.fee:f}",
                 why,
             )
 
     def _why_unfilled(self, key: FillKey, there: Filled, *, is_recorded: bool) -> tuple[Cause, str]:
-        absent = self.other if is_recorded else self.one
+        absent = self.replayed if is_recorded else self.recorded
         if key.owner is None:
             if there.kind in BY_GUARDIAN:
                 return "guardian", "a guardian closed it on one side only"
-            return "unknown", "no decision of this daemon: another hand on the account"
+            return "unknown", "no decision of this daemon: someone else traded on the account"
         if key.is_own:
             decided = absent.decisions.get(key.owner)
             if decided is None:
                 return "follows", "its decision is on one side only"
             if decided.state != "accepted":
-                return "follows", "its decision became no order on one side"
+                return "follows", "its decision did not become an order on one side"
             return "price", "the order was filled on one side only, or in another number of parts"
-        for record in (self.one, self.other):
-            if not record.own(key.owner):
-                return "follows", "the position that it ends was opened on one side only"
+        for record in (self.recorded, self.replayed):
+            if not record.fills_of(key.owner):
+                return "follows", "the position that it closes was opened on one side only"
         if there.kind in BY_GUARDIAN:
             return "guardian", "a guardian closed it on one side only"
         otherwise = self._why_otherwise(key.owner, there.ts)
         if otherwise is not None:
             return otherwise
-        if not absent.held(key.market, there.ts + 1):
-            return "follows", "the position ended otherwise there"
+        if not absent.position(key.market, there.ts + 1):
+            return "follows", "the position was closed in another way there"
         driving = self._driving.get(key.market)
         if driving is not None and self._data_changed(key.market, there.ts, there.ts, driving.step_ms):
             return "data", "the candles around it are others"
         where = "in the replay" if is_recorded else "then"
-        return "price", f"not met {where}, where it was held on: tick, or the path inside the bar"
+        return (
+            "price",
+            f"its level was not reached {where}, and the position stayed open: tick, or the path inside the bar",
+        )
 
-    def _why_moved(self, key: FillKey, one: Filled, other: Filled) -> tuple[Cause, str] | None:
-        """Why size, price, kind or bar of a fill differ; None when they are the same."""
+    def _why_moved(self, key: FillKey, recorded: Filled, replayed: Filled) -> tuple[Cause, str] | None:
+        """Why size, price, kind or bar of a fill differ; None if they are the same."""
         driving = self._driving.get(key.market)
         step_ms = 1 if driving is None else driving.step_ms
-        is_same_bar = one.ts // step_ms == other.ts // step_ms
-        same = one.size == other.size and one.px == other.px and one.kind == other.kind and one.subtype == other.subtype
+        is_same_bar = recorded.ts // step_ms == replayed.ts // step_ms
+        same = (
+            recorded.size == replayed.size
+            and recorded.px == replayed.px
+            and recorded.kind == replayed.kind
+            and recorded.subtype == replayed.subtype
+        )
         if same and is_same_bar:
             return None
         owner = key.owner
         if owner is not None and key.is_own and self._decision_differs(owner):
-            return "follows", "its decision was another"
-        if one.kind != other.kind and not BY_GUARDIAN.isdisjoint((one.kind, other.kind)):
-            return "guardian", f"ended by {one.kind} then, by {other.kind} in the replay"
-        otherwise = None if owner is None or key.is_own else self._why_otherwise(owner, min(one.ts, other.ts))
+            return "follows", "its decision was different"
+        if recorded.kind != replayed.kind and not BY_GUARDIAN.isdisjoint((recorded.kind, replayed.kind)):
+            return "guardian", f"closed by {recorded.kind} then, by {replayed.kind} in the replay"
+        otherwise = None if owner is None or key.is_own else self._why_otherwise(owner, min(recorded.ts, replayed.ts))
         if otherwise is not None:
             return otherwise
-        if self._data_changed(key.market, one.ts, other.ts, step_ms):
+        if self._data_changed(key.market, recorded.ts, replayed.ts, step_ms):
             return "data", "the candles around it are others"
-        bar = _Bars(driving).over(other.ts) if driving is not None else None
-        late_ms = one.ts - other.ts
-        if one.px == other.px and one.size != other.size:
-            held = self.one.held(key.market, one.ts), self.other.held(key.market, other.ts)
+        bar = _Bars(driving).over(replayed.ts) if driving is not None else None
+        late_ms = recorded.ts - replayed.ts
+        if recorded.px == replayed.px and recorded.size != replayed.size:
+            held = self.recorded.position(key.market, recorded.ts), self.replayed.position(key.market, replayed.ts)
             if held[0] != held[1]:
                 return "follows", f"it held {_held(held[0])} then, {_held(held[1])} in the replay"
-            asked = self.one.decisions.get(owner) if owner is not None else None
+            asked = self.recorded.decisions.get(owner) if owner is not None else None
             if asked is not None and "usdAmount" in asked.body:
-                return "timing", "asked for in USD, it was sized at the price of the instant at which it was planned"
-            return "price", "the same price for another size: depth, or the grid of sizes"
+                return "timing", "an order in USD: its size follows from the price at the instant of its plan"
+            return "price", "the same price for another size: depth, or the lot size"
         if not is_same_bar:
             return "timing", f"filled {late_ms / 1000:+.1f} s from the replay's fill, in another bar"
-        gap = f"{(one.px / other.px - 1) * 10_000:+.2f} bps" if other.px else ""
+        gap = f"{(recorded.px / replayed.px - 1) * 10_000:+.2f} bps" if replayed.px else ""
         if bar is None:
             return "price", f"{gap} at another price"
         opened = (
-            f"the open {bar['open']:,}, of which the replay paid {other.px:f}"
+            f"the open {bar['open']:,}, of which the replay paid {replayed.px:f}"
             if key.is_own
-            else f"the replay's {other.px:f}"
+            else f"the replay's {replayed.px:f}"
         )
-        # Spread and depth take an order that met the low or the high beyond it.
+        # Spread and depth can move a fill beyond the bar's low or high.
         if late_ms < 0 and key.is_own:
             return "timing", f"filled {late_ms / 1000:+.1f} s from the replay's fill, in the same bar"
-        if late_ms > 0 and (key.is_own or bar["low"] <= float(one.px) <= bar["high"]):
+        if late_ms > 0 and (key.is_own or bar["low"] <= float(recorded.px) <= bar["high"]):
             return (
                 "timing",
                 f"{gap} from {opened}: filled {late_ms} ms later, where the bar had been from {bar['low']:,} to {bar['high']:,}",
             )
-        if one.kind != other.kind:
-            return "price", f"ended by {one.kind} then, by {other.kind} in the replay: the path inside the bar"
+        if recorded.kind != replayed.kind:
+            return "price", f"closed by {recorded.kind} then, by {replayed.kind} in the replay: the path inside the bar"
         return "price", f"{gap} from {opened}: spread, depth or tick"
 
     def _why_otherwise(self, owner: Key, at_ms: int) -> tuple[Cause, str] | None:
-        """Why a position ends otherwise up to an instant, where its beginning says it: its entry, its decision, or where stop and target stood."""
+        """Why a position was closed in another way, if its beginning explains it: its entry, its decision, or its stop and target."""
         if self._entry_differs(owner):
-            return "follows", "the entry of this position was filled otherwise"
+            return "follows", "the entry of this position was filled differently"
         if self._decision_differs(owner):
-            return "follows", "the decision that opened this position was another"
-        decided = self.one.decisions.get(owner)
-        if not self.one.is_whole and decided is not None and self._levels_differ(owner, at_ms):
-            # The record does not keep what was decided: this is the first that shows it.
+            return "follows", "the decision that opened this position was different"
+        decided = self.recorded.decisions.get(owner)
+        if not self.recorded.is_whole and decided is not None and self._levels_differ(owner, at_ms):
+            # The record has no decisions, so the levels are the first sign of a different one.
             why = self._why(owner, decided)
             return why if why[0] in ("data", "code", "config") else None
         return None
 
     def _entry_differs(self, owner: Key) -> bool:
-        pairs = [[(it.size, it.px) for it in record.own(owner)] for record in (self.one, self.other)]
+        pairs = [[(it.size, it.px) for it in record.fills_of(owner)] for record in (self.recorded, self.replayed)]
         return pairs[0] != pairs[1]
 
     def _decision_differs(self, owner: Key) -> bool:
-        one, other = self.one.decisions.get(owner), self.other.decisions.get(owner)
-        return one is not None and other is not None and bool(one.body) and _meant(one.body) != _meant(other.body)
+        recorded, replayed = self.recorded.decisions.get(owner), self.replayed.decisions.get(owner)
+        return (
+            recorded is not None
+            and replayed is not None
+            and bool(recorded.body)
+            and _meant(recorded.body) != _meant(replayed.body)
+        )
 
     def _levels_differ(self, owner: Key, at_ms: int) -> bool:
-        stood = [{it[1:] for it in record.levels.get(owner, ()) if it[0] <= at_ms} for record in (self.one, self.other)]
+        stood = [
+            {it[1:] for it in record.levels.get(owner, ()) if it[0] <= at_ms}
+            for record in (self.recorded, self.replayed)
+        ]
         return stood[0] != stood[1]
 
     def _data_changed(self, market: str, one_ms: int, other_ms: int, step_ms: int) -> bool:
-        """Whether a bar that ends or begins at a fill is another; of a run's folder the digest is all that is known."""
+        """True if a bar that ends or begins at a fill differs. For a run's folder only the digest of all candles is known."""
         near = {at for ts in (one_ms, other_ms) for at in (ts - ts % step_ms, ts - ts % step_ms + step_ms)}
         if any(self._bar_differs(market, at) for at in near):
             return True
@@ -589,21 +623,28 @@ class _Comparison:
 
     # -- guardians
 
-    def _judge_fired(self, key: Any, one: tuple[int, str] | None, other: tuple[int, str] | None) -> None:
+    def _judge_fired(self, key: Any, recorded: tuple[int, str] | None, replayed: tuple[int, str] | None) -> None:
         driving = self._driving.get(key.market)
         step_ms = 60_000 if driving is None else driving.step_ms
-        if one is not None and other is not None and one[1] == other[1] and one[0] // step_ms == other[0] // step_ms:
+        if (
+            recorded is not None
+            and replayed is not None
+            and recorded[1] == replayed[1]
+            and recorded[0] // step_ms == replayed[0] // step_ms
+        ):
             return
-        texts = [None if act is None else f"{key.kind} fired at {iso(act[0])}: {act[1]}" for act in (one, other)]
-        if one is None or other is None:
+        texts = [
+            None if act is None else f"{key.kind} fired at {iso(act[0])}: {act[1]}" for act in (recorded, replayed)
+        ]
+        if recorded is None or replayed is None:
             why = "it fired on one side only"
-            if one is not None and key.kind == "dead_man_switch":
-                why += ": the daemon's heartbeats stayed out, and the replay's never do"
-            elif one is not None and key.kind == "kill_switch":
-                why += ": a hand threw it"
+            if recorded is not None and key.kind == "dead_man_switch":
+                why += ": the daemon's heartbeats stopped, which never happens in a replay"
+            elif recorded is not None and key.kind == "kill_switch":
+                why += ": someone operated the kill switch"
         else:
             why = "it fired at another time, or did something else"
-        at = min(act[0] for act in (one, other) if act is not None)
+        at = min(act[0] for act in (recorded, replayed) if act is not None)
         self._add("guardian", "guardian", at, key.market, "", texts[0], texts[1], why)
 
     def _add(
@@ -611,15 +652,15 @@ class _Comparison:
     ) -> None:  # fmt: skip
         if self._first is None:
             self._first = at_ms
-        self.found.append(Difference(what, cause, at_ms, market, strategy, recorded, replayed, why))
+        self.differences.append(Difference(what, cause, at_ms, market, strategy, recorded, replayed, why))
 
 
-def _text_of(one: Decided | Filled | None) -> str | None:
-    return None if one is None else one.text
+def _text_of(recorded: Decided | Filled | None) -> str | None:
+    return None if recorded is None else recorded.text
 
 
 def _meant(body: Mapping[str, Any]) -> dict[str, Any]:
-    """A request without what says nothing of the decision."""
+    """A request without the fields that say nothing about the decision."""
     return {name: value for name, value in body.items() if name != "source"}
 
 

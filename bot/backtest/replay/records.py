@@ -1,8 +1,7 @@
-"""Records: what a journal, or a run's folder, says was decided and filled, under names that another run of the same time has too. Reads; judges nothing.
+"""Records: the decisions and fills of a journal or of a run's folder, under keys that are the same in another run of the same time.
 
-A decision is named by what made it (strategy, market, bar or event, place in its cause), a fill by the decision that ordered it, or else by the
-position that it belongs to: ids and instants are each run's own. What is counted is counted from where the comparison begins, since the other
-run has nothing before.
+Ids and instants differ between runs. So a decision is named by its trigger (strategy, market, bar or event, number within the trigger), and a fill by the
+decision that ordered it, or by its position. Counting starts where the comparison begins, because the other run has nothing before.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ SECOND_MS: Final = 1_000
 
 
 class Key(NamedTuple):
-    """A decision: `cause` is `bar:BTC:<close>` or `event:fill.entry:BTC:3` (the third such event of the comparison), `ordinal` and `leg` its place in it."""
+    """Names a decision. `cause` is `bar:BTC:<close>` or `event:fill.entry:BTC:3` (the third such event). `ordinal` and `leg` number the decisions of a cause."""
 
     strategy: str
     market: str
@@ -42,7 +41,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """One intent. `bar` is the one that it was decided on, when it was kept."""
+    """One intent. `bar` is the bar that it was decided on, if the journal has it."""
 
     key: Key
     at_ms: int
@@ -61,7 +60,8 @@ class Decided:
 
 
 class FillKey(NamedTuple):
-    """The n-th fill of a decision, or the n-th that no decision ordered in the position which that decision opened. Below 0: before the comparison."""
+    """Names a fill. With `is_own`: the n-th fill of the decision `owner`. Otherwise: the n-th fill without a decision, in the position that `owner` opened.
+    A negative number means before the comparison."""
 
     market: str
     owner: Key | None
@@ -71,7 +71,7 @@ class FillKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """One execution. `trigger` marks those that no order of ours asked for: stops, targets, guardians, another hand."""
+    """One fill. Stops, targets, guardians and orders from outside have fills too."""
 
     key: FillKey
     ts: int
@@ -96,7 +96,7 @@ class Filled:
 
 
 class Fired(NamedTuple):
-    """A guardian that acted: the `number`-th of its kind on that market. Below 0: before the comparison."""
+    """A guardian that fired: the `number`-th of its kind on that market. Negative: before the comparison."""
 
     kind: str
     market: str
@@ -105,64 +105,77 @@ class Fired(NamedTuple):
 
 @dataclass(slots=True)
 class Record:
-    """What one side says. `done` has the last decided bar of each (market, interval), None where nobody says; `marks` are provenance's."""
+    """One side of the comparison. `done` has the last decided bar of each (market, interval). `marks` are the digests of code and config at each start."""
 
     name: str
     address: str | None = None
     epoch: int | None = None
     decisions: dict[Key, Decided] = field(default_factory=dict)
-    keys: dict[str, Key] = field(default_factory=dict)  # of every intent's id
+    keys: dict[str, Key] = field(default_factory=dict)  # by intent id
     fills: dict[FillKey, Filled] = field(default_factory=dict)
-    # Stops and targets by the decision that opened the position: when, which, and where.
+    # Stops and targets, by the decision that opened the position: instant, kind, price.
     levels: dict[Key, list[tuple[int, str, str]]] = field(default_factory=dict)
-    fired: dict[Fired, tuple[int, str]] = field(default_factory=dict)  # when, and what it did
-    # Event markets in which something was held then: when, and what a Yes paid.
+    fired: dict[Fired, tuple[int, str]] = field(default_factory=dict)  # instant and action
+    # Event markets that were settled with an open position: instant, and the payout of a Yes.
     settled: dict[str, tuple[int, Decimal]] = field(default_factory=dict)
     refusals: dict[tuple[str, str, int], tuple[str, str]] = field(default_factory=dict)
     done: dict[tuple[str, str], int] = field(default_factory=dict)
     marks: list[dict[str, Any]] = field(default_factory=list)
-    marked_ms: int = 0  # from when on there is a mark of each start, reload and resume
-    is_whole: bool = True  # every decision is known, not only what became an order
+    marked_ms: int = 0  # since then each start, reload and resume has left a mark
+    is_whole: bool = True  # True: every decision is known. False: only those that became orders.
     start_ms: int = 0
     end_ms: int = 0
     start_usd: Decimal | None = None
-    begins_open: tuple[str, ...] = ()  # markets whose first fill found a position
-    is_cut: bool = False  # its oldest events are not kept any more
-    _fills_of: dict[str | None, list[Filled]] = field(default_factory=dict, repr=False)
-    _own: dict[Key, list[Filled]] | None = field(default=None, repr=False)
+    begins_open: tuple[str, ...] = ()  # markets with a position before their first recorded fill
+    is_cut: bool = False  # its oldest events have been deleted
+    _fill_index: _FillIndex | None = field(default=None, repr=False)
 
-    def held(self, market: str, before_ms: int) -> Decimal:
-        """The signed position as it stood right before an instant."""
-        mine = self._of_market(market)
-        row = bisect_left(mine, before_ms, key=_ts)
-        return mine[row - 1].position if row else Decimal(0)
+    def position(self, market: str, before_ms: int) -> Decimal:
+        """The signed position right before an instant."""
+        fill = _last_before(self._index.by_market.get(market, []), before_ms)
+        return Decimal(0) if fill is None else fill.position
 
     def balance(self, before_ms: int) -> Decimal | None:
-        mine = self._of_market(None)
-        row = bisect_left(mine, before_ms, key=_ts)
-        return mine[row - 1].balance if row else self.start_usd
+        """The account's balance right before an instant; None if it is not known."""
+        fill = _last_before(self._index.all, before_ms)
+        return self.start_usd if fill is None else fill.balance
 
-    def own(self, key: Key) -> list[Filled]:
-        """The fills that a decision ordered."""
-        if self._own is None:
-            self._own = {}
-            for one in self.fills.values():
-                if one.key.is_own and one.key.owner is not None:
-                    self._own.setdefault(one.key.owner, []).append(one)
-        return self._own.get(key, [])
+    def fills_of(self, key: Key) -> list[Filled]:
+        """The fills of the order that a decision sent."""
+        return self._index.by_decision.get(key, [])
 
-    def _of_market(self, market: str | None) -> list[Filled]:
-        if market not in self._fills_of:
-            self._fills_of[market] = [one for one in self.fills.values() if market in (None, one.market)]
-        return self._fills_of[market]
+    @property
+    def _index(self) -> _FillIndex:
+        """Made at the first question, when all fills are known."""
+        if self._fill_index is None:
+            self._fill_index = _FillIndex(list(self.fills.values()))
+        return self._fill_index
 
 
-def _ts(one: Filled) -> int:
-    return one.ts
+class _FillIndex:
+    """Fills in the order of time: all of them, by market, and by the decision that ordered them."""
+
+    def __init__(self, fills: list[Filled]) -> None:
+        self.all = fills
+        self.by_market: dict[str, list[Filled]] = {}
+        self.by_decision: dict[Key, list[Filled]] = {}
+        for fill in fills:
+            self.by_market.setdefault(fill.market, []).append(fill)
+            if fill.key.is_own and fill.key.owner is not None:
+                self.by_decision.setdefault(fill.key.owner, []).append(fill)
+
+
+def _last_before(fills: list[Filled], before_ms: int) -> Filled | None:
+    row = bisect_left(fills, before_ms, key=_ts)
+    return fills[row - 1] if row else None
+
+
+def _ts(fill: Filled) -> int:
+    return fill.ts
 
 
 def read_journal(folder: Path, *, since_ms: int = 0) -> Record:
-    """The newest epoch in a state directory's journal; what is counted counts from `since_ms` on. BotError when there is nothing to replay."""
+    """Read the newest epoch of a journal. Counting starts at `since_ms`. BotError if there is nothing to replay."""
     with queries.opened(folder) as db:
         made = of_journal(db, name=str(folder), since_ms=since_ms)
     if not made.decisions and not made.fills and not (made.marks and made.done):
@@ -172,15 +185,15 @@ def read_journal(folder: Path, *, since_ms: int = 0) -> Record:
 
 def of_journal(db: sqlite3.Connection, *, name: str, since_ms: int = 0) -> Record:
     made = Record(name)
-    meta = {one["name"]: one["value"] for one in queries.rows(db, "SELECT name, value FROM meta")}
+    meta = {row["name"]: row["value"] for row in queries.rows(db, "SELECT name, value FROM meta")}
     cursor = queries.rows(db, "SELECT epoch FROM cursor")
     made.address = meta.get("address")
     made.epoch = epoch = cursor[0]["epoch"] if cursor else 0
     marks = marks_in(meta.get(NOTE))
-    made.marks, made.marked_ms = [one for one in marks if one.get("epoch") == epoch], known_since(marks)
+    made.marks, made.marked_ms = [mark for mark in marks if mark.get("epoch") == epoch], known_since(marks)
     events = [
-        json.loads(one["payload"])
-        for one in queries.rows(db, "SELECT payload FROM events WHERE epoch=? ORDER BY seq", (epoch,))
+        json.loads(row["payload"])
+        for row in queries.rows(db, "SELECT payload FROM events WHERE epoch=? ORDER BY seq", (epoch,))
     ]
     names = _names(events, since_ms)
     columns = "id, strategy, market, action, cause, ordinal, leg, body, opened_ms, state, code, message"
@@ -196,8 +209,8 @@ def of_journal(db: sqlite3.Connection, *, name: str, since_ms: int = 0) -> Recor
     for row in queries.rows(db, "SELECT market, interval, at_ms FROM progress"):
         made.done[row["market"], row["interval"]] = row["at_ms"]
     _fold(made, events, since_ms)
-    instants = [one.at_ms for one in made.decisions.values()] + [event["ts"] for event in events]
-    starts = [int(one["atMs"]) for one in made.marks]
+    instants = [decision.at_ms for decision in made.decisions.values()] + [event["ts"] for event in events]
+    starts = [int(mark["atMs"]) for mark in made.marks]
     made.start_ms = min([*starts, *instants], default=0)
     oldest = queries.rows(db, "SELECT min(seq) AS seq FROM events")[0]["seq"]
     if oldest is not None and oldest > 1 and events:
@@ -209,7 +222,7 @@ def of_journal(db: sqlite3.Connection, *, name: str, since_ms: int = 0) -> Recor
 
 
 def of_events(path: Path, *, again: Record, start_usd: Decimal) -> Record:
-    """A run's events.jsonl. It has no intents: its orders' ids are told from the decisions of `again`, another run of the same account."""
+    """Read a run's events.jsonl. It has no intents, so its order ids are looked up in `again`, another run of the same account."""
     made = Record(str(path), is_whole=False, start_usd=start_usd)
     try:
         events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -230,7 +243,7 @@ def of_events(path: Path, *, again: Record, start_usd: Decimal) -> Record:
 
 
 def _ids(again: Record, names: Mapping[str, str]) -> dict[str, Key]:
-    """The id that each decision of `again` has where the events are named so: it is a function of the event's own id."""
+    """The key of each decision of `again`, by order id. The id of a decision on an event is derived from the event's id in `names`."""
     ids = {name: event_id for event_id, name in names.items()}
     found = {}
     for used, key in again.keys.items():
@@ -246,7 +259,7 @@ def _ids(again: Record, names: Mapping[str, str]) -> dict[str, Key]:
 
 
 def _fold(made: Record, events: Iterable[Mapping[str, Any]], since_ms: int) -> None:
-    owners: dict[str, Key | None] = {}  # of the position that is open in a market
+    owners: dict[str, Key | None] = {}  # by market: the decision that opened the position
     counted: Counter[tuple[Any, ...]] = Counter()
     begun: list[str] = []
     seen: set[str] = set()
@@ -256,7 +269,7 @@ def _fold(made: Record, events: Iterable[Mapping[str, Any]], since_ms: int) -> N
             number = _number(counted, event, since_ms, data["guardianType"], market)
             made.fired[Fired(data["guardianType"], market, number)] = event["ts"], str(data.get("action") or "")
         if kind == "settlement":
-            at_ms = event["ts"]  # A session settles in the millisecond before.
+            at_ms = event["ts"]  # A backtest settles one millisecond earlier.
             made.settled[market] = at_ms + (at_ms % SECOND_MS == SECOND_MS - 1), Decimal(data["outcomePx"])
         opened_by = owners.get(market)
         if kind == "order" and event["subtype"] == "armed" and opened_by is not None:
@@ -291,7 +304,7 @@ def _before(kind: str, data: Mapping[str, Any]) -> Decimal | None:
 
 
 def _names(events: Iterable[Mapping[str, Any]], since_ms: int) -> dict[str, str]:
-    """Event id -> a name that it has in every run: its kind, its market, and the how-manieth it is."""
+    """By event id: a name that is the same in every run, made of kind, market and number."""
     counted: Counter[tuple[Any, ...]] = Counter()
     found: dict[str, str] = {}
     for event in events:
@@ -301,7 +314,7 @@ def _names(events: Iterable[Mapping[str, Any]], since_ms: int) -> dict[str, str]
 
 
 def _number(counted: Counter[tuple[Any, ...]], event: Mapping[str, Any], since_ms: int, *what: Any) -> int:
-    """The how-manieth of its like: 1, 2, 3 from `since_ms` on; -1, -2, -3 before, which are none of the other run's."""
+    """The number of an event among those of its kind: 1, 2, 3 from `since_ms` on; -1, -2, -3 before, because the other run does not have these."""
     step = 1 if event["ts"] >= since_ms else -1
     counted[step, *what] += step
     return counted[step, *what]

@@ -80,5 +80,5 @@ class ColumnStore(Sequence[T], Generic[T]):
 
     def _made(self, values: Sequence[Any]) -> T:
         if NOTHING in values:
-            values = [None if one == NOTHING else one for one in values]
+            values = [None if value == NOTHING else value for value in values]
         return self._make(*values)

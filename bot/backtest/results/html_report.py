@@ -158,9 +158,9 @@ def _equity(runs: Sequence[StoredRun]) -> Drawing:
             traces.append(_scatter(at, held, "Exposure", yaxis="y3", fill="tozeroy", line=line))
     outage_records = [
         _upright(
-            iso(one["atMs"]), iso(one["atMs"] + one["forMs"]), "down", type="rect", fillcolor=AMBER, opacity=0.15, line={"width": 0}
+            iso(outage["atMs"]), iso(outage["atMs"] + outage["forMs"]), "down", type="rect", fillcolor=AMBER, opacity=0.15, line={"width": 0}
         )
-        for one in runs[0].summary.get("outages", ())
+        for outage in runs[0].summary.get("outages", ())
     ]  # fmt: skip
     is_one = len(runs) == 1
     bottom: dict[str, dict[str, Any]] = {
@@ -201,7 +201,7 @@ def _market(run: StoredRun, market: str) -> Drawing:
         "type": "candlestick", "x": at, **{name: candles[name] for name in ("open", "high", "low", "close")}, "name": market,
         "increasing": {"line": {"color": GREEN, "width": 1}}, "decreasing": {"line": {"color": RED, "width": 1}},
     }]  # fmt: skip
-    trades = [one for one in run.trades if one.market == market][-TRADES_MAX:]
+    trades = [trade for trade in run.trades if trade.market == market][-TRADES_MAX:]
     size = next(size for count, size in MARKERS if len(trades) >= count)
     last_ms = run.at_ms[-1] if run.at_ms else 0
     levels = levels_of(run, market, trades[0].entry_ms) if trades else {}
@@ -214,12 +214,12 @@ def _market(run: StoredRun, market: str) -> Drawing:
         dotted = {"color": colour, "width": 1, "dash": "dot"}
         traces.append(_scatter(xs, ys, name, mode="lines", line=dotted, hoverinfo="skip"))
     for side, symbol, colour in (("long", "triangle-up", GREEN), ("short", "triangle-down", RED)):
-        mine = [one for one in trades if one.side == side]
+        mine = [trade for trade in trades if trade.side == side]
         traces.append(_scatter(
-            [iso(one.entry_ms) for one in mine], [one.entry_px for one in mine], f"{side} entry", mode="markers",
-            marker={"symbol": symbol, "size": size, "color": colour, "opacity": 0.8}, text=[f"{_text(one.strategy)} {one.size:g}" for one in mine],
+            [iso(trade.entry_ms) for trade in mine], [trade.entry_px for trade in mine], f"{side} entry", mode="markers",
+            marker={"symbol": symbol, "size": size, "color": colour, "opacity": 0.8}, text=[f"{_text(trade.strategy)} {trade.size:g}" for trade in mine],
         ))  # fmt: skip
-    done = [one for one in trades if one.exit_ms is not None]
+    done = [trade for trade in trades if trade.exit_ms is not None]
     by = _guardian_of(run)
     for name, mine in (
         ("exit", [t for t in done if t.exit_kind not in BY_GUARDIAN]),
@@ -227,12 +227,12 @@ def _market(run: StoredRun, market: str) -> Drawing:
     ):
         if mine:
             traces.append(_scatter(
-                [iso(one.exit_ms or 0) for one in mine], [one.exit_px for one in mine], name, mode="markers",
+                [iso(trade.exit_ms or 0) for trade in mine], [trade.exit_px for trade in mine], name, mode="markers",
                 marker={"symbol": "x" if name == "exit" else "star", "size": size - 1, "opacity": 0.8,
-                        "color": [GREEN if one.pnl_usd > 0 else RED for one in mine]},
-                text=[f"{_text(by.get(one.number, one.exit_kind))} {one.pnl_usd:+.2f} USD" for one in mine],
+                        "color": [GREEN if trade.pnl_usd > 0 else RED for trade in mine]},
+                text=[f"{_text(by.get(trade.number, trade.exit_kind))} {trade.pnl_usd:+.2f} USD" for trade in mine],
             ))  # fmt: skip
-    of_account = [one for one in run.summary.get("guardians", ()) if one["market"] is None]
+    of_account = [guardian for guardian in run.summary.get("guardians", ()) if guardian["market"] is None]
     marks = [
         _upright(iso(one["ts"]), iso(one["ts"]), _text(one["type"]), type="line", line={"color": AMBER, "width": 1})
         for one in of_account[-GUARDIANS_MAX:]
@@ -247,7 +247,7 @@ def _market(run: StoredRun, market: str) -> Drawing:
 
 
 def _r_multiples(run: StoredRun) -> Drawing | None:
-    found = [one.r_multiple for one in run.trades if one.r_multiple is not None and one.exit_ms is not None]
+    found = [trade.r_multiple for trade in run.trades if trade.r_multiple is not None and trade.exit_ms is not None]
     if not found:
         return None
     bars = {"type": "histogram", "x": found, "nbinsx": 60, "marker": {"color": BLUE}, "name": "trades"}
@@ -298,7 +298,7 @@ def range_of(band: Mapping[str, Any] | None, name: str, value: Any) -> tuple[Any
     if band is None:
         return None
     values = [value, *(one["figures"].get(name, value) for one in _paths_of(band).values())]
-    known = [one for one in values if one is not None]
+    known = [value for value in values if value is not None]
     return (min(known), max(known)) if known and (len(known) < len(values) or min(known) != max(known)) else None
 
 
@@ -325,7 +325,7 @@ def band_lines(band: Mapping[str, Any]) -> list[str]:
         lines.append(
             "band: every trade that all paths have was filled alike; the differences come from funding, and from the sizes and trades that follow from it"
         )
-    lines += [f"band: {_path_text(one)}" for one in orders[:ORDERS_SHOWN]]
+    lines += [f"band: {_path_text(order)}" for order in orders[:ORDERS_SHOWN]]
     if count > ORDERS_SHOWN:
         lines.append(f"band: and {count - ORDERS_SHOWN:,} more: summary.json names {len(orders):,}")
     return lines
@@ -457,14 +457,14 @@ def _differ(path: str, one: Any, other: Any, found: list[str]) -> None:
 
 def _by_name(value: Any) -> Any:
     """A list of named items, or of markets with intervals, as a mapping."""
-    if not (isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value)):
+    if not (isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value)):
         return value
-    named = {" ".join(str(one[key]) for key in ("name", "market", "interval") if key in one): one for one in value}
+    named = {" ".join(str(item[key]) for key in ("name", "market", "interval") if key in item): item for item in value}
     return named if len(named) == len(value) and "" not in named else value
 
 
 def _are_sentences(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
 
 
 def monthly(run: StoredRun) -> dict[int, list[float | None]]:
@@ -490,7 +490,9 @@ def monthly(run: StoredRun) -> dict[int, list[float | None]]:
 
 
 def _months(run: StoredRun) -> str:
-    rows = [(year, *("" if one is None else f"{one:+.2f}" for one in months)) for year, months in monthly(run).items()]
+    rows = [
+        (year, *("" if month is None else f"{month:+.2f}" for month in months)) for year, months in monthly(run).items()
+    ]
     return _table(("", *MONTHS, "Year"), rows)
 
 
@@ -535,8 +537,8 @@ def by_market(run: StoredRun) -> dict[str, dict[str, Any]]:
         found.setdefault(trade.market, []).append(trade)
     made = {}
     for market, trades in sorted(found.items()):
-        done = [one for one in trades if one.exit_ms is not None]
-        won = sum(one.pnl_usd > 0 for one in done)
+        done = [trade for trade in trades if trade.exit_ms is not None]
+        won = sum(trade.pnl_usd > 0 for trade in done)
         made[market] = {
             "# Trades": len(done), "Win Rate [%]": round(100 * won / len(done), 6) if done else None,
             **{key: round(fsum(map(attrgetter(name), trades)), 8) for key, name in _AMOUNTS.items()},
@@ -547,8 +549,12 @@ def by_market(run: StoredRun) -> dict[str, dict[str, Any]]:
 def _guardian_of(run: StoredRun) -> dict[int, str]:
     """For each trade that a guardian ended, by number: the type of the newest guardian that acted on it."""
     fired = run.summary.get("guardians", ())
-    found = {number: one["type"] for one in fired for number in one.get("trades", ())}
-    return {one.number: found[one.number] for one in run.trades if one.exit_kind in BY_GUARDIAN and one.number in found}
+    found = {number: guardian["type"] for guardian in fired for number in guardian.get("trades", ())}
+    return {
+        trade.number: found[trade.number]
+        for trade in run.trades
+        if trade.exit_kind in BY_GUARDIAN and trade.number in found
+    }
 
 
 def _action_text(one: Mapping[str, Any]) -> str:
@@ -570,10 +576,10 @@ def _guardians(run: StoredRun) -> str:
     fired = run.summary.get("guardians", ())
     rows = [
         (
-            iso(one["ts"])[:19], one["type"], one["market"] or "account", _action_text(one), one["reason"],
-            ", ".join(map(str, one.get("trades", ()))), "" if one.get("resultUsd") is None else _signed(one["resultUsd"]),
+            iso(guardian["ts"])[:19], guardian["type"], guardian["market"] or "account", _action_text(guardian), guardian["reason"],
+            ", ".join(map(str, guardian.get("trades", ()))), "" if guardian.get("resultUsd") is None else _signed(guardian["resultUsd"]),
         )
-        for one in fired[-ROWS_MAX:]
+        for guardian in fired[-ROWS_MAX:]
     ]  # fmt: skip
     names = ("when (UTC)", "guardian", "market", "action", "reason", "trade", "result of its fills, after fees")
     return _table(names, rows) + _more(len(fired))
@@ -582,10 +588,10 @@ def _guardians(run: StoredRun) -> str:
 def _outages(run: StoredRun) -> str:
     rows = [
         (
-            iso(one["atMs"])[:19], f"{one['forMs'] / HOUR_MS:.2f} h", ", ".join(one["openBefore"]) or "flat", ", ".join(one["openAfter"]) or "flat",
-            one["events"], f"{one['equityAfterUsd'] - one['equityBeforeUsd']:+,.2f}",
+            iso(outage["atMs"])[:19], f"{outage['forMs'] / HOUR_MS:.2f} h", ", ".join(outage["openBefore"]) or "flat", ", ".join(outage["openAfter"]) or "flat",
+            outage["events"], f"{outage['equityAfterUsd'] - outage['equityBeforeUsd']:+,.2f}",
         )
-        for one in run.summary.get("outages", ())
+        for outage in run.summary.get("outages", ())
     ]  # fmt: skip
     return _table(("down from (UTC)", "for", "held before", "held after", "events meanwhile", "value meanwhile"), rows)
 
@@ -618,11 +624,11 @@ def _trades(run: StoredRun) -> str:
     by = _guardian_of(run)
     rows = [
         (
-            one.number, one.strategy, one.market, one.side, f"{one.size:g}", iso(one.entry_ms)[:19], f"{one.entry_px:,.10g}", one.entry_kind,
-            "" if one.exit_ms is None else iso(one.exit_ms)[:19], "" if one.exit_px is None else f"{one.exit_px:,.10g}", by.get(one.number, one.exit_kind) or "open",
-            _usd(one.fees_usd), _usd(one.pnl_usd), _figure(one.r_multiple),
+            trade.number, trade.strategy, trade.market, trade.side, f"{trade.size:g}", iso(trade.entry_ms)[:19], f"{trade.entry_px:,.10g}", trade.entry_kind,
+            "" if trade.exit_ms is None else iso(trade.exit_ms)[:19], "" if trade.exit_px is None else f"{trade.exit_px:,.10g}", by.get(trade.number, trade.exit_kind) or "open",
+            _usd(trade.fees_usd), _usd(trade.pnl_usd), _figure(trade.r_multiple),
         )
-        for one in run.trades[-ROWS_MAX:]
+        for trade in run.trades[-ROWS_MAX:]
     ]  # fmt: skip
     names = (
         "#",
@@ -648,7 +654,7 @@ def _trades(run: StoredRun) -> str:
 
 def _undrawn(run: StoredRun, market: str) -> str:
     """A note on trades that the chart of a market does not show."""
-    count = sum(one.market == market for one in run.trades)
+    count = sum(trade.market == market for trade in run.trades)
     if not count:
         return "<p>There were no trades in this market.</p>"
     return f"<p>The last {TRADES_MAX:,} of {count:,} trades are drawn.</p>" if count > TRADES_MAX else ""

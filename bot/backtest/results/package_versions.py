@@ -25,7 +25,7 @@ OURS: Final = {"bot", "__future__"}
 def packages_of(loaded: Sequence[Loaded]) -> list[dict[str, str]]:
     """Of each: name -> version, of what is installed; of a package that is worked on where it stands (editable, or merely on the path) the SHA-256 of its
     source, as "sha256:..."; "missing" of one that is not here, as under a try. The package that the strategy itself is part of is one of them."""
-    names = [_names(one) for one in loaded]
+    names = [_names(module) for module in loaded]
     owners = packages_distributions() if any(names) else {}
     return [
         {name: found for top in sorted(tops) for name, found in _versions(top, owners.get(top, []))} for tops in names

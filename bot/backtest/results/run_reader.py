@@ -129,8 +129,8 @@ def levels_of(run: StoredRun, market: str, since_ms: int) -> dict[str, list[tupl
 
 def newest_run(folder: Path) -> Path | None:
     """The newest of the runs that a folder holds, if it holds any."""
-    held = (one / "manifest.json" for one in folder.iterdir())
-    found = [(one.stat().st_mtime_ns, one.parent) for one in held if one.is_file()]
+    held = (entry / "manifest.json" for entry in folder.iterdir())
+    found = [(entry.stat().st_mtime_ns, entry.parent) for entry in held if entry.is_file()]
     return max(found)[1] if found else None
 
 
@@ -147,7 +147,7 @@ def _has(found: Any, keys: Sequence[str]) -> bool:
         return True
     if keys[0] == "*":
         inner = found.values() if isinstance(found, dict) else found
-        return isinstance(found, list | dict) and all(_has(one, keys[1:]) for one in inner)
+        return isinstance(found, list | dict) and all(_has(name, keys[1:]) for name in inner)
     return isinstance(found, dict) and keys[0] in found and _has(found[keys[0]], keys[1:])
 
 

@@ -105,8 +105,8 @@ class Result:
             "exits": dict(sorted(trade_ledger.kinds.items())),
             "strategies": by_strategy(trade_ledger.trips),
             "booked": {row.strategy: _totals_as_json(row) for row in self.booked},
-            "guardians": [fired_row(one) for one in trade_ledger.guardians],
-            "outages": [_outage_as_json(one) for one in stats.outage_records],
+            "guardians": [fired_row(guardian) for guardian in trade_ledger.guardians],
+            "outages": [_outage_as_json(outage_record) for outage_record in stats.outage_records],
             **failures_as_json(self.failures),
             "quarantined": dict(stats.quarantined),
             "left": list(self.left),
@@ -249,17 +249,17 @@ def manifest_of(
         "code": {"version": __version__, "sha256": code_sha256()},
         "python": platform.python_version(),
         "config": {"name": name, "sha256": hashlib.sha256(config_text.encode()).hexdigest(), "text": config_text},
-        "strategies": [dict(one) for one in strategies],
+        "strategies": [dict(strategy) for strategy in strategies],
         "data": [
             {
-                "market": one.market,
-                "interval": one.interval,
-                "candles": len(one),
-                "first_ms": one.at_ms[0],
-                "last_ms": one.at_ms[-1],
-                "sha256": one.digest(),
+                "market": series.market,
+                "interval": series.interval,
+                "candles": len(series),
+                "first_ms": series.at_ms[0],
+                "last_ms": series.at_ms[-1],
+                "sha256": series.digest(),
             }
-            for one in candles
+            for series in candles
         ],
         "funding": dict(funding),
         "options": options.plain(),

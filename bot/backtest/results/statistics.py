@@ -65,11 +65,13 @@ def statistics(
     `exposed`: the share of the time with a position, 0 to 1; by default from the trades, which knows nothing of one still open."""
     end_ms, end_usd = (at_ms[-1], usd[-1]) if at_ms else (start_ms, start_usd)
     falls = drawdowns(at_ms, usd, start_ms=start_ms, start_usd=start_usd)
-    deepest = max((one.depth for one in falls), default=0.0)
+    deepest = max((fall.depth for fall in falls), default=0.0)
     daily = daily_returns(at_ms, usd, start_ms=start_ms, start_usd=start_usd)
     growth = annual_growth(start_usd, end_usd, end_ms - start_ms)
     held = (
-        exposed if exposed is not None else exposure(((one.entry_ms, one.exit_ms) for one in trades), start_ms, end_ms)
+        exposed
+        if exposed is not None
+        else exposure(((trade.entry_ms, trade.exit_ms) for trade in trades), start_ms, end_ms)
     )
     figures: dict[str, float | int | None] = {
         "Return [%]": 100 * (end_usd / start_usd - 1),
@@ -82,9 +84,9 @@ def statistics(
         "Sortino Ratio": sortino(daily),
         "Calmar Ratio": growth / deepest if growth is not None and deepest else None,
         "Max. Drawdown [%]": -100 * deepest,
-        "Avg. Drawdown [%]": -100 * math.fsum(one.depth for one in falls) / len(falls) if falls else 0.0,
-        "Max. Drawdown Duration [h]": max((one.ms for one in falls), default=0) / HOUR_MS,
-        "Avg. Drawdown Duration [h]": sum(one.ms for one in falls) / len(falls) / HOUR_MS if falls else 0.0,
+        "Avg. Drawdown [%]": -100 * math.fsum(fall.depth for fall in falls) / len(falls) if falls else 0.0,
+        "Max. Drawdown Duration [h]": max((fall.ms for fall in falls), default=0) / HOUR_MS,
+        "Avg. Drawdown Duration [h]": sum(fall.ms for fall in falls) / len(falls) / HOUR_MS if falls else 0.0,
         "Exposure Time [%]": 100 * held,
         **of_trades(trades),
     }

@@ -261,15 +261,15 @@ class _Asked:
         self.settings, _ = judged_without_secrets(config)  # Nothing in a session asks for a key.
         markets = traded(self.settings)
         self.rules = rules_of(given, markets)
-        read = drivers(load([Path(one) for one in given["data"]], markets=markets, told=say_left_out))
+        read = drivers(load([Path(entry) for entry in given["data"]], markets=markets, report=say_left_out))
         self.accepted = tuple(accepted(dict(given)))
         self.candles, reports = quality.checked(read, accept=self.accepted)
         # Holes are told of as far as they lie in the range.
         self.mended = [
-            f"{report.market}: {one.text}: {KINDS[one.kind].then}"
+            f"{report.market}: {item.text}: {KINDS[item.kind].then}"
             for report in reports
-            for one in report.findings
-            if (one.severity == "fault" and one.kind != "gap") or one.kind == "odds"
+            for item in report.findings
+            if (item.severity == "fault" and item.kind != "gap") or item.kind == "odds"
         ]
         self.recorded = fundings_of(given["funding"], markets)
         self.rates = {market: one.rates for market, one in self.recorded.items()}
@@ -285,15 +285,15 @@ class _Asked:
 
         given = self.given
         start_ms = start_of(given["start_ms"], self.candles)
-        end_ms = max(one.end_ms for one in self.candles)
+        end_ms = max(series.end_ms for series in self.candles)
         if given["end_ms"] is not None:  # Only whole candles are played: with the last of them the session ends.
-            whole = [one.slice(None, given["end_ms"] - one.step_ms + 1) for one in self.candles]
-            end_ms = max((one.end_ms for one in whole if len(one)), default=given["end_ms"])
+            whole = [series.slice(None, given["end_ms"] - series.step_ms + 1) for series in self.candles]
+            end_ms = max((series.end_ms for series in whole if len(series)), default=given["end_ms"])
         by_chance = chance_outages(
             given["outage_count"], start_ms, end_ms, mean_ms=given["outage_for"] * 1000, seed=given["seed"]
         )
         # Said here, for all candles: a repeated run on data that are cut is settled when this one is.
-        ends = {one.market: one.end_ms for one in self.candles}
+        ends = {series.market: series.end_ms for series in self.candles}
         settlements = {
             name: one if one.at_ms is not None or name not in ends else replace(one, at_ms=ends[name])
             for name, one in given["settlements"]
@@ -374,13 +374,13 @@ class _Asked:
             for path in PATHS:
                 if path != self.options.path and not is_stopped():
                     by_path[path] = self._make(replace(self.options, path=path)).run(progress=going)
-            if len(by_path) == len(PATHS) and not any(one.stats.is_partial for one in by_path.values()):
+            if len(by_path) == len(PATHS) and not any(result.stats.is_partial for result in by_path.values()):
                 band = backtest.band_of(self.options.path, by_path, self.candles)
         if self.given["prove_causal"]:
             whole, cuts = [], []
             if not found.stats.is_partial:
                 whole = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-                step_ms = max(one.step_ms for one in self.candles)
+                step_ms = max(series.step_ms for series in self.candles)
                 start_ms = max(found.start_ms, self.begun_ms)
                 cuts = backtest.cuts_between(CUTS, start_ms, found.end_ms, step_ms=step_ms, seed=self.options.seed)
             cut = backtest.prove_causal(self._make, self.options, whole, cuts, progress=going)
@@ -393,7 +393,7 @@ class _Asked:
 
         candles = self.candles
         if cut_ms is not None:
-            candles = [part for one in self.candles if len(part := one.slice(None, cut_ms))]
+            candles = [part for series in self.candles if len(part := series.slice(None, cut_ms))]
             options = within(options, candles)
         is_cut = cut_ms is not None
         return Backtest(self.settings, candles, options, rates=self.rates, journal_path=journal, is_cut=is_cut)
@@ -412,7 +412,7 @@ def _stopping() -> Iterator[Callable[[], bool]]:
         yield lambda: False
         return
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {one: handler for one in numbers if (handler := signal.getsignal(one)) is not signal.SIG_IGN}
+    before = {number: handler for number in numbers if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
     stopped = False
 
     def restore() -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def traded(settings: Settings) -> list[str]:
     """Every market of a config's strategies."""
-    return sorted({market for one in settings.strategies for market in one.markets})
+    return sorted({market for strategy in settings.strategies for market in strategy.markets})
 
 
 def fundings_of(texts: Sequence[str], markets: Sequence[str]) -> dict[str, Funding]:

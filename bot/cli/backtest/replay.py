@@ -99,14 +99,14 @@ def replay(what: Path, config: Path | None, *, as_json: bool, **given: Any) -> i
     if as_json:
         click.echo(json.dumps(found.plain(), indent=1, ensure_ascii=False))
     else:
-        for line in lines(found):
+        for line in replay_lines(found):
             click.echo(line)
     return int(Exit.DONE if found.is_equal else Exit.ERROR)
 
 
 def _of_journal(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replayed:
     from bot.backtest.engine.options import SessionOptions
-    from bot.backtest.replay.comparison import of_journal_again
+    from bot.backtest.replay.comparison import replay_journal
     from bot.backtest.replay.records import read_journal
     from bot.cli.common.config_check import judged_without_secrets
     from bot.errors import BotError
@@ -122,21 +122,21 @@ def _of_journal(what: Path, config: Path | None, given: Mapping[str, Any]) -> Re
     candles = _candles(given, settings, recorded, file)
     fundings = _fundings(given, settings)
     ends_ms = recorded.end_ms if given["end_ms"] is None else given["end_ms"]
-    for one in fundings.values():
-        one.judged(begins_ms, ends_ms, accepted(dict(given)))
+    for funding in fundings.values():
+        funding.judged(begins_ms, ends_ms, accepted(dict(given)))
     rates = {market: one.rates for market, one in fundings.items()}
     options = SessionOptions(
         start_ms=given["start_ms"], end_ms=given["end_ms"], balance_usd=Decimal(balance), path=given["path"] or "adaptive",
         latency_ms=0 if given["latency"] is None else round(given["latency"] * 1000), rules=rules_of(given, traded(settings)),
     )  # fmt: skip
-    return of_journal_again(recorded, settings, candles, options, rates=rates)
+    return replay_journal(recorded, settings, candles, options, rates=rates)
 
 
 def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replayed:
     from dataclasses import replace
 
     from bot.backtest.engine.options import SessionOptions, within
-    from bot.backtest.replay.comparison import of_run_again
+    from bot.backtest.replay.comparison import replay_run
     from bot.backtest.results.run_reader import read_run
     from bot.cli.common.config_check import judged_text, judged_without_secrets
     from bot.errors import BotError, ConfigError
@@ -152,7 +152,7 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
         except ConfigError as error:
             here = f"a run keeps the text of its config and not where that was: its paths count from {Path.cwd()}"
             raise ConfigError(f"{error}\n{here}; give the file with --config", error.problems) from None
-    series = ", ".join(f"{one['market']} {one['interval']} ({one['candles']:,})" for one in manifest["data"])
+    series = ", ".join(f"{entry['market']} {entry['interval']} ({entry['candles']:,})" for entry in manifest["data"])
     if not given["data"]:
         raise click.UsageError(f"a run does not keep its candles: give them with --data; they were {series}")
     candles = _read(given, settings, tuple(manifest["accepted"]))
@@ -177,7 +177,7 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
     )
     options = within(options, candles)
     changed = _changed(manifest, settings, candles, funding)
-    return of_run_again(
+    return replay_run(
         what, manifest, settings, candles, options, rates=rates, changed=changed, ended_ms=stats["toMs"], is_stopped=stats["isPartial"]
     )  # fmt: skip
 
@@ -238,7 +238,7 @@ def _read(given: Mapping[str, Any], settings: Settings, also: tuple[str, ...]) -
     from bot.backtest.data import quality
     from bot.backtest.data.candles import drivers, load
 
-    read = drivers(load([Path(one) for one in given["data"]], markets=traded(settings), told=say_left_out))
+    read = drivers(load([Path(entry) for entry in given["data"]], markets=traded(settings), report=say_left_out))
     return quality.checked(read, accept=tuple(sorted({*accepted(dict(given)), *also})))[0]
 
 
@@ -251,9 +251,9 @@ async def _asked(settings: Settings, recorded: Record, config: Path, given: Mapp
 
     start_ms = recorded.start_ms if given["start_ms"] is None else given["start_ms"]
     heard: dict[str, str] = {}
-    for one in settings.strategies:
-        for market in one.markets:
-            heard[market] = min(heard.get(market, one.interval), one.interval, key=INTERVAL_MS.__getitem__)
+    for strategy in settings.strategies:
+        for market in strategy.markets:
+            heard[market] = min(heard.get(market, strategy.interval), strategy.interval, key=INTERVAL_MS.__getitem__)
     found = []
     async with _service(settings, config) as client:
         for market, interval in sorted(heard.items()):
@@ -290,7 +290,7 @@ async def _service(settings: Settings, config: Path) -> AsyncIterator[Client]:
         section = settings.embedded
         copy = Embedded(
             Path(folder), clock=section.clock, speed=section.speed, seed=section.seed, markets=section.markets,
-            data=tuple((one.market, one.file) for one in section.data),
+            data=tuple((entry.market, entry.file) for entry in section.data),
         )  # fmt: skip
         for file in (ended.db, ended.db.with_name(f"{ended.db.name}-wal")):
             if file.is_file():
@@ -319,80 +319,82 @@ def _changed(
     from bot.runtime.strategy_host import fingerprints
 
     strategies = strategies_of(settings)
-    sources = {one["name"]: one["sha256"] for one in strategies}
+    sources = {strategy["name"]: strategy["sha256"] for strategy in strategies}
     now = fingerprints.mark_of(settings, sources)
     try:
         of_then = judged_text(manifest["config"]["text"], Path(f"{manifest['config']['name']}.yaml"))
     except BotError:  # Its strategies are no longer where it names them: their digests are all that is left to compare.
         of_then = settings
-    then = fingerprints.mark_of(of_then, sources | {one["name"]: one["sha256"] for one in manifest["strategies"]})
+    then = fingerprints.mark_of(
+        of_then, sources | {strategy["name"]: strategy["sha256"] for strategy in manifest["strategies"]}
+    )
     found = fingerprints.changes(then | {"version": manifest["code"]["version"]}, now)
     all_of_them = found.setdefault("", [])
-    digests = {(one["market"], one["interval"]): one["sha256"] for one in manifest["data"]}
+    digests = {(entry["market"], entry["interval"]): entry["sha256"] for entry in manifest["data"]}
     for mine in candles:
         was = digests.get((mine.market, mine.interval))
         if was != mine.digest():
-            said = "was not among them" if was is None else "candles are others"
-            all_of_them.append(("data", f"{mine.market} {mine.interval}: the data of the run: {said}"))
+            text = "was not among them" if was is None else "candles are others"
+            all_of_them.append(("data", f"{mine.market} {mine.interval}: the data of the run: {text}"))
     all_of_them += [
         ("data", f"{market} funding: its rates are others")
         for market, was in manifest["funding"].items()
         if funding.get(market) != was
     ]
-    imported = {one["name"]: one["packages"] for one in manifest["strategies"] if "packages" in one}
-    for one in strategies:
-        before, after = imported.get(one["name"], one["packages"]), one["packages"]
+    imported = {strategy["name"]: strategy["packages"] for strategy in manifest["strategies"] if "packages" in strategy}
+    for strategy in strategies:
+        before, after = imported.get(strategy["name"], strategy["packages"]), strategy["packages"]
         for name in sorted({*before, *after}):
             versions = [packages.get(name, "not imported") for packages in (before, after)]
             if versions[0] != versions[1]:
-                said = f"strategy {one['name']} imports {name}: {versions[0]} then, {versions[1]} now"
-                found.setdefault(one["name"], []).append(("code", said))
+                text = f"strategy {strategy['name']} imports {name}: {versions[0]} then, {versions[1]} now"
+                found.setdefault(strategy["name"], []).append(("code", text))
     if manifest["code"]["sha256"] != code_sha256():
         all_of_them.append(("code", "the source of bot is another than that of the run"))
-    return {name: said for name, said in found.items() if said}
+    return {name: texts for name, texts in found.items() if texts}
 
 
 # ── What a person sees ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def lines(found: Replayed) -> list[str]:
+def replay_lines(replayed: Replayed) -> list[str]:
     """The table for a terminal."""
     from statistics import median
 
     from bot.clock import iso
 
     counted = ", ".join(
-        f"{many(one, name.removesuffix('s'))} then and {other:,} in the replay"
-        for name, (one, other) in found.counts.items()
+        f"{many(recorded, name.removesuffix('s'))} then and {again:,} in the replay"
+        for name, (recorded, again) in replayed.counts.items()
     )
-    said = [f"{found.name}: {iso(found.start_ms)[:19]} to {iso(found.end_ms)[:19]}", f"  {counted}"]
-    if found.late_ms:
-        said.append(
-            f"  market orders were filled {median(found.late_ms):,.0f} ms (median; at most {max(found.late_ms):,}) after the replay's"
+    lines = [f"{replayed.name}: {iso(replayed.start_ms)[:19]} to {iso(replayed.end_ms)[:19]}", f"  {counted}"]
+    if replayed.late_ms:
+        lines.append(
+            f"  market orders were filled {median(replayed.late_ms):,.0f} ms (median; at most {max(replayed.late_ms):,}) after the replay's"
         )
-    said += [f"  note: {one}" for one in found.notes]
-    said += [f"  changed: {one}" for one in found.changed]
-    if found.is_equal:
-        return [*said, "  equal: every decision and every fill is the same"]
+    lines += [f"  note: {note}" for note in replayed.notes]
+    lines += [f"  changed: {text}" for text in replayed.changed]
+    if replayed.is_equal:
+        return [*lines, "  equal: every decision and every fill is the same"]
     causes: dict[str, int] = {}
-    for one in found.differences:
-        causes[one.cause] = causes.get(one.cause, 0) + 1
+    for difference in replayed.differences:
+        causes[difference.cause] = causes.get(difference.cause, 0) + 1
     words = ", ".join(f"{name} {count:,}" for name, count in sorted(causes.items(), key=lambda item: -item[1]))
-    count = len(found.differences)
-    said.append(f"  {many(count, 'difference')}: {words}")
-    for one in found.differences[:SHOWN_MAX]:
-        said += _told(one)
-    if len(found.differences) > SHOWN_MAX:
-        said.append(f"  and {len(found.differences) - SHOWN_MAX:,} more: --json has all of them")
-    return said
+    count = len(replayed.differences)
+    lines.append(f"  {many(count, 'difference')}: {words}")
+    for difference in replayed.differences[:SHOWN_MAX]:
+        lines += _difference_lines(difference)
+    if len(replayed.differences) > SHOWN_MAX:
+        lines.append(f"  and {len(replayed.differences) - SHOWN_MAX:,} more: --json has all of them")
+    return lines
 
 
-def _told(one: Difference) -> list[str]:
+def _difference_lines(difference: Difference) -> list[str]:
     from bot.clock import iso
 
-    who = " ".join(filter(None, (one.market, one.strategy)))
+    who = " ".join(filter(None, (difference.market, difference.strategy)))
     return [
-        f"  {iso(one.at_ms)[:23]}  {one.cause:<8}  {one.what:<8}  {who}: {one.why}",
-        f"      then    {one.recorded or 'nothing'}",
-        f"      replay  {one.replayed or 'nothing'}",
+        f"  {iso(difference.at_ms)[:23]}  {difference.cause:<8}  {difference.what:<8}  {who}: {difference.why}",
+        f"      then    {difference.recorded or 'nothing'}",
+        f"      replay  {difference.replayed or 'nothing'}",
     ]

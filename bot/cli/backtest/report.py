@@ -144,15 +144,15 @@ def report_lines(run: StoredRun) -> list[str]:
     lines += _columns([("booked to", *BOOKED), *booked]) if booked else []
     if summary.get("exits"):
         lines.append("  exits: " + ", ".join(f"{name} {count:,}" for name, count in summary["exits"].items()))
-    lines += [f"  {one}" for by in FIRST for one in refusals_text(summary, by)]
+    lines += [f"  {line}" for by in FIRST for line in refusals_text(summary, by)]
     lines += [f"  {one}" for one in (band_lines(summary["band"]) if summary.get("band") else ())]
     lines += [
-        f"  down {iso(one['atMs'])[:19]} for {one['forMs'] // 1000} s: {many(one['events'], 'event')}, "
-        f"equity {one['equityBeforeUsd']:,.2f} -> {one['equityAfterUsd']:,.2f}"
-        for one in summary.get("outages", ())
+        f"  down {iso(outage['atMs'])[:19]} for {outage['forMs'] // 1000} s: {many(outage['events'], 'event')}, "
+        f"equity {outage['equityBeforeUsd']:,.2f} -> {outage['equityAfterUsd']:,.2f}"
+        for outage in summary.get("outages", ())
     ]
     fired = summary.get("guardians", ())
-    lines += [f"  guardian {guardian_text(one)}" for one in fired[-GUARDIANS_SHOWN:]]
+    lines += [f"  guardian {guardian_text(guardian)}" for guardian in fired[-GUARDIANS_SHOWN:]]
     if len(fired) > GUARDIANS_SHOWN:
         lines.append(f"  the last {GUARDIANS_SHOWN} of {len(fired):,} guardians; --json has all of them")
     return lines

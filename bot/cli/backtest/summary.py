@@ -75,14 +75,16 @@ def summary_lines(
     if trade_ledger.kinds:
         lines.append("  exits: " + ", ".join(f"{kind} {count:,}" for kind, count in sorted(trade_ledger.kinds.items())))
     failures = failures_as_json(found.failures)
-    lines += [f"  {one}" for by in FIRST for one in refusals_text(failures, by)]
+    lines += [f"  {line}" for by in FIRST for line in refusals_text(failures, by)]
     if found.liquidations:
         lines.append(f"  LIQUIDATIONS: {found.liquidations}")
     if trade_ledger.backstop:
         lines.append(
             f"  the liquidator's backstop: {format_e8(trade_ledger.backstop)} USD, paid for what went below zero"
         )
-    lines += [f"  guardian {guardian_text(fired_row(one))}" for one in trade_ledger.guardians[:GUARDIANS_SHOWN]]
+    lines += [
+        f"  guardian {guardian_text(fired_row(guardian))}" for guardian in trade_ledger.guardians[:GUARDIANS_SHOWN]
+    ]
     if len(trade_ledger.guardians) > GUARDIANS_SHOWN:
         lines.append(f"  and {len(trade_ledger.guardians) - GUARDIANS_SHOWN:,} more: summary.json has all of them")
     for down in stats.outage_records:
@@ -91,7 +93,7 @@ def summary_lines(
             f"equity {down.equity_before_usd:,.2f} -> {down.equity_after_usd:,.2f}"
         )
     lines += [f"  QUARANTINED {name}: {why}" for name, why in stats.quarantined.items()]
-    lines += [f"  open at the end: {one}" for one in found.left]
+    lines += [f"  open at the end: {line}" for line in found.left]
     lines += [f"  {one}" for one in (() if band is None else band_lines(band))]
     if proof is not None:
         verdict = "causal: equal decisions" if proof["isWhole"] else "not proven causal: equal decisions so far"
@@ -103,7 +105,7 @@ def summary_lines(
             f"  {verdict} on data cut at {many(len(proof['cutsMs']), 'instant')}, {many(proof['eventsCompared'], 'event')} compared"
         )
     lines.append("  assumptions:")
-    lines += [f"    {one}" for one in assumptions]
+    lines += [f"    {assumption}" for assumption in assumptions]
     return lines
 
 

@@ -45,21 +45,23 @@ async def newest(client: Client, name: str, interval: str) -> Candles:
     try:
         answer = await client.candles(name, interval, CANDLES_MAX)
     except Refused as error:
-        known = [one.coin for one in (await client.markets(view="all")).markets] if error.code == "not_found" else []
+        known = (
+            [market.coin for market in (await client.markets(view="all")).markets] if error.code == "not_found" else []
+        )
         if not known or name in known:
             raise
         near = meant_market(name, known)
         hint = f" Did you mean {near}?" if near is not None else ""
         shown = ", ".join(known[:MARKETS_SHOWN]) + (" ..." if len(known) > MARKETS_SHOWN else "")
         raise click.UsageError(f"{name}: the service has no such market.{hint} There are {shown}") from None
-    closed = [one for one in answer.candles if one.closed]
+    closed = [candle for candle in answer.candles if candle.closed]
     if not closed:
         raise BotError(f"{name} {interval}: the service has no closed candle yet")
-    at_ms = array("q", (one.ts for one in closed))
+    at_ms = array("q", (candle.ts for candle in closed))
     if any(a >= b for a, b in pairwise(at_ms)):
         raise BotError(f"{name} {interval}: the service's candles are not in the order of time; nothing was taken")
     opens, highs, lows, closes, volumes = (
-        array("d", (float(getattr(one, column)) for one in closed))
+        array("d", (float(getattr(candle, column)) for candle in closed))
         for column in ("open", "high", "low", "close", "volume")
     )
     return Candles(name, interval, at_ms, opens, highs, lows, closes, volumes)

@@ -22,12 +22,13 @@ from bot.words import many
 if TYPE_CHECKING:
     from bot.backtest.data.candles import Candles
     from bot.backtest.data.findings import AuditReport
+    from bot.backtest.data.importers import Mapped
     from bot.backtest.data.store import Store, Written
     from bot.errors import BotError, ConfigError
 
 STORE: Final = Path("data")
-EACH_ROWS_OWN: Final = "EACH"  # in the place of a market, where every row names its own
-# What is a matter of taste in data that are sound to the letter; the session that uses them decides.
+MARKET_OF_EACH_ROW: Final = "EACH"  # stands for the market when each row names its own
+# These faults do not stop an import. `bot backtest` decides about them.
 LEFT_TO_SESSIONS: Final = ("gaps", "jumps", "zero-volume")
 
 DATA = """\b
@@ -185,49 +186,21 @@ def import_(
     **flags: Any,
 ) -> int:
     """Read FILES of candles (CSV, gzip, Parquet) of anybody's making into the store. All of them, or nothing."""
-    from bot.backtest.data.candles import join, sources
-    from bot.backtest.data.importers import Mapped, closed, columns_of, ordered, read_foreign, read_markets
+    from bot.backtest.data.importers import Mapped, columns_of
     from bot.backtest.data.quality import checked
     from bot.backtest.data.store import Store
-    from bot.clock import SystemClock
     from bot.errors import ConfigError, Exit
     from bot.wire import INTERVAL_MS
 
     accept = accepted(flags)
-    now_ms = SystemClock().now_ms()
     if interval is not None and interval not in INTERVAL_MS:
         raise ConfigError(f"--interval {interval!r} is not known; there are {', '.join(INTERVAL_MS)}")
     mapped = Mapped(
         columns_of(columns), tz=tz, unit=unit, stamp=stamp, decimal=decimal, interval=interval, skip=skip_rows,
         market=market if market is not None and "{" in market else None,
     )  # fmt: skip
-    found: dict[tuple[str, str], list[Candles]] = {}
-    with _progress(as_json) as told:
-        one_market = market if mapped.market is None else EACH_ROWS_OWN
-        for name, path, _ in sources([Path(one) for one in files], market=one_market, listed=False, told=say_left_out):
-            if one_market == EACH_ROWS_OWN != name:
-                raise ConfigError(
-                    f"{path}: {name}= names its market, and --market {market} says that each row does; leave one out"
-                )
-            tell = partial(_tell_rows, told, path.name)
-            reads = (
-                [read_foreign(path, name, mapped, tell)] if mapped.market is None else read_markets(path, mapped, tell)
-            )
-            running = 0
-            for read in map(ordered, reads):
-                whole = closed(read, now_ms)
-                running += len(read) - len(whole)
-                if len(whole):
-                    found.setdefault((read.market, read.interval), []).append(whole)
-            if running:
-                click.echo(
-                    f"{path}: {many(running, 'candle')} left out, which by this machine's clock {'is' if running == 1 else 'are'} not over yet",
-                    err=True,
-                )
-    if not found:
-        raise ConfigError(f"{', '.join(files)}: no candles {'' if market is None else f'of {market} '}here")
-    joined = [join(parts) for parts in found.values()]
-    mended, reports = checked(joined, accept=(*LEFT_TO_SESSIONS, *accept), hours=hours)
+    candles = _read_files([Path(file) for file in files], mapped, market, show_progress=not as_json)
+    mended, reports = checked(candles, accept=(*LEFT_TO_SESSIONS, *accept), hours=hours)
     written = Store(store).write_all(mended, replacing=replacing)
     if as_json:
         _print({"store": str(store), "written": [_written_data(one, w) for one, w in zip(mended, written, strict=True)],
@@ -237,9 +210,48 @@ def import_(
         click.echo(_written_line(one, done))
         if report.findings:
             click.echo("\n".join(report.lines(accept)))
-    _say_unlisted([one.market for one in mended])
+    _say_unlisted([series.market for series in mended])
     click.echo(f"Next: bot backtest CONFIG --data {_source(store, mended, written)}")
     return int(Exit.DONE)
+
+
+def _read_files(files: Sequence[Path], mapped: Mapped, market: str | None, *, show_progress: bool) -> list[Candles]:
+    """The closed candles of all files, one item for each market and interval. ConfigError if there are none."""
+    from bot.backtest.data.candles import join, sources
+    from bot.backtest.data.importers import closed, ordered, read_foreign, read_markets
+    from bot.clock import SystemClock
+    from bot.errors import ConfigError
+
+    now_ms = SystemClock().now_ms()
+    parts: dict[tuple[str, str], list[Candles]] = {}
+    market_of_files = market if mapped.market is None else MARKET_OF_EACH_ROW
+    with _progress(is_shown=show_progress) as show:
+        for name, path, _ in sources(files, market=market_of_files, listed=False, report=say_left_out):
+            if market_of_files == MARKET_OF_EACH_ROW != name:
+                raise ConfigError(
+                    f"{path}: {name}= names its market, and --market {market} says that each row does; leave one out"
+                )
+            show_rows = partial(_show_rows, show, path.name)
+            if mapped.market is None:
+                reads = [read_foreign(path, name, mapped, show_rows)]
+            else:
+                reads = read_markets(path, mapped, show_rows)
+            unclosed = 0
+            for read in map(ordered, reads):
+                whole = closed(read, now_ms)
+                unclosed += len(read) - len(whole)
+                if len(whole):
+                    parts.setdefault((read.market, read.interval), []).append(whole)
+            if unclosed:
+                are = "is" if unclosed == 1 else "are"
+                click.echo(
+                    f"{path}: {many(unclosed, 'candle')} left out, which by this machine's clock {are} not closed yet",
+                    err=True,
+                )
+    if not parts:
+        names = ", ".join(map(str, files))
+        raise ConfigError(f"{names}: no candles {'' if market is None else f'of {market} '}here")
+    return [join(part) for part in parts.values()]
 
 
 def _source(store: Path, imported: Sequence[Candles], written: Sequence[Written]) -> str:
@@ -249,7 +261,7 @@ def _source(store: Path, imported: Sequence[Candles], written: Sequence[Written]
     from bot.backtest.data.store import Store
     from bot.service.market_data.instruments import CATALOGUE
 
-    listed = any(one.market in CATALOGUE for one in imported)
+    listed = any(series.market in CATALOGUE for series in imported)
     needed = set()
     for one, done in zip(imported, written, strict=True):
         held = one if done.rows == len(one) else Store(store).read(one.market, one.interval)
@@ -277,7 +289,7 @@ def _written_data(candles: Candles, done: Written) -> dict[str, Any]:
 def _say_unlisted(markets: Sequence[str]) -> None:
     from bot.service.market_data.instruments import CATALOGUE
 
-    unlisted = [one for one in markets if one not in CATALOGUE]
+    unlisted = [market for market in markets if market not in CATALOGUE]
     if not unlisted:
         return
     who = f"{unlisted[0]} is" if len(unlisted) == 1 else f"{unlisted[0]} and {len(unlisted) - 1:,} more are"
@@ -319,11 +331,15 @@ def audit_(
         raise ConfigError("the span is empty: --from must lie before --to")
     groups: dict[tuple[str, str], list[Candles]] = {}
     unread: list[ConfigError] = []
-    with _progress(as_json) as told:
+    with _progress(is_shown=not as_json) as show:
         for name, path, interval in sources(
-            [Path(one) for one in files] or [_store_here()], market=market, listed=False, every=True, told=say_left_out
+            [Path(file) for file in files] or [_store_here()],
+            market=market,
+            listed=False,
+            every=True,
+            report=say_left_out,
         ):
-            told(path.name)
+            show(path.name)
             try:
                 one = read_file(path, market=name, interval=interval, start_ms=start_ms, end_ms=end_ms)
             except ConfigError as error:
@@ -357,9 +373,9 @@ def _verdict(reports: Sequence[AuditReport], refused: Sequence[AuditReport], acc
         return "A session takes them" + (
             f" with {' '.join(f'--accept-{one}' for one in accept)}." if accept else " as they are."
         )
-    faults = [one for report in refused for one in report.refused(accept)]
-    flags = sorted({f"--accept-{one.accept}" for one in faults if one.accept is not None})
-    shut = [one for one in faults if one.accept is None]
+    faults = [fault for report in refused for fault in report.refused(accept)]
+    flags = sorted({f"--accept-{fault.accept}" for fault in faults if fault.accept is not None})
+    shut = [fault for fault in faults if fault.accept is None]
     what = f"A session refuses {len(refused)} of {len(reports)}."
     return f"{what} {'Correct the data first' if shut else 'It takes them with ' + ' '.join(flags)}."
 
@@ -431,8 +447,8 @@ def gen(
             raise
         raise ConfigError(f"{error} (of one that it does not list, --class says what it is like)") from None
     wanted = Wanted(name, interval, start_ms, days, seed, asset_class, regimes, gaps, hours)
-    with _progress(as_json) as told:
-        candles = generate(wanted, lambda day: told(f"{day:,} of {many(days, 'day')}"))
+    with _progress(is_shown=not as_json) as show:
+        candles = generate(wanted, lambda day: show(f"{day:,} of {many(days, 'day')}"))
     done = (
         _put_file(out, candles, replacing=replacing)
         if out is not None
@@ -479,17 +495,17 @@ def list_(store: Path, as_json: bool) -> int:
     held = Store(store).held(unread)
     if as_json:
         rows = [
-            {"market": one.market, "interval": one.interval, "file": str(one.path), "rows": one.rows, "firstTs": one.first_ms, "lastTs": one.last_ms,
-             "bytes": one.size_bytes} for one in held
+            {"market": entry.market, "interval": entry.interval, "file": str(entry.path), "rows": entry.rows, "firstTs": entry.first_ms, "lastTs": entry.last_ms,
+             "bytes": entry.size_bytes} for entry in held
         ]  # fmt: skip
         _print({"store": str(store), "candles": rows})
         _refuse(unread)
         return int(Exit.DONE)
     if not held and not unread:
         click.echo(f"{store} holds no candles; `bot data import` and `bot data gen` put some in.")
-    for one in held:
+    for entry in held:
         click.echo(
-            f"{one.market:<24} {one.interval:>3}  {one.rows:>12,} {'candle ' if one.rows == 1 else 'candles'}  {_day(one.first_ms)} to {_day(one.last_ms)}  {one.size_bytes / 1e6:>8.2f} MB  {one.path.name}"
+            f"{entry.market:<24} {entry.interval:>3}  {entry.rows:>12,} {'candle ' if entry.rows == 1 else 'candles'}  {_day(entry.first_ms)} to {_day(entry.last_ms)}  {entry.size_bytes / 1e6:>8.2f} MB  {entry.path.name}"
         )
     _refuse(unread)
     return int(Exit.DONE)
@@ -547,20 +563,20 @@ def pull(
         raise click.UsageError("--config and --base-url both say where the service is; give one of them")
     if interval not in INTERVAL_MS:
         raise ConfigError(f"--interval {interval!r} is not known; there are {', '.join(INTERVAL_MS)}")
-    names = list(dict.fromkeys(market_name(one, listed=False) for one in markets))
+    names = list(dict.fromkeys(market_name(market, listed=False) for market in markets))
     pulled = run_unheld(_pull(names, interval, config_file, base_url))
-    told: list[dict[str, Any]] = []
+    written: list[dict[str, Any]] = []
     refused: list[str] = []
     for candles in pulled:
         if isinstance(candles, BotError):
             refused.append(str(candles))
             continue
         try:
-            told.append(_take(candles, Store(store), accept, replacing=replacing, quiet=as_json))
+            written.append(_take(candles, Store(store), accept, replacing=replacing, quiet=as_json))
         except (Conflict, FaultyData) as error:
             refused.append(str(error))
     if as_json:
-        _print({"store": str(store), "written": told})
+        _print({"store": str(store), "written": written})
     if refused:
         raise BotError("\n".join(refused))
     return int(Exit.DONE)
@@ -614,28 +630,28 @@ async def _pull(
         return [await _newest_or_why(client, name, interval) for name in names]
 
 
-# ── Telling ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Output ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
-def _progress(as_json: bool) -> Iterator[Callable[[str], None]]:
-    """A line on the terminal that is written over, and gone at the end. Nothing where nobody looks."""
-    if as_json or not sys.stderr.isatty():
+def _progress(*, is_shown: bool) -> Iterator[Callable[[str], None]]:
+    """A function that shows a text in one line of the terminal, over the last text. The line is cleared at the end. No terminal: nothing is shown."""
+    if not is_shown or not sys.stderr.isatty():
         yield lambda _text: None
         return
 
-    def tell(text: str) -> None:
+    def show(text: str) -> None:
         sys.stderr.write(f"\r\x1b[K{text}")
         sys.stderr.flush()
 
     try:
-        yield tell
+        yield show
     finally:
-        tell("")
+        show("")
 
 
-def _tell_rows(told: Callable[[str], None], name: str, rows: int) -> None:
-    told(f"{name}: {many(rows, 'row')}")
+def _show_rows(show: Callable[[str], None], name: str, rows: int) -> None:
+    show(f"{name}: {many(rows, 'row')}")
 
 
 def _day(at_ms: int) -> str:

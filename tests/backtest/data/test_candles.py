@@ -153,11 +153,11 @@ def test_what_of_a_folder_is_no_candles_is_left_out_and_told(tmp_path: Path) -> 
     (tmp_path / "._BTC.csv").write_bytes(b"\x00\x05\x16\x07")
     for named in (tmp_path, Path(f"BTC={tmp_path}")):
         told: list[str] = []
-        assert load([named], told=told.append) == [expected]
+        assert load([named], report=told.append) == [expected]
         assert told == [f"{tmp_path}: left out, and not taken for candles: BTC.csv.bak, notes.txt"]
     for n in range(9):
         (tmp_path / f"x{n}.md").touch()
-    load([tmp_path], told=told.append)
+    load([tmp_path], report=told.append)
     assert told[-1].endswith(": BTC.csv.bak, notes.txt, x0.md, x1.md, x2.md and 6 more")
 
 
@@ -190,7 +190,7 @@ def test_tables_beside_a_store_are_told_of(tmp_path: Path) -> None:
     (store / "raw").mkdir()
     file(store / "raw", rows(3))
     told: list[str] = []
-    assert [one.market for one in load([store], told=told.append)] == ["BTC"]
+    assert [one.market for one in load([store], report=told.append)] == ["BTC"]
     (line,) = told
     assert line.startswith(f"{store}: left out, ")
     assert ": ETH.csv, BTC/1m.csv; `bot data import`" in line

@@ -572,7 +572,7 @@ def test_every_order_that_was_taken_and_not_filled_is_told_with_the_words_of_the
     first = summary["firstUnfilled"]
     assert first["insufficient_funds"] == {
         "atMs": START_MS + MINUTE_MS, "strategy": "s0", "market": "BTC",
-        "message": "market order to open long 0.1, 0 of it filled: its margin was more than the free margin at the price that it met",
+        "message": "market order to open long 0.1, 0 of it filled: its margin was more than the free margin at the execution price",
     }  # fmt: skip
     lines = summary_lines(result, [])
     for code, one in first.items():

@@ -265,9 +265,9 @@ def test_what_the_gate_refused_a_guardian_did_and_nobody_can_tell_have_their_own
     told = [(one["cause"], one["why"]) for one in found["differences"] if one["what"] in ("decision", "guardian")]
     assert (
         "refused",
-        "recorded: the gate refused it (behind): the service's events could not be read to their end",
+        "recorded: the risk check refused it (behind): the service's events could not be read to their end",
     ) in told
-    assert ("guardian", "it fired on one side only: a hand threw it") in told
+    assert ("guardian", "it fired on one side only: someone operated the kill switch") in told
     assert any(cause == "unknown" for cause, _ in told)
 
 
@@ -288,7 +288,7 @@ def test_a_fill_whose_order_was_refused_on_one_side_follows_from_that(
     told = [(one["what"], one["cause"], one["why"]) for one in found["differences"] if one["atMs"] <= ts]
     assert told == [
         ("decision", "guardian", f"recorded: rejected, {why}"),
-        ("fill", "follows", "its decision became no order on one side"),
+        ("fill", "follows", "its decision did not become an order on one side"),
     ]
 
 
@@ -348,7 +348,7 @@ def test_decisions_that_became_no_order_are_not_counted_where_the_run_does_not_k
     (whole, nothing), (known, (note,)) = counts
     assert nothing == []
     assert whole > known > 0
-    assert note.startswith(f"not compared: {whole - known} decisions of the replay that became no order")
+    assert note.startswith(f"not compared: {whole - known} decisions of the replay without an order")
 
 
 def test_a_backtest_is_replayed_from_its_folder_and_what_has_changed_since_is_named(

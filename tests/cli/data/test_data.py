@@ -139,7 +139,7 @@ def test_a_candle_that_is_still_running_is_left_out_of_an_import(
     write(tmp_path / "BTC_1m.csv", rows(6))
     assert call(["data", "import", "BTC_1m.csv"]) == 0
     said = capsys.readouterr()
-    assert "BTC_1m.csv: 1 candle left out, which by this machine's clock is not over yet" in said.err
+    assert "BTC_1m.csv: 1 candle left out, which by this machine's clock is not closed yet" in said.err
     assert "(5 new)" in said.out
     other = f"{MS + 5 * MINUTE},100,109,99,108,77"
     write(tmp_path / "BTC_1m.csv", [other, *reversed(rows(5))])
