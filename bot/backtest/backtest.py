@@ -1,4 +1,4 @@
-"""A backtest whole: candles, funding and config become a session, the session a result, the result a folder. What `bot backtest` calls."""
+"""Run a backtest: config, candles and funding in, a result out. Also the band of path policies and the proof of causality. `bot backtest` calls it."""
 
 from __future__ import annotations
 
@@ -32,24 +32,22 @@ from bot.runtime.strategy_host.host import StrategySpec
 from bot.runtime.strategy_host.loader import load
 from bot.venue.numbers import E8
 
-LOG_LINES_MAX: Final = 100_000  # lines of log.jsonl; more is a strategy that says each bar of years
-EVENTS_HELD: Final = 6_000  # in memory before they are folded and written
-BAND_ORDERS_MAX: Final = 1_000  # that summary.json names
-WALKED: Final = (
-    0.0005  # of a price: less apart are fills that only another size has moved, after earlier trades went otherwise
-)
+LOG_LINES_MAX: Final = 100_000  # lines of log.jsonl; more come only from a strategy that logs at every bar
+EVENTS_HELD: Final = 6_000  # events in memory before they are added to the ledger and written
+BAND_ORDERS_MAX: Final = 1_000  # orders listed in summary.json
+WALKED: Final = 0.0005  # relative; a smaller difference between two prices comes from another order size
 
 Rates = Mapping[str, list[tuple[int, int]]]
 
 
 class Lines(Protocol):
-    """What takes the lines of events.jsonl: a file open for text."""
+    """Takes lines of text, like a file."""
 
     def write(self, text: str, /) -> object: ...
 
 
 class StrategyLog:
-    """What the strategies say by view.log, a line each; where it grows too long, the last line says so."""
+    """Writes the lines that strategies log with view.log. If there are too many, the last line says so."""
 
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
@@ -68,7 +66,7 @@ class StrategyLog:
 
 @dataclass(slots=True)
 class Backtest:
-    """One session with its book. Make it, `run` it once."""
+    """One backtest with its trade ledger. Make it, then `run` it once."""
 
     settings: Settings
     candles: Sequence[Candles]
@@ -77,7 +75,7 @@ class Backtest:
     journal_path: Path | None = None
     place: Callable[[Settings], list[StrategySpec]] | None = None
     address: str = ADDRESS
-    is_cut: bool = False  # these candles are the beginning of others, which a session has taken
+    is_cut: bool = False  # the candles are cut for --prove-causal
     session: Session = field(init=False)
     exchange: SimulatedExchange = field(init=False)
     journal: Journal = field(init=False)
@@ -105,11 +103,11 @@ class Backtest:
             raise
 
     def run(
-        self, *, progress: Progress | None = None, events: Lines | None = None, said: Lines | None = None
+        self, *, progress: Progress | None = None, events: Lines | None = None, log_lines: Lines | None = None
     ) -> Result:
-        """To the end, or until `progress` says stop. `events` and `said` take the lines of events.jsonl and log.jsonl."""
+        """Run to the end, or until `progress` returns False. `events` and `log_lines` take the lines of events.jsonl and log.jsonl."""
         exchange, session = self.exchange, self.session
-        session.says = None if said is None else StrategyLog(said)
+        session.says = None if log_lines is None else StrategyLog(log_lines)
         slippage_meter = SlippageMeter(Prices(session.timeline.cursors, self.options.path))
         event_buffer, memory = exchange.event_buffer, self.journal if isinstance(self.journal, MemoryJournal) else None
         failures = OrderFailures() if memory is None else memory.failures
@@ -146,7 +144,7 @@ class Backtest:
         return None if intent is None else intent.strategy
 
     def _read_failures(self, failures: OrderFailures) -> None:
-        """What the gate refused and what the service did, as far as a journal on disk keeps it."""
+        """The orders that the risk check refused, and those that the service refused, from a journal on disk."""
         self.journal.flush()
         for by, sql in ((failures.refused, _REFUSED), (failures.rejected, _REJECTED)):
             for at_ms, strategy, market, code, message in self.journal.db.execute(sql):
@@ -158,7 +156,7 @@ _REJECTED: Final = "SELECT moved_ms, strategy, market, code, message FROM intent
 
 
 def strategies_of(settings: Settings) -> list[dict[str, Any]]:
-    """For the manifest: each strategy, the hash of its source, and which versions of others' packages it imports."""
+    """For the manifest: each strategy, the hash of its source, and the versions of the packages that it imports."""
     loaded = {
         use: load(use, settings.strategies_dir) for use in {strategy.use: None for strategy in settings.strategies}
     }
@@ -175,10 +173,10 @@ def strategies_of(settings: Settings) -> list[dict[str, Any]]:
 
 
 def band_of(path: str, found: Mapping[str, Result], candles: Sequence[Candles]) -> dict[str, Any]:
-    """How far the path policies are apart. `found` has the result of each, `path` is the policy of the run itself.
+    """Compare the results of all path policies. `found` has one result for each policy; `path` is the policy of the run itself.
 
-    Of every other policy its figures, and how many trades differ from the run's in more than the instant inside of a bar; and the orders for which the
-    path mattered: trades that every policy has which began in their bar, and that it filled or ended otherwise. Other trades differ as a consequence.
+    For each other policy: its figures, and the number of trades that differ in more than the instant inside a bar. Also the orders for which the path
+    mattered: trades that all policies entered on the same bar, with different fills or exits. Other trades differ only as a consequence.
     """
     here = Counter(map(_without_instants, found[path].trade_ledger.trips))
     paths = {}
@@ -221,7 +219,7 @@ def _are_alike(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
 def _by_entry(
     result: Result, bars: Mapping[str, Sequence[int]]
 ) -> dict[tuple[Any, ...], tuple[int, RoundTrip, tuple[str, ...]]]:
-    """Each trade with its number and its fills, by who entered what in which bar."""
+    """Each trade with its number and its fills, by strategy, market and entry bar."""
     ledger = result.trade_ledger
     guardians = {number: guardian.event.guardian_type for guardian in ledger.guardians for number in guardian.trips}
     made: dict[tuple[Any, ...], tuple[int, RoundTrip, tuple[str, ...]]] = {}
@@ -243,9 +241,8 @@ def _without_instants(trip: RoundTrip) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """`cut_ms` are the instants at which the data ended in the repeated runs. `differs` names the first event that was not the same, if any was.
-    Not whole: a run was stopped, there was no instant to cut at, or a strategy read something that no cut reaches (`outside`); then nothing is
-    proven."""
+    """`cut_ms` are the instants at which the data ended in the repeated runs. `differs` names the first event that was different, if any.
+    Not whole: a run was stopped, no cut was possible, or a strategy read something besides the candles (`outside`). Then nothing is proved."""
 
     cut_ms: tuple[int, ...]
     compared: int
@@ -254,7 +251,7 @@ class Proof:
     outside: tuple[str, ...] = ()
 
     def spoiled_by(self, outside: Sequence[str]) -> Proof:
-        """The same where strategies have read `outside`, as outside_reads.py notes it. The same object when they have read nothing."""
+        """This proof with what strategies have read `outside` (see outside_reads.py). The same object if they have read nothing."""
         return replace(self, is_whole=False, outside=tuple(outside)) if outside else self
 
     def plain(self) -> dict[str, Any]:
@@ -272,10 +269,10 @@ def prove_causal(
     make: Callable[[SessionOptions, int], Backtest], options: SessionOptions, whole: Sequence[str], cuts: Sequence[int],
     *, progress: Progress | None = None,
 ) -> Proof:  # fmt: skip
-    """Run again on data that end at each cut: all that happened before it must be the same, line by line.
+    """Run again on data that end at each cut. Every event before the cut must be the same, line by line.
 
-    `make(options, cut_ms)` gives the session no candle that opens at the cut or later. Outages after a cut are left out with the data.
-    Data that are cut in a hole (a night) end before it. `progress` may stop it, as it stops a session.
+    `make(options, cut_ms)` makes a backtest without the candles that open at the cut or later. Outages after the cut are left out too.
+    A cut in a gap (a night) is moved to the last candle before it. `progress` may stop the runs.
     """
     compared = 0
     for number, cut_ms in enumerate(cuts):
@@ -286,7 +283,7 @@ def prove_causal(
             return Proof(tuple(cuts[:number]), compared, is_whole=False)
         mine = lines.getvalue().splitlines(keepends=True)
         if any(outage.at_ms < result.end_ms < outage.end_ms for outage in again.options.outages):
-            # The data end in an outage: this daemon is back at their end, where that of all the data is still down.
+            # The cut data end in an outage: this daemon starts again at their end, while the daemon on all data is still down.
             mine = [line for line in mine if _ts(line) < result.end_ms - 1]
         compared += len(mine)
         if mine != list(whole[: len(mine)]) or (len(whole) > len(mine) and _ts(whole[len(mine)]) < result.end_ms - 1):
@@ -300,10 +297,9 @@ def prove_causal(
 
 
 def cuts_between(count: int, start_ms: int, end_ms: int, *, step_ms: int, seed: int) -> list[int]:
-    """Instants at which the data are cut: the middle of each of `count` parts, moved a little by chance; few in a short range, or none.
+    """The instants of the cuts: the middle of each of `count` equal parts, moved a little at random. A short range has fewer, or none.
 
-    They lie on the grid of `step_ms`, the coarsest candles that drive. A cut inside a bar would take that bar away from its open on, and with it
-    what happened before the cut.
+    They lie on the grid of `step_ms`, the longest candles of the data, because a cut inside a bar would remove the whole bar.
     """
     chance = Random(f"{seed}:cuts")
     part = (end_ms - start_ms) // count

@@ -246,7 +246,7 @@ def test_nothing_is_called_causal_that_was_not_proven(
     out = ["--out", str(tmp_path / "runs"), "--prove-causal", "--band"]
     short = ["--from", iso(START_MS + 599 * MINUTE_MS)[:19]]
     assert call(["backtest", str(config(tmp_path)), "--data", str(data), *out, *short]) == 1
-    assert "was not proven: the range is too short to be cut" in capsys.readouterr().err
+    assert "was not proven: the range is too short for a cut" in capsys.readouterr().err
 
     looks = 0
 
@@ -266,7 +266,7 @@ def test_nothing_is_called_causal_that_was_not_proven(
     said = capsys.readouterr()
     assert "PARTIAL" not in said.out
     assert "not proven causal: equal decisions so far on data cut at " in said.out
-    assert "error: how far the path policies are apart was not found: it was stopped\n" in said.err
+    assert "error: the band of the path policies is missing: the backtest was stopped\n" in said.err
     assert "error: whether the strategies are causal was not proven: it was stopped\n" in said.err
     (folder,) = set((tmp_path / "runs").iterdir()) - before
     summary = json.loads((folder / "summary.json").read_text())
@@ -405,7 +405,7 @@ def test_what_a_strategy_says_is_in_the_folder_with_the_instant_that_it_said_it_
     (tmp_path / "strategies" / "mine.py").write_text(TELLS)
     begin = ("--from", "2025-06-01T01:00")
     folder = run(tmp_path, made, data, *begin)
-    assert f"What the strategies said: {folder / 'log.jsonl'}\n" in capsys.readouterr().out
+    assert f"The strategies' log: {folder / 'log.jsonl'}\n" in capsys.readouterr().out
     said = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     hours = [START_MS + hour * 60 * MINUTE_MS for hour in range(1, 11)]
     assert [(one["atMs"] - START_MS) // MINUTE_MS for one in said] == [60, *range(60, 601, 60)], (
@@ -482,7 +482,7 @@ def test_in_a_session_a_call_has_no_limit_and_ctrl_c_keeps_what_was_reached(
     assert signal.getsignal(number) is signal.default_int_handler
     said = capsys.readouterr()
     assert ("PARTIAL: stopped after 200 of 600 bars" in said.out, "QUARANTINED" in said.out) == (True, False)
-    assert said.err == "stopping; what was reached is kept (Ctrl-C again ends at once)\n"
+    assert said.err == "stopping; the results so far are kept (Ctrl-C again ends at once)\n"
     assert call(["report", str(kept), "--json"]) == 0
     made = presses(tmp_path, number, times=2)
     assert call(["backtest", str(made), "--data", str(data), "--out", str(tmp_path / "runs")]) == 130
@@ -569,7 +569,7 @@ def test_a_strategy_that_raises_is_quarantined_with_the_line_of_its_own_file(
     assert json.loads((folder / "summary.json").read_text())["quarantined"] == {"one": why}
     told = capsys.readouterr()
     assert f"QUARANTINED one: {why}" in told.out
-    assert f"\nerror: {why}: quarantined, and asked nothing from then on\n" in f"\n{told.err}"
+    assert f"\nerror: {why}: quarantined, and not called again\n" in f"\n{told.err}"
 
 
 @pytest.mark.parametrize(

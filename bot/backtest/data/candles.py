@@ -1,8 +1,8 @@
-"""Candles of one market in columns: read from files or a store, cut, digested, and made coarser. Whether they are sound is quality.py's question.
+"""Candles of one market, stored by column: read them from files or a store, slice them, hash them, resample them. quality.py checks them.
 
-Files are CSV (`ts,open,high,low,close,volume`; ts = open time in ms UTC; plain or gzip; other columns are left alone) or Parquet with the same
-columns. A store is a folder `<MARKET>/<interval>.parquet` or `.csv.gz`. Reading keeps the rows as they are, in the file's order: what cannot be
-held (text for a number, a missing column) is a ConfigError with file and row, what looks wrong is left for the audit to find.
+Files are CSV (`ts,open,high,low,close,volume`; ts = open time in ms UTC; plain or gzip; other columns are ignored) or Parquet with the same columns. A
+store is a folder `<MARKET>/<interval>.parquet` or `.csv.gz`. Reading keeps the rows in the file's order. A value that cannot be parsed is a ConfigError
+with file and row; the audit finds improbable values.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ MS_MAX: Final = 100_000_000_000_000  # the year 5138; larger numbers are micro- 
 UNITS: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}  # in a second
 NAMES: Final = {ms: name for name, ms in INTERVAL_MS.items()}
 STORE_NAMES: Final = tuple(f"{name}{suffix}" for name in INTERVAL_MS for suffix in (".parquet", ".csv.gz"))
-NAMES_SHOWN: Final = 5  # of files that were left out
-_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"  # as a config takes it; the interface bounds a coin's length alone
+NAMES_SHOWN: Final = 5  # of files that were ignored, in one message
+_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"  # as in a config; the API limits only the length of a coin's name
 _GIVEN: Final = re.compile(rf"((?:perp:|event:)?{_NAME})=(.+)", re.DOTALL)
-_EVENT_FOLDER: Final = "event_"  # a colon is no part of a folder's name everywhere
+_EVENT_FOLDER: Final = "event_"  # some systems allow no colon in a folder's name
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Where some of the rows came from: from candle `start` on, the rows of `path`; row `first_row` is the first (a header is row 1)."""
+    """The source of some rows: from candle `start` on, the rows of `path`, beginning with row `first_row` (a header is row 1)."""
 
     path: Path
     start: int
     first_row: int
-    rows: array[int] | None = None  # of each candle, when rows were left out (empty lines)
+    rows: array[int] | None = None  # row of each candle, if the file has empty lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Candles:
 
     @property
     def end_ms(self) -> int:
-        """When the last candle closes; 0 without any."""
+        """The close of the last candle; 0 if there are none."""
         return self.at_ms[-1] + self.step_ms if self.at_ms else 0
 
     @property
@@ -81,7 +81,7 @@ class Candles:
         return self.at_ms, self.open, self.high, self.low, self.close, self.volume
 
     def is_sorted(self) -> bool:
-        """Whether no candle opens before the one before it."""
+        """True if the candles are in the order of time."""
         return all(map(le, self.at_ms, islice(self.at_ms, 1, None)))
 
     def slice(self, start_ms: int | None = None, end_ms: int | None = None) -> Candles:
@@ -111,7 +111,7 @@ class Candles:
         return Candles(self.market, self.interval, at_ms, opens, highs, lows, closes, volumes)
 
     def where(self, index: int) -> tuple[Path | None, int]:
-        """File and row of a candle; of one that came from no file None and its number from 1."""
+        """File and row of a candle. A candle without a file has None and its number from 1."""
         at = bisect_right(self.parts, index, key=lambda part: part.start) - 1
         if at < 0:
             return None, index + 1
@@ -120,7 +120,7 @@ class Candles:
         return part.path, part.first_row + offset if part.rows is None else part.rows[offset]
 
     def digest(self) -> str:
-        """SHA-256 of market, interval and every value: the same whatever file or format they came from."""
+        """SHA-256 of market, interval and every value. It does not depend on the file or its format."""
         made = hashlib.sha256(f"{self.market} {self.interval} {len(self)}\n".encode())
         for column in self.columns:
             if sys.byteorder == "big":
@@ -157,12 +157,11 @@ def load(
     listed: bool = True,
     report: Callable[[str], None] = lambda _line: None,
 ) -> list[Candles]:
-    """The candles of files, folders of files, and stores: by market, the finest interval of each first.
+    """Read the candles of files, folders of files, and stores: by market, the shortest interval first.
 
-    `market` names the market of the files; otherwise `MARKET=path` or the file's name does. `markets` keeps only those, and what a store holds
-    of others is not even read. Of a store only the finest interval of each market is read. Several files of one market and interval become one,
-    in the order of their first candle. With `listed` a market that the embedded service does not list is a ConfigError. `report` hears what was
-    left out of a folder, and which file was given twice.
+    `market` names the market of the files; otherwise `MARKET=path` or the file's name does. `markets`: read only these. From a store only the shortest
+        interval of each market is read. Several files of one market and interval are joined, in the order of their first candle. With `listed` a market that
+        the embedded service does not list is a ConfigError. `report` is called with a line for each ignored file and each file that was given twice.
     """
     wanted = None if markets is None else {market_name(market, listed=listed) for market in markets}
     found: dict[tuple[str, int], list[Candles]] = {}
@@ -208,8 +207,8 @@ def sources(
     every: bool = False,
     report: Callable[[str], None] = lambda _line: None,
 ) -> list[tuple[str, Path, str | None]]:
-    """(market, file, interval when a store says it) of everything that is named; of a store the finest interval of each market, or `every` one.
-    ConfigError when a file's market is not known; what of a folder is no candles is left out, and `report`."""
+    """List (market, file, interval if in a store) for all paths. From a store: the shortest interval of each market, or `every` interval.
+    ConfigError if a file's market is not known. Files in a folder that are not candles are ignored and passed to `report`."""
     found: list[tuple[str, Path, str | None]] = []
     for path in paths:
         given = _GIVEN.fullmatch(str(path))
@@ -232,7 +231,7 @@ def sources(
 def _inside(
     folder: Path, name: str | None, *, listed: bool, every: bool, report: Callable[[str], None]
 ) -> list[tuple[str, Path, str | None]]:
-    """What `sources` says of a folder."""
+    """`sources` for one folder."""
     inside = store_files(folder)
     if inside:
         if odd := _beside(folder, [file for _, _, file in inside]):
@@ -261,7 +260,7 @@ def _inside(
 
 
 def _names_market(file: Path) -> bool:
-    """Whether a file's name speaks of a known market."""
+    """True if a file's name contains a known market."""
     try:
         return bool(market_of(file, None))
     except ConfigError:
@@ -269,7 +268,7 @@ def _names_market(file: Path) -> bool:
 
 
 def _beside(store: Path, files: Collection[Path]) -> list[Path]:
-    """Tables in a store that are none of its files: at its top, and in the folders of its markets."""
+    """Table files in a store's folders that do not belong to the store."""
     folders = [store, *sorted({file.parent for file in files})]
     found = [
         entry
@@ -286,7 +285,7 @@ def _names(files: Sequence[Path], folder: Path) -> str:
 
 
 def finest(files: Iterable[tuple[str, Path, str]]) -> list[tuple[str, Path, str | None]]:
-    """Of each market the file of the finest interval."""
+    """For each market the file with the shortest interval."""
     best: dict[str, tuple[str, Path, str | None]] = {}
     for file in sorted(files, key=lambda file: (file[0], INTERVAL_MS[file[2]])):
         best.setdefault(file[0], file)
@@ -294,7 +293,7 @@ def finest(files: Iterable[tuple[str, Path, str]]) -> list[tuple[str, Path, str 
 
 
 def store_files(store: Path) -> list[tuple[str, str, Path]]:
-    """(market, interval, file) of everything in a store; nothing when the folder is none. Of two formats of one thing, Parquet."""
+    """List (market, interval, file) of a store; empty if the folder is not a store. Parquet is preferred to CSV."""
     found: dict[tuple[str, str], Path] = {}
     for folder in sorted(store.iterdir()) if store.is_dir() else ():
         if not folder.is_dir():
@@ -318,7 +317,7 @@ def market_of_folder(name: str) -> str:
 
 
 def market_of(path: Path, given: str | None, *, listed: bool = True) -> str:
-    """The market of a file: as given, else by its folder in a store, else by its name."""
+    """The market of a file: as given, or by its folder in a store, or by its name."""
     if given is not None:
         return market_name(given, listed=listed)
     from bot.service.market_data.instruments import CATALOGUE
@@ -335,8 +334,8 @@ def market_of(path: Path, given: str | None, *, listed: bool = True) -> str:
 
 
 def market_name(text: str, *, listed: bool = True) -> str:
-    """A market's name as the service writes it: `perp:btc` is BTC. ConfigError with the nearest ones when it lists no such market; one that
-    need not be `listed` may be any name that a service can give a market."""
+    """A market's name as the service writes it: `perp:btc` is BTC. ConfigError with similar names if `listed` and the service does not list the market;
+    without `listed` any valid name is accepted."""
     from bot.service.market_data.instruments import CATALOGUE
 
     name = text.strip()
@@ -364,7 +363,7 @@ def read_file(
     start_ms: int | None = None,
     end_ms: int | None = None,
 ) -> Candles:
-    """The candles of one file. Its interval is what most rows are apart, held against `interval` or what the file's name says."""
+    """Read the candles of one file. The interval is the most frequent distance between rows; it must agree with `interval` or the file's name."""
     if column_files.is_parquet(path):
         columns, part = _read_parquet(path, start_ms, end_ms)
     else:
@@ -384,13 +383,13 @@ def interval_of(path: Path, at_ms: array[int], named: str | None) -> str:
     if len(at_ms) < 2:
         return named or "1m"
     apart = distances(at_ms)
-    if min(apart) <= 0:  # Out of order, or an instant twice: the audit's to say.
+    if min(apart) <= 0:  # Rows out of order or an instant twice: the audit reports these.
         stamps = sorted(set(at_ms))
         apart = Counter(map(sub, islice(stamps, 1, None), stamps))
         if not apart:
             return named or "1m"
     step = -max((count, -gap) for gap, count in apart.items())[1]
-    # Rows in seconds, micro- or nanoseconds are for the audit to name, so here their distance is read in their own unit.
+    # The audit reports a wrong unit (s, us, ns), so here the distance is computed in the rows' own unit.
     step_ms = step * 1000 // UNITS[unit_of(at_ms[len(at_ms) // 2])]
     name = NAMES.get(step_ms)
     if name is None:
@@ -399,7 +398,7 @@ def interval_of(path: Path, at_ms: array[int], named: str | None) -> str:
         raise ConfigError(f"{path}: its candles are {_apart(step_ms)} apart, which is none of {', '.join(INTERVAL_MS)}")
     if named is not None and named != name:
         if len(at_ms) < 3 and INTERVAL_MS[named] < step_ms:
-            return named  # Two candles and a hole between them.
+            return named  # Two candles with a gap between them.
         raise ConfigError(
             f"{path}: its name says {named} candles, but most of its rows are {name} apart; rename it, or cut what is not {named}"
         )
@@ -407,7 +406,7 @@ def interval_of(path: Path, at_ms: array[int], named: str | None) -> str:
 
 
 def distances(at_ms: array[int]) -> Counter[int]:
-    """How many rows are how far from the row before."""
+    """Number of rows by their distance from the row before."""
     step = at_ms[1] - at_ms[0] if len(at_ms) > 1 else 0
     last = at_ms[0] + (len(at_ms) - 1) * step if step else 0
     if step > 0 and at_ms[-1] == last and at_ms == array("q", range(at_ms[0], last + 1, step)):
@@ -416,7 +415,7 @@ def distances(at_ms: array[int]) -> Counter[int]:
 
 
 def unit_of(stamp: int) -> str:
-    """The unit in which a stamp is an instant of our times: s, ms, us or ns."""
+    """The unit in which a number is a recent instant: s, ms, us or ns."""
     return "s" if stamp < MS_MIN else "ms" if stamp < MS_MAX else "us" if stamp < MS_MAX * 1_000 else "ns"
 
 
@@ -428,7 +427,7 @@ def _apart(ms: int) -> str:
 
 
 def interval_in(name: str) -> str | None:
-    """The interval that a file's name says, if it says one: `binance_BTCUSDT_1m_202505.csv.gz` -> 1m."""
+    """The interval in a file's name, if any: `binance_BTCUSDT_1m_202505.csv.gz` -> 1m."""
     words = re.split(r"[_.\s]|(?<=[A-Za-z])-|-(?=[0-9]+[mhd])", name)
     return next((word.lower() for word in words if word.lower() in INTERVAL_MS and word[-1] != "M"), None)
 
@@ -440,7 +439,7 @@ def _read_text(path: Path) -> tuple[tuple[array[Any], ...], Part]:
 
 
 def _read_cells(path: Path) -> tuple[tuple[array[Any], ...], Part]:
-    """Cell by cell, with the row of whatever is wrong."""
+    """Read cell by cell, so that an error names its row."""
     columns: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
     odd: array[int] | None = None
     with column_files.opened(path) as stream:
@@ -521,7 +520,7 @@ def _read_parquet(path: Path, start_ms: int | None, end_ms: int | None) -> tuple
 
 
 def join(parts: Sequence[Candles]) -> Candles:
-    """Several files of one market and interval as one, in the order of their first candle. Overlaps stay, for the audit to judge."""
+    """Join several files of one market and interval, in the order of their first candle. The audit reports overlaps."""
     if len(parts) == 1:
         return parts[0]
     ordered = sorted(parts, key=lambda one: one.at_ms[0])
@@ -539,11 +538,10 @@ def join(parts: Sequence[Candles]) -> Candles:
 
 
 def resample(candles: Candles, interval: str, *, keep_partial: bool = False, known_ms: int = 0) -> Candles:
-    """Coarser candles out of finer ones, on the grid of UTC. They must be sorted and without doubles.
+    """Make longer candles from shorter ones, on the UTC grid. The input must be sorted and without duplicates.
 
-    A candle is made of whatever finer ones lie in it; holes inside are left as they are. The first is left out unless its first finer candle
-    is there, and the last unless its last finer candle is there: they would say what the data do not know. `keep_partial` keeps both;
-    until `known_ms` there are no finer candles but these.
+    A gap inside a longer candle is ignored. The first and the last longer candle are left out if the data do not cover their start or end, unless
+    `keep_partial`. Up to `known_ms` missing short candles count as gaps.
     """
     step, base = INTERVAL_MS[interval], candles.step_ms
     if step == base:
@@ -574,7 +572,7 @@ def resample(candles: Candles, interval: str, *, keep_partial: bool = False, kno
 
 
 def drivers(candles: Iterable[Candles]) -> list[Candles]:
-    """Of each market the candles of the finest interval, which drive a session."""
+    """For each market the candles with the shortest interval. They set the prices of a backtest."""
     best: dict[str, Candles] = {}
     for candle in candles:
         if candle.market not in best or candle.step_ms < best[candle.market].step_ms:

@@ -1,4 +1,4 @@
-"""Tables on disk as columns of text or numbers: CSV (plain or gzip) and Parquet, in blocks, with the row of every value. What they mean is candles.py's."""
+"""Read tables (CSV, gzip or Parquet) as columns of text or numbers, in blocks, with the row of every value. candles.py interprets the columns."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pydantic_core import from_json
 from bot.errors import ConfigError
 from bot.words import many
 
-BLOCK_CHARS: Final = 1 << 15  # read at once; what comes of it stays in the processor's cache
+BLOCK_CHARS: Final = 1 << 15  # read at once; small enough for the processor's cache
 ROWS_OF_CSV: Final = 4_096
-LINE_CHARS_MAX: Final = 10_000  # a longer line is no row of candles
+LINE_CHARS_MAX: Final = 10_000  # a longer line cannot be a row of candles
 TEXT_SUFFIXES: Final = (".csv", ".csv.gz", ".txt", ".txt.gz", ".tsv", ".tsv.gz")
 PARQUET_SUFFIXES: Final = (".parquet", ".pq")
-# What a file that is no text begins with, and the way out. A spreadsheet is a zip archive, too.
+# First bytes of files that are not text, and what to do with such a file. A spreadsheet is a zip archive too.
 OTHERS: Final = {
     b"PK\x03\x04": "is a zip archive or a spreadsheet: unpack it, or save it as CSV",
     b"BZh": "is compressed by bzip2: unpack it, or compress it by gzip",
@@ -46,11 +46,11 @@ _INTEGER: Final = re.compile(r"\s*[+-]?[0-9]{1,30}\s*", re.ASCII)
 
 
 class Block(NamedTuple):
-    """Some rows of a text table: the columns asked for as text, and the row of each (the header is row 1)."""
+    """Some rows of a text table: the requested columns as text, and the row numbers (the header is row 1)."""
 
     columns: list[list[str]]
     rows: Sequence[int]
-    plain: bool = False  # ASCII without underscores: what Python reads as a number is one then (elsewhere 1_000 and digits of other scripts are too)
+    plain: bool = False  # True: ASCII without underscores, so that Python's number parser is strict enough (it accepts 1_000 and digits of other scripts)
 
 
 def is_parquet(path: Path) -> bool:
@@ -58,12 +58,12 @@ def is_parquet(path: Path) -> bool:
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file's name says that it holds a table that can be read here."""
+    """True if the file's name ends like a readable table."""
     return path.name.lower().endswith((*TEXT_SUFFIXES, *PARQUET_SUFFIXES))
 
 
 def judge_file(path: Path) -> None:
-    """ConfigError for what is there and no file: a table is read from its start more than once, and a pipe gives it once."""
+    """ConfigError for a pipe or a device, because a table is read several times from its start."""
     if not path.is_file():
         raise ConfigError(
             f"{path}: is no file but a pipe or a device, which can be read only once: write what comes out of it into a file, and name that"
@@ -71,7 +71,7 @@ def judge_file(path: Path) -> None:
 
 
 def has_rows(path: Path) -> bool:
-    """Whether a file begins like a table of candles. One that is empty or cannot be read may be one: its reader says what is wrong."""
+    """True if a file begins like a table of candles. Also true for an empty or unreadable file, so that its reader raises the error."""
     if is_parquet(path):
         return True
     try:
@@ -86,8 +86,7 @@ def has_rows(path: Path) -> bool:
 
 @contextmanager
 def opened(path: Path) -> Iterator[TextIO]:
-    """The text of a file, gzipped or not; its lines end with LF, whatever ends them in the file. What is wrong with the file itself becomes a
-    ConfigError that names it."""
+    """Open a text file, gzipped or not. Lines end with LF. Errors of the file become a ConfigError with its name."""
     try:
         with path.open("rb") as raw:
             begins = raw.read(8)
@@ -147,7 +146,7 @@ def stream_lines(stream: TextIO) -> Iterator[str]:
 
 
 def _plain(text: str, path: Path, width: int, wanted: Sequence[int], delimiter: str, row: int) -> tuple[Block, int]:
-    """Whole lines without quotes: split at once, and looked at one by one only when a line is odd."""
+    """Split whole lines without quotes all at once, and one by one only if a line has the wrong number of cells."""
     body = text.removesuffix("\n")
     lines = body.split("\n")
     count = len(lines)
@@ -170,7 +169,7 @@ def _plain(text: str, path: Path, width: int, wanted: Sequence[int], delimiter: 
 
 
 def _without_tail(line: str, width: int, delimiter: str) -> str:
-    """A row that has a separator at its end, where the header has none, without it."""
+    """A row without the extra separator at its end."""
     if line.count(delimiter) != width:
         return line
     rest, _, last = line.rpartition(delimiter)
@@ -180,7 +179,7 @@ def _without_tail(line: str, width: int, delimiter: str) -> str:
 def _quoted(
     texts: Iterator[str], path: Path, width: int, wanted: Sequence[int], delimiter: str, row: int
 ) -> Iterator[Block]:
-    """The same for the rest of a table that has quotes in it, row by row."""
+    """Read the rest of a table with quotes, row by row."""
     reader = csv.reader(_lines(texts), delimiter=delimiter, strict=True)
     before, begun = row - 1, row
     columns: list[list[str]] = [[] for _ in wanted]
@@ -221,12 +220,12 @@ def _lines(texts: Iterator[str]) -> Iterator[str]:
 
 
 def floats(block: Block, index: int, path: Path, name: str) -> array[float]:
-    """A column of numbers. NaN and infinity are numbers here, for the audit to find; text is a ConfigError with its row."""
+    """A column of numbers. NaN and infinity are accepted, and the audit reports them; text is a ConfigError with its row."""
     return _numbers(block, index, path, name, "d", float, _NUMBER, "a number")
 
 
 def is_number(cell: str) -> bool:
-    """Whether a cell is what `floats` takes."""
+    """True if `floats` accepts the cell."""
     return _NUMBER.fullmatch(cell) is not None
 
 
@@ -258,8 +257,8 @@ def _numbers(
 
 
 def read_plain(path: Path, names: Sequence[str]) -> tuple[array[Any], ...] | None:
-    """A file of bare numbers, three times as fast as by the reader above and to the last bit what that one reads: the first column whole numbers,
-    the others floats. None when anything at all is odd, so that the reader above can say what."""
+    """Read a file of plain numbers, three times as fast as `blocks` and with the same values: the first column integers, the others floats.
+    None if anything is unusual; then the caller uses `blocks`, which gives the exact error."""
     columns: tuple[array[Any], ...] = tuple(array("d" if index else "q") for index in range(len(names)))
     try:
         with path.open("rb") as raw:
@@ -285,11 +284,11 @@ def read_plain(path: Path, names: Sequence[str]) -> tuple[array[Any], ...] | Non
 
 
 def _take(text: bytes, width: int, wanted: Sequence[int], columns: tuple[array[Any], ...]) -> None:
-    """Whole lines, as one JSON array of numbers, into the columns. ValueError, TypeError or OverflowError when they are anything else."""
+    """Parse whole lines as one JSON array of numbers into the columns. ValueError, TypeError or OverflowError for anything else."""
     if b"\r" in text:
         text = text.replace(b"\r\n", b"\n")
     row = b"," * (width - 1) + b"\n"
-    # JSON's -0 is a whole number, which has no sign.
+    # JSON reads -0 as an integer, which loses the sign.
     if text.translate(None, b"0123456789.eE+-") != row * text.count(b"\n") or b",-0" in text:
         raise ValueError("not numbers and separators alone")
     cells = from_json(b"[" + text[:-1].replace(b"\n", b",") + b"]")
@@ -301,7 +300,7 @@ def _take(text: bytes, width: int, wanted: Sequence[int], columns: tuple[array[A
 
 
 def research() -> Any:
-    """The module polars, or a ConfigError that says how to get it. Nothing but Parquet needs it."""
+    """The module polars, or a ConfigError that says how to install it. Only Parquet needs it."""
     try:
         import polars as pl
     except ImportError:
@@ -317,7 +316,7 @@ def has_research() -> bool:
 
 
 def scan_parquet(path: Path) -> Any:
-    """A Parquet file, read only as far as it is asked for. ConfigError when it is none."""
+    """Open a Parquet file lazily: only the requested columns are read. ConfigError if it is not Parquet."""
     pl = research()
     try:
         str(path).encode()
@@ -334,7 +333,7 @@ def scan_parquet(path: Path) -> Any:
 
 
 def collected(frame: Any, path: Path) -> Any:
-    """What a scan asks for, read. ConfigError when the file is damaged inside."""
+    """Read the columns of a lazy scan. ConfigError if the file is damaged."""
     pl = research()
     try:
         return frame.collect()

@@ -1,4 +1,4 @@
-"""What an audit says: kinds of findings, each with its places, its weight for a session, and the flag that accepts it. Looking is quality.py's."""
+"""The findings of an audit: kind, places, severity, and the flag that accepts it. quality.py makes them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Severity = Literal["fault", "note"]
 
 
 class Kind(NamedTuple):
-    """A kind of finding: the flag of a session that accepts it (None: nothing does), and what is done then, or what to do instead."""
+    """A kind of finding: the flag that accepts it (None: no flag), and what a backtest does with accepted data, or what the user can do."""
 
     accept: str | None
     then: str
 
 
 KINDS: Final[dict[str, Kind]] = {
-    "units": Kind(None, "a session reads milliseconds UTC; `bot data import --unit` turns other units into them"),
+    "units": Kind(None, "a backtest reads milliseconds UTC; `bot data import --unit` turns other units into them"),
     "price": Kind(
         None, "prices must be above zero and finite, volumes at least zero; correct the rows or cut them out"
     ),
@@ -47,7 +47,7 @@ EXAMPLES_MAX: Final = 3
 
 
 class Example(NamedTuple):
-    """One place where something was found. `file` is None for candles that came from no file."""
+    """One place of a finding. `file` is None for candles without a file."""
 
     file: Path | None
     row: int
@@ -61,7 +61,7 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Everything of one kind: how often, the first places, and what it means for a session."""
+    """All places of one kind of finding: their number and the first few."""
 
     kind: str
     severity: Severity
@@ -71,7 +71,7 @@ class Finding:
 
     @property
     def accept(self) -> str | None:
-        """The word of the flag that accepts it: `gaps` of --accept-gaps."""
+        """The name of the flag that accepts it: `gaps` for --accept-gaps."""
         return KINDS[self.kind].accept
 
     def data(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What was found in the candles of one market and interval."""
+    """The findings in the candles of one market and interval."""
 
     market: str
     interval: str
@@ -112,13 +112,13 @@ class AuditReport:
         return tuple(item for item in self.findings if item.severity == "fault")
 
     def refused(self, accept: Collection[str] = ()) -> tuple[Finding, ...]:
-        """The faults that none of the words in `accept` covers: with any, a session does not start."""
+        """The faults that `accept` does not cover. With any of these a backtest does not start."""
         return tuple(fault for fault in self.faults if fault.accept is None or fault.accept not in accept)
 
     def lines(self, accept: Collection[str] = ()) -> list[str]:
-        """For a person: one line of what it is, then what was found with its first places and the way out."""
+        """The report as text: one line about the candles, then each finding with its first places and what to do."""
         span = f"{instant(self.first_ms)} to {instant(self.last_ms)}" if self.rows else "no rows"
-        state = "a session refuses them" if self.refused(accept) else "usable" if self.findings else "sound"
+        state = "a backtest refuses them" if self.refused(accept) else "usable" if self.findings else "sound"
         lines = [f"{self.market} {self.interval}: {many(self.rows, 'candle')}, {span}: {state}"]
         for item in self.findings:
             mark = "note " if item.severity == "note" else "FAULT"
@@ -147,7 +147,7 @@ class AuditReport:
 
 
 class FaultyData(BotError):
-    """Candles that a session refuses; the message is the report."""
+    """Candles that a backtest refuses. The message is the report."""
 
     def __init__(self, reports: Sequence[AuditReport], accept: Collection[str] = ()) -> None:
         self.reports = tuple(reports)
@@ -187,7 +187,7 @@ def rows_of(count: int) -> str:
 
 
 def instant(at_ms: int) -> str:
-    """For people: 2025-06-01 00:00 UTC; a number that is no instant of ours as it is."""
+    """An instant as text: 2025-06-01 00:00 (UTC). A number outside the calendar stays a number."""
     if not 0 <= at_ms < MS_MAX:
         return str(at_ms)
     text = iso(at_ms)

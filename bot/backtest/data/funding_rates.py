@@ -1,4 +1,4 @@
-"""Funding: a market's recorded rates, read from a file and held against the hours that a session pays them in."""
+"""Recorded funding rates of a market: read them from a file, and check that they cover the hours of a backtest."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from bot.words import many
 
 TS_NAMES: Final = ("ts", "time", "at_ms", "timestamp", "fundingtime", "funding_time", "calc_time")
 RATE_NAMES: Final = ("rate", "funding_rate", "fundingrate", "last_funding_rate")
-HOURS_MAX: Final = 24  # between two payments
-RATE_MAX: Final = E12 // 25  # an hour; venues cap it there
-USUAL_MAX: Final = E12 // 2_500  # of the middle rate of a file: 350 % a year; what is above is percent as a rule
-ROWS_MISSING_MAX: Final = GAP_BARS  # in a row, as of candles
+HOURS_MAX: Final = 24  # largest number of hours between two payments
+RATE_MAX: Final = E12 // 25  # largest rate an hour; venues have this cap
+USUAL_MAX: Final = E12 // 2_500  # median rate an hour, 350 % a year; a larger one is probably in percent
+ROWS_MISSING_MAX: Final = GAP_BARS  # consecutive missing payments, as for candles
 _STAMP: Final = re.compile(r"([0-9]{1,19})(?:\.0*)?", re.ASCII)
 _UNIT_NAMES: Final = {"s": "seconds", "us": "microseconds", "ns": "nanoseconds"}
 
 
 @dataclass(frozen=True, slots=True)
 class Funding:
-    """The rates of a file. `rates` is (from when, hourly rate scaled 1e12), oldest first; each was recorded for so many payments as `hours` says,
-    one an hour. A file of one row says one rate for all time from then on."""
+    """The rates of a file. `rates` are (instant, hourly rate scaled 1e12), oldest first. `hours` has the number of hourly payments of each.
+    A file with one row gives one rate for all time from then on."""
 
     path: Path
     rates: list[tuple[int, int]]
@@ -46,8 +46,8 @@ class Funding:
     sha256: str
 
     def judged(self, start_ms: int, end_ms: int, accept: Collection[str] = ()) -> str | None:
-        """What a session from `start_ms` to `end_ms` has to assume beside these rates. ConfigError when they are none of that time, when many of
-        its payments are not among them and `accept` has no `gaps`, and when they look like percent and it has no `jumps`."""
+        """The assumption about missing rates between `start_ms` and `end_ms`, if any. ConfigError if all rates are missing, if many are missing and `accept`
+        has no `gaps`, or if the rates look like percent and it has no `jumps`."""
         middle = median(abs(rate) for _, rate in self.rates)
         if middle > USUAL_MAX and "jumps" not in accept:
             yearly = middle * 24 * 365 / E12
@@ -79,7 +79,7 @@ class Funding:
 
     @property
     def parts(self) -> str | None:
-        """What a session assumes of rates that are paid less often than every hour."""
+        """The assumption about rates that are paid less often than every hour."""
         longest = max(self.hours)
         if longest == 1:
             return None
@@ -102,7 +102,7 @@ class Funding:
 
 
 def _runs(instants: Sequence[int]) -> list[tuple[int, int]]:
-    """(first, how many) of hours that follow each other."""
+    """Groups of consecutive hours as (first, number)."""
     found: list[tuple[int, int]] = []
     for at in instants:
         if found and at == found[-1][0] + found[-1][1] * HOUR_MS:
@@ -115,8 +115,8 @@ def _runs(instants: Sequence[int]) -> list[tuple[int, int]]:
 def read_funding(path: Path) -> Funding:
     """The rates of a file `ts,rate` (ms UTC of the payment, fraction), oldest first.
 
-    A rate that is paid every eight hours is an eighth of it every hour. How often each is paid is how far it is from the one before, so that a
-    venue may have changed its ways, and a hole changes nothing.
+    A rate that is paid every eight hours becomes an eighth of it every hour. The hours of each rate are its distance from the one before, so the venue may
+        have changed its period, and a gap has no effect.
     """
     if is_parquet(path):
         raise ConfigError(f"{path}: funding is read from CSV: columns ts and rate")
@@ -165,7 +165,7 @@ def _stamp(cell: str, path: Path, row: int) -> int:
         raise ConfigError(
             f"{path}: row {row}: ts {ts} looks like {_UNIT_NAMES[unit_of(ts)]}, it must be milliseconds UTC"
         )
-    return ts - ts % 1_000  # Venues stamp a payment some milliseconds after the hour.
+    return ts - ts % 1_000  # Venues record a payment some milliseconds after the hour.
 
 
 def _rate(cell: str, path: Path, row: int) -> int:
@@ -182,7 +182,7 @@ def _out_of_order(ts: int, stamps: Sequence[int], rows: Sequence[int]) -> str:
 
 
 def _hours(stamps: Sequence[int], path: Path, rows: Sequence[int]) -> array[int]:
-    """For how many hours each rate was paid: as many as it is after the one before, unless that is a hole, which no neighbour repeats."""
+    """The number of hours of each rate: its distance from the one before, unless no neighbour has the same distance, which means a gap."""
     apart = [round((b - a) / HOUR_MS) for a, b in pairwise(stamps)]
     if not apart:
         return array("q", [1])

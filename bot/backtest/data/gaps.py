@@ -1,4 +1,5 @@
-"""Candles and time: rows off their grid, out of order and twice, on holidays and by another clock, and holes; what of a share's nights, weekends and quiet minutes is none."""
+"""Find faults in the instants of candles: off the grid, out of order, duplicates, holidays, a wrong time zone, and gaps. A share's nights, weekends and
+quiet minutes are not gaps."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ from bot.backtest.data.findings import EXAMPLES_MAX, Finding, Severity, finding,
 from bot.clock import DAY_MS, HOUR_MS, MINUTE_MS
 from bot.words import many
 
-GAP_BARS: Final = 5  # so many missing bars in a row are a note; more are a fault
-GAP_SHARE: Final = 0.01  # of all bars: so many small holes are a fault together
-QUIET_MS: Final = 30 * MINUTE_MS  # without a trade in the regular hours of a share is a note; longer is a fault
+GAP_BARS: Final = 5  # consecutive missing bars up to here are a note; more are a fault
+GAP_SHARE: Final = 0.01  # share of all bars: above it, small gaps together are a fault
+QUIET_MS: Final = 30 * MINUTE_MS  # of regular hours without a trade in a share are a note; longer is a fault
 CONTINUOUS: Final = "continuous"
 EVENING_MS: Final = 6 * HOUR_MS  # of a Friday in New York is Saturday in UTC
 SATURDAY: Final = 2  # of the days from 1 January 1970, a Thursday, counted by sevens
@@ -30,8 +31,8 @@ HOURS: Final = (CONTINUOUS, EQUITY, "index")
 # Of New York's clock, in minutes.
 REGULAR: Final = (9 * 60 + 30, 16 * 60)
 EXTENDED: Final = (4 * 60, 20 * 60)
-REGULAR_MIN: Final = 0.5  # of the regular hours that rows fill, to be rows of that clock
-BETTER_MIN: Final = 0.2  # by so much another clock must fit better to be suspected
+REGULAR_MIN: Final = 0.5  # share of the regular hours that must have rows if the time zone is right
+BETTER_MIN: Final = 0.2  # another time zone must fit better by this share to be reported
 
 _NEW_YORK: Final = ZoneInfo("America/New_York")
 _OPEN: Final = time_of_day(9, 30)
@@ -40,7 +41,7 @@ _EARLY_CLOSE: Final = time_of_day(13)
 
 
 def times(candles: Candles, hours: str) -> Iterator[Finding]:
-    """What is wrong with the instants of candles, and where some are missing. Their unit is right."""
+    """Findings about the instants of candles, and gaps. The unit must be right."""
     at_ms, step = candles.at_ms, candles.step_ms
     apart = distances(at_ms)
     off = any(gap % step for gap in apart) or at_ms[0] % step != 0
@@ -62,7 +63,7 @@ def times(candles: Candles, hours: str) -> Iterator[Finding]:
     if not in_order:
         yield from _duplicates(candles)
     if not all(gap == step for gap in apart):
-        # Holes are what is missing once the rows stand on their grid.
+        # Gaps are counted after the rows are moved to the grid.
         grid: Sequence[int] = [at - at % step for at in at_ms] if off else at_ms
         yield from _gaps(candles, grid, hours, in_order=in_order and not off)
 
@@ -96,7 +97,7 @@ def _duplicates(candles: Candles) -> Iterator[Finding]:
 
 
 class _Hole(NamedTuple):
-    """A stretch without candles between two of them: the bars that are missing, and how long of it trade was to be expected."""
+    """A gap between two candles: the number of missing bars, and for how long trading was expected."""
 
     at: int
     bars: int
@@ -159,13 +160,13 @@ def _hole(index: int, before: int, at: int, step: int, hours: str) -> _Hole | No
 
 
 def holidays(candles: Candles) -> Iterator[Finding]:
-    """Rows of days on which the exchange was closed. Where there are rows of Saturdays too, prices come from a venue that never rests."""
+    """Rows of days on which the exchange was closed. None if there are rows on Saturdays, because then the venue trades all days."""
     from bot.service.market_data.trading_hours import is_trading_day
 
     found: list[tuple[int, str]] = []
     hour, text = -1, ""
     for index, at in enumerate(candles.at_ms):
-        if at // HOUR_MS != hour:  # A date ends with an hour, wherever the clock stands.
+        if at // HOUR_MS != hour:  # A date begins at a full hour in every time zone used here.
             hour, day = at // HOUR_MS, trading_date(at, candles.step_ms)
             if day.weekday() == SATURDAY_OF_WEEK:
                 return
@@ -180,7 +181,7 @@ def holidays(candles: Candles) -> Iterator[Finding]:
 
 
 class _Fit(NamedTuple):
-    """How rows fit the exchange by one clock: the share of its regular hours that they fill, and the share of them in the night, 20:00 to 04:00."""
+    """How rows fit the exchange in one time zone: the share of its regular hours with rows, and the share of rows at night, 20:00 to 04:00."""
 
     filled: float
     night: float
@@ -191,7 +192,7 @@ class _Fit(NamedTuple):
 
 
 def session_hours(candles: Candles, severity: Severity) -> Iterator[Finding]:
-    """Rows of a share whose times fit the exchange when they are New York's wall clock, and do not when they are UTC, as they are read."""
+    """Report rows of a share whose times fit the exchange as New York time, but not as UTC."""
     if candles.step_ms == DAY_MS:
         return
     step = candles.step_ms // MINUTE_MS
@@ -212,7 +213,7 @@ def session_hours(candles: Candles, severity: Severity) -> Iterator[Finding]:
 
 
 def _in_new_york(at_ms: Sequence[int]) -> Iterator[int]:
-    """What New York's clock shows at each instant, as if it were UTC."""
+    """New York's local time at each instant, as a number like UTC."""
     hour, offset = -1, 0
     for at in at_ms:
         if at // HOUR_MS != hour:  # Clocks change at full hours.
@@ -231,7 +232,7 @@ def _fit(walls: Sequence[int], step: int) -> _Fit:
 
 
 def _overlap(minute: int, step: int, span: tuple[int, int]) -> int:
-    """How many minutes of a bar that begins at this minute of the day lie in a span of it."""
+    """How many minutes of a bar lie in a span of the day. The bar begins at `minute` of the day."""
     return max(0, min(minute + step, span[1]) - max(minute, span[0]))
 
 
@@ -240,7 +241,7 @@ def _missing(bars: int) -> str:
 
 
 def trading_date(at_ms: int, step: int) -> date:
-    """The date that a candle of a share belongs to: daily ones are stamped by the date in UTC, others by New York's clock."""
+    """The trading day of a share's candle: for a daily candle its UTC date, for others the date in New York."""
     moment = datetime.fromtimestamp(at_ms / 1000, UTC)
     return moment.date() if step == DAY_MS and at_ms % DAY_MS == 0 else moment.astimezone(_NEW_YORK).date()
 
@@ -258,8 +259,7 @@ def _days_between(a: date, b: date) -> list[date]:
 
 
 def _regular(day: date, start_ms: int, end_ms: int) -> int:
-    """How much of a span lies in the regular hours of a day, 09:30 to 16:00 in New York, and to 13:00 on a half day; a Sunday evening of
-    currencies has none."""
+    """How much of a span lies in regular hours: 09:30 to 16:00 in New York, to 13:00 on a half day. A Sunday evening of currencies has none."""
     from bot.service.market_data.trading_hours import is_half_day, is_trading_day
 
     if not is_trading_day(day):
@@ -270,14 +270,14 @@ def _regular(day: date, start_ms: int, end_ms: int) -> int:
 
 
 def is_listed(market: str) -> bool:
-    """Whether the service says when prices of this market come."""
+    """True if the service lists this market, and so knows its hours."""
     from bot.service.market_data.instruments import CATALOGUE
 
     return market in CATALOGUE
 
 
 def hours_of(candles: Candles) -> str:
-    """When prices of a market come: as the service lists it. One that it does not list has the hours of an exchange when no candle is on a Saturday."""
+    """The trading hours of a market, from the service's list. A market that is not listed has exchange hours if no candle is on a Saturday."""
     from bot.service.market_data.instruments import CATALOGUE
 
     listing = CATALOGUE.get(candles.market)

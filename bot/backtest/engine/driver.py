@@ -1,6 +1,6 @@
-"""A backtest session: the daemon's own kernel over candles, under a clock that the session moves. Recover, decide, act and drain are those of a live run.
+"""A backtest session: the daemon's own kernel on candles, under a simulated clock. The kernel's code is the same as in a live run.
 
-`Session` says when: which path takes the next bars, when the daemon is down, when it starts again. It checks no order and holds no rule of trading.
+`Session` decides which path takes the next bars, when the daemon is down, and when it starts again. It contains no trading rule.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from bot.runtime.strategy_host.timers import Spec
 class Paths:
     """Which of the faster paths a session may take. All of them give the same events."""
 
-    single_market: bool  # one market and one series of its own candles
-    leap: bool  # every market is heard in longer bars than its candles, so that most closes concern no strategy
+    single_market: bool  # one market, and strategies only on its own candles
+    leap: bool  # all strategies use longer bars than the candles, so that most closes concern no strategy
 
     @classmethod
     def of(cls, timeline: Timeline) -> Paths:
@@ -54,7 +54,7 @@ class Paths:
 
 
 class Session:
-    """One backtest run. `place` makes the strategies, anew for each start of the daemon; `wait` runs a coroutine to its end."""
+    """One backtest run. `place` makes the strategies, again for each start of the daemon. `wait` runs a coroutine to its end."""
 
     def __init__(
         self, settings: Settings, timeline: Timeline, options: SessionOptions, *, exchange: ExchangeControl, port: VenuePort, journal: Journal,
@@ -86,7 +86,7 @@ class Session:
         return self.stepper.kernel
 
     def run(self, progress: Progress | None = None) -> RunStats:
-        """From the first bar to the last, or until `progress` returns False. The result is complete as far as the run got."""
+        """Run from the first bar to the last, or until `progress` returns False."""
         self._monitor = monitor = RunMonitor(self.stats, progress)
         with rare_garbage_collection(self.stats.bars_in_all), monitor.polling.watched():
             self._start_daemon()
@@ -136,7 +136,7 @@ class Session:
         stats.outage_records.append(record)
 
     def _equity_usd(self) -> float:
-        """The account's value at the newest prices. The kernel itself values at the closes that its strategies hear, which may be a day old."""
+        """The account's value at the newest prices. The kernel uses the closes of the strategies' bars, which may be a day old."""
         return float(self._wait(self.port.account()).account_value_usd)
 
     def _start_daemon(self) -> None:
@@ -197,7 +197,7 @@ class Session:
         }
 
     def _send_heartbeats(self) -> None:
-        """All heartbeats until the next outage at once. How long the dead-man switch then lasts follows from the last of them."""
+        """Send one heartbeat for all heartbeats until the next outage. The dead-man switch expires after the last of these."""
         dead_man = self.settings.dead_man
         if dead_man is None:
             return

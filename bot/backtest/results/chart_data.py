@@ -1,4 +1,4 @@
-"""Chart: a run's candles, thinned so that a page can draw them. Written beside the result; nothing is reckoned from it."""
+"""The candles of a run, thinned for drawing on a page. No figure is computed from them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from bot.backtest.engine.market_cursor import MarketCursor
 
-CANDLES_MAX: Final = 1_500  # of a market on a page; more could not be told apart
+CANDLES_MAX: Final = 1_500  # for each market on a page; more could not be distinguished
 
 
 def chart_of(cursors: Sequence[MarketCursor]) -> dict[str, Any]:

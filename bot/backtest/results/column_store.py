@@ -1,4 +1,4 @@
-"""Rows: many records of one kind, kept by column. A hundred thousand trades are a few megabytes then, and objects only while they are looked at."""
+"""Many records of one kind, stored by column, so that a hundred thousand trades take a few megabytes. Records are made again when they are read."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, Final, Generic, TypeVar, overload
 
 T = TypeVar("T")
 
-NOTHING: Final = -(1 << 63)  # None among whole numbers; no amount is that
+NOTHING: Final = -(1 << 63)  # stands for None in a column of whole numbers; no amount has this value
 
 
 class ColumnStore(Sequence[T], Generic[T]):
-    """`read` gives a record's values in the order of `kinds` (int or str; an int may be None), `make` the record of them again.
+    """`read` returns a record's values in the order of `kinds` (int or str; an int may be None). `make` builds the record from these values.
 
-    A record that still changes is kept as it is, until `settle` says that it does not any more.
+    A record that still changes is stored as an object until `settle` is called for it.
     """
 
     __slots__ = ("_columns", "_make", "_moving", "_read")
@@ -26,7 +26,7 @@ class ColumnStore(Sequence[T], Generic[T]):
         self._moving: dict[int, T] = {}
 
     def append(self, record: T, *, is_moving: bool = False) -> int:
-        """Its number, from 0."""
+        """Add a record. Returns its number, from 0."""
         at = len(self._columns[0])
         if is_moving:
             self._moving[at] = record
@@ -42,7 +42,7 @@ class ColumnStore(Sequence[T], Generic[T]):
         return at
 
     def settle(self, at: int) -> None:
-        """The record of this number has changed for the last time."""
+        """Store the record with this number by column. It must not change any more."""
         for number, value in enumerate(self._read(self._moving.pop(at))):
             try:
                 self._columns[number][at] = value
@@ -50,7 +50,7 @@ class ColumnStore(Sequence[T], Generic[T]):
                 self._write(number, at, value)
 
     def _write(self, number: int, at: int, value: int | None) -> None:
-        """What 64 bits do not hold: None, and numbers that make the whole column a list."""
+        """Store a value that does not fit in 64 bits: None, or a large number, for which the column becomes a list."""
         if value is None:
             self._columns[number][at] = NOTHING
             return

@@ -1,4 +1,4 @@
-"""The equity of a session at every close, made afterwards from its steps and the candles; and the figures that follow from it. Pure Python, no numpy."""
+"""The equity of a backtest at every close, computed afterwards from the ledger's steps and the candles, and the figures from it. No numpy."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from bot.backtest.results.trade_ledger import RoundTrip, Step
 from bot.runtime.model.positions import is_no
 from bot.venue.numbers import E8
 
-FEW: Final = 10  # of so many units what a price has beyond the venue's eight decimals is worth nothing
+FEW: Final = 10  # below this size, a price's digits beyond the venue's eight decimals are worth nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """`at_ms` are closes of candles, and the end; equity and the notional of what is held, in USD, as of then. `last` prices what is held at the end."""
+    """Equity and position notional in USD at each instant of `at_ms`: the closes of the candles and the end. `last` has the last price of open positions."""
 
     at_ms: array[int]
     equity: array[float]
@@ -45,7 +45,7 @@ class Curve:
 
 
 def curve_of(cursors: Sequence[MarketCursor], steps: Sequence[Step], *, start_cash: int, end_ms: int = 0) -> Curve:
-    """Equity = cash + size * close - cost of each market, at every close that was reached, and at `end_ms` where that is later."""
+    """Equity = cash + (size * close - cost) of each market, at every close of the run, and at `end_ms` if that is later."""
     grid = _grid(cursors)
     if grid and end_ms > grid[-1]:
         grid.append(end_ms)
@@ -94,11 +94,11 @@ def _fill(out: array[float], grid: array[int], steps: Iterable[tuple[int, float]
 def _hold(
     coin: str, closes: Sequence[float], at: array[int], grid: array[int], steps: Iterable[Step], equity: array[float], exposure: array[float],
 ) -> float | None:  # fmt: skip
-    """Add the unrealised gain and the notional at each instant of the grid: by the newest close, or by what was paid since. `at` are the closes of
-    the market's own candles. The price of what is held at the end, None when nothing is."""
+    """Add unrealized profit and notional of one market at each instant, valued at the newest close or at a newer fill. `at` are the market's closes.
+    Returns the last price if a position is open at the end, else None."""
     done, size, cost = 0, 0.0, 0.0
     is_event = is_no(coin, "short")
-    paid, until = 0.0, 0  # the price of a fill, and up to which row no close is newer
+    paid, until = 0.0, 0  # the price of a fill, and the row up to which no close is newer
     for step in chain(steps, [Step(1 << 62, 0, "", 0, 0)]):
         row = bisect_right(grid, step.ts, done)
         if row > done:
@@ -106,7 +106,7 @@ def _hold(
                 much, old = abs(size), max(0, min(until, row) - done)
                 known = closes[done:row] if not old else array("d", [paid]) * old + array("d", closes[done + old : row])
                 if much > FEW:
-                    known = array("d", [round(px * E8) / E8 for px in known])  # as the venue counts it
+                    known = array("d", [round(px * E8) / E8 for px in known])  # rounded as the venue does
                 equity[done:row] = array(
                     "d", [cash + (size * px - cost) for cash, px in zip(equity[done:row], known, strict=True)]
                 )
@@ -153,9 +153,9 @@ def figures_of(
     start_ms: int,
     prices: Mapping[str, tuple[float, float]] | None = None,
 ) -> dict[str, Any]:
-    """What the field calls them; `prices` are the first and last of each market. The formulas are statistics.py's."""
+    """The statistics by their usual names. `prices` has the first and last price of each market. The formulas are in statistics.py."""
     end_ms = curve.at_ms[-1] if curve.at_ms else start_ms
-    # To the instant: what is stopped inside of its bar is seen at no close.
+    # From the entry and exit instants, because a trade within one bar shows at no close.
     exposed = exposure(((trip.entry_ms, trip.exit_ms or end_ms) for trip in trips), start_ms, end_ms)
     trades = [
         Trade(

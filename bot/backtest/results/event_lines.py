@@ -1,7 +1,7 @@
-"""Lines of events.jsonl: the wire's own objects without `requestId`, whose number means nothing to others. Pure.
+"""Lines of events.jsonl: the events of the API without `requestId`, which differs between runs. Pure.
 
-What comes a hundred thousand times a run (orders and fills) is written as text at once; a test holds it against the wire's own view. All else is
-that view as JSON.
+Orders and fills come a hundred thousand times in a run, so they are formatted directly as text. A test compares this text with the API's JSON. All other
+events are that JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bot.money import format_e8
 from bot.service.views import event_views
 from bot.venue.events import Event, Fill, OrderChanged
 
-AMOUNTS_KEPT: Final = 512  # an order's size and levels come in all of its events
+AMOUNTS_KEPT: Final = 512  # the same size and levels come in all events of an order
 
 _dumps: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
 
@@ -30,7 +30,7 @@ def line_of(event: Event) -> str:
 
 
 def line_of_body(body: dict[str, Any]) -> str:
-    """An event that is JSON already."""
+    """One line of events.jsonl from an event that is already JSON."""
     return _dumps({name: value for name, value in body.items() if name != "requestId"}) + "\n"
 
 

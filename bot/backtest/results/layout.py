@@ -1,4 +1,4 @@
-"""The form of a run's folder: its files and the columns of its trades, for those who write it (run_writer.py) and those who only read it (run_reader.py)."""
+"""The files of a run's folder and the columns of trades.csv. Used by run_writer.py and run_reader.py."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Packages: what a strategy's source imports besides Python and bot, so that a manifest says of which versions its result is.
+"""The packages that a strategy's source imports, besides Python and bot, with their versions. The manifest of a run lists them.
 
-Read from the text, never imported for it. Transitive ones are their packages' own business: a version stands for what it requires.
+The imports are read from the source text; nothing is imported. Packages that are imported by packages are not listed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ OURS: Final = {"bot", "__future__"}
 
 
 def packages_of(loaded: Sequence[Loaded]) -> list[dict[str, str]]:
-    """Of each: name -> version, of what is installed; of a package that is worked on where it stands (editable, or merely on the path) the SHA-256 of its
-    source, as "sha256:..."; "missing" of one that is not here, as under a try. The package that the strategy itself is part of is one of them."""
+    """For each source: package name -> version. An editable package, or one that is only on the path, has the SHA-256 of its source ("sha256:...").
+    A package that is not installed is "missing". The strategy's own package is included."""
     names = [_names(module) for module in loaded]
     owners = packages_distributions() if any(names) else {}
     return [
@@ -40,7 +40,7 @@ def _names(loaded: Loaded) -> set[str]:
 
 
 def _imported(source: Path | None) -> set[str]:
-    """The first part of each name that is imported; nothing of a source that cannot be read."""
+    """The first part of each imported name; empty if the source cannot be parsed."""
     try:
         tree = ast.parse(b"" if source is None else source.read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -55,7 +55,7 @@ def _imported(source: Path | None) -> set[str]:
 
 
 def _versions(top: str, owners: list[str]) -> list[tuple[str, str]]:
-    """Of one name that is imported; a namespace may be that of several distributions."""
+    """The versions behind one imported name. Several distributions may share a namespace."""
     if not owners or any(map(_is_editable, owners)):
         return [(top, _digest(top))]
     return [(name, distribution(name).version) for name in sorted(set(owners))]
@@ -70,10 +70,10 @@ def _is_editable(name: str) -> bool:
 
 
 def _digest(top: str) -> str:
-    """Of every source file of a package or module, by name."""
+    """SHA-256 of every source file of a package or module."""
     try:
         spec = find_spec(top)
-    except ValueError:  # Of something that somebody has put among the modules by hand.
+    except ValueError:  # A module object without a proper spec.
         spec = None
     if spec is None:
         return "missing"

@@ -34,7 +34,7 @@ REQUIRED: Final[dict[str, tuple[str, ...]]] = {
 
 
 class RunNotFound(BotError):
-    """There is no run in this folder."""
+    """The folder contains no run."""
 
     exit_code = Exit.USAGE
 

@@ -1,4 +1,4 @@
-"""A session's result, and the folder that it is written to. `bot report`, `bot compare` and `bot replay` read that folder; this is its form.
+"""The result of a backtest and its folder. `bot report`, `bot compare` and `bot replay` read that folder. Its files:
 
 runs/<name>-<time>/
   manifest.json   what was run: {"format": 1, "code": {"version", "sha256"}, "python", "config": {"name", "sha256", "text"},
@@ -54,13 +54,13 @@ from bot.venue import ledger
 from bot.venue.numbers import E8
 from bot.venue.record import order_as_event
 
-COARSE: Final = 0.001  # of a price: a tick of more is said
-INSTANTS: Final = 200  # of a timer, by which it is seen whether it is due where no candle closes
+COARSE: Final = 0.001  # of a price: a larger tick is listed among the assumptions
+INSTANTS: Final = 200  # first instants of a timer, to find out whether it is due between two closes
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a session. `figures` have the field's usual names."""
+    """The result of a backtest. `figures` have the usual names of trading statistics."""
 
     stats: RunStats
     trade_ledger: TradeLedger

@@ -1,9 +1,9 @@
-"""Slippage: what a taker paid against the price that its order met. Reckoned afterwards, fill by fill, from events and candles; nothing a bar.
+"""Slippage: the cost of a taker's fill against its reference price. Computed afterwards, fill by fill, from events and candles.
 
-A market order is held against the price of the point at which it was filled (a bar's open, as a rule), a stop, a target and a trailing stop against
-its level, or against the open where the bar opened beyond it, what a guardian of the clock closes against the price of its instant inside the bar;
-what of them the book took only later, against the price of then. Half the spread and what was walked of the book is what is left. Makers slip nowhere; of a liquidation and of a drawdown guardian no event says which price they met, so
-they are left out.
+The reference price of a market order is the candle's price at the fill, as a rule the open. A stop, a target or a trailing stop has its level, or the
+open if the bar opens beyond the level. A MaxHold or a schedule has the price at its instant inside the bar. A part that fills later has the price at
+that later instant. So slippage consists of half the spread and the walk through the order book. Makers have none. Liquidations and drawdown guardians
+are left out, because no event contains their reference price.
 """
 
 from __future__ import annotations
@@ -17,15 +17,19 @@ from bot.venue.events import Fill, GuardianMoved, Triggered
 from bot.venue.numbers import E8
 from bot.venue.state import px_inside
 
-LEVELS: Final = frozenset({"stop_loss", "take_profit"})  # kinds of fills that a Triggered announces
+LEVELS: Final = frozenset(
+    {"stop_loss", "take_profit"}
+)  # fills of these kinds follow a Triggered event, which has the level
 UNKNOWN: Final = frozenset({"liquidation"})
 UNKNOWN_GUARDIANS: Final = frozenset({"account_drawdown"})
-BETWEEN_POINTS: Final = frozenset({"dead_man_switch", "schedule"})  # as max_hold, whose event tells its price
-INSIDE: Final = -1  # for a price: that of its instant inside the bar
+BETWEEN_POINTS: Final = frozenset(
+    {"dead_man_switch", "schedule"}
+)  # closed at an instant inside the bar; the guardian's event has the price
+INSIDE: Final = -1  # stands for the price at the instant inside the bar
 
 
 class Prices:
-    """The price of the newest point of a market at an instant, as the venue took it from the candles."""
+    """The price of a market at an instant: its newest point, as the venue took it from the candles."""
 
     __slots__ = ("_cursors", "_path")
 
@@ -49,7 +53,7 @@ class Prices:
         return high if high_first == (since < 2 * cursor.third_ms) else low
 
     def inside(self, coin: str, ts: int) -> int:
-        """At an instant inside a bar that no point names."""
+        """The price at an instant between two points of a bar."""
         cursor = self._cursors[coin]
         row = bisect_right(cursor.ts, ts) - 1
         o, _, _, close, _ = cursor.ints(row)
@@ -57,13 +61,13 @@ class Prices:
 
 
 class SlippageMeter:
-    """Fed every event once, in order; `of` is what a fill slipped, in USD scaled 1e16: a product of two amounts, not rounded."""
+    """Takes every event once, in order. `of` returns the slippage of a fill in USD scaled 1e16, not rounded."""
 
     __slots__ = ("_levels", "_prices")
 
     def __init__(self, prices: Prices) -> None:
         self._prices = prices
-        # Trade -> when it met which price; None where no event says so.
+        # Trade -> instant and reference price; None if no event contains it.
         self._levels: dict[str, tuple[int, int | None]] = {}
 
     def triggered(self, e: Triggered) -> None:
@@ -80,7 +84,7 @@ class SlippageMeter:
             return 0
         levels = self._levels
         met_ms, met = levels.get(e.trade, (0, 0))
-        # A market order, or what the book had no room for when the level was met.
+        # A market order, or a part that found no depth when its level was reached.
         if met is not None and met_ms != e.ts:
             met = self._prices.at(e.coin, e.ts)
         elif met == INSIDE:

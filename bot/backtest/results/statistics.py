@@ -1,7 +1,7 @@
-"""Statistics of a run under the field's own names, out of its equity curve and its trades. Short formulas with their sources; nothing is drawn or kept here.
+"""The usual statistics of a run, computed from its equity curve and its trades. Each formula names its source.
 
-Returns are those of UTC days, the service's days, and a year has 365 of them. On a day without prices (a weekend of shares) the return is 0: so what is
-annual is what others make of shares by their 252 days a year. The riskless rate is 0. What has nothing to divide by is None.
+Returns are daily, from 00:00 to 00:00 UTC, and a year has 365 days. A day without prices (a weekend of shares) has the return 0, so annual figures agree
+with the usual ones for shares, which use 252 days. The risk-free rate is 0. A figure whose divisor would be 0 is None.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DECIMALS: Final = 6
 
 
 class Trade(NamedTuple):
-    """A finished round trip, in USD. `pnl` is before costs; fees are positive, funding positive when received. `risk` is 1 R: what the first stop would have lost."""
+    """A finished round trip, in USD. `pnl` is before costs; fees are positive, funding positive when received. `risk` is 1 R: the loss at the first stop."""
 
     entry_ms: int
     exit_ms: int
@@ -35,16 +35,16 @@ class Trade(NamedTuple):
 
     @property
     def r_multiple(self) -> float | None:
-        """The net result in units of what was risked (Van Tharp, Trade Your Way to Financial Freedom, 1998)."""
+        """The net result divided by the risk (Van Tharp, Trade Your Way to Financial Freedom, 1998)."""
         return self.net / self.risk if self.risk else None
 
 
 class Drawdown(NamedTuple):
-    """One stretch below a peak: from the instant at the peak until it was reached again, or the end of the run."""
+    """One drawdown: from the instant of a peak until the equity reaches it again, or until the end of the run."""
 
     peak_ms: int
     end_ms: int
-    depth: float  # of the peak, 0 to 1
+    depth: float  # as a fraction of the peak, 0 to 1
 
     @property
     def ms(self) -> int:
@@ -94,7 +94,7 @@ def statistics(
 
 
 def of_trades(trades: Sequence[Trade]) -> dict[str, float | int | None]:
-    """What the trades alone say, all after costs."""
+    """The statistics that need only the trades, all after costs."""
     nets = [trade.net for trade in trades]
     wins, losses = [net for net in nets if net > 0], [net for net in nets if net < 0]
     multiples = [r for trade in trades if (r := trade.r_multiple) is not None]
@@ -119,7 +119,7 @@ def mean(values: Sequence[float]) -> float | None:
 
 
 def deviation(values: Sequence[float]) -> float | None:
-    """Standard deviation of a sample (n - 1); None of fewer than two values."""
+    """Standard deviation of a sample (n - 1); None for fewer than two values."""
     if len(values) < 2:
         return None
     middle = math.fsum(values) / len(values)
@@ -127,8 +127,8 @@ def deviation(values: Sequence[float]) -> float | None:
 
 
 def daily_returns(at_ms: Sequence[int], usd: Sequence[float], *, start_ms: int, start_usd: float) -> list[float]:
-    """Returns from one 00:00 UTC to the next, the first and last day as far as they go. A value at midnight belongs to the day that ends there.
-    A day without a value returns 0, from the start on, and nothing follows a loss of everything."""
+    """Returns from one 00:00 UTC to the next; the first and last day may be shorter. A value at midnight belongs to the day that ends there.
+    A day without a value has the return 0. After a loss of everything there are no more returns."""
     found: list[float] = []
     row, before = 0, start_usd
     last = start_ms // DAY_MS * DAY_MS
@@ -150,7 +150,7 @@ def sharpe(returns: Sequence[float]) -> float | None:
 
 def sortino(returns: Sequence[float]) -> float | None:
     """Mean over downside deviation, for a year: the root of the mean square of negative returns, over all days (Sortino and van der Meer,
-    Downside Risk, Journal of Portfolio Management 17, 1991; target 0). None of fewer than two days: of one loss it is the same whatever was lost."""
+    Downside Risk, Journal of Portfolio Management 17, 1991; target 0). None for fewer than two days, because a single loss always gives the same ratio."""
     middle = mean(returns)
     if middle is None or len(returns) < 2:
         return None
@@ -159,8 +159,8 @@ def sortino(returns: Sequence[float]) -> float | None:
 
 
 def annual_growth(start_usd: float, end_usd: float, ms: int) -> float | None:
-    """Compound growth in a year (CAGR) as a fraction; None for less than a day, which a year of would say nothing. Calmar is this over the deepest
-    drawdown (Young, Calmar Ratio: A Smoother Tool, Futures, 1991), here of the whole run."""
+    """Compound annual growth rate (CAGR) as a fraction; None for a run of less than a day. The Calmar ratio is this divided by the deepest
+    drawdown (Young, Calmar Ratio: A Smoother Tool, Futures, 1991) of the whole run."""
     if ms < DAY_MS or start_usd <= 0:
         return None
     if end_usd <= 0:
@@ -170,7 +170,7 @@ def annual_growth(start_usd: float, end_usd: float, ms: int) -> float | None:
 
 
 def drawdowns(at_ms: Sequence[int], usd: Sequence[float], *, start_ms: int, start_usd: float) -> list[Drawdown]:
-    """Every stretch below a peak, in order."""
+    """All drawdowns, in the order of time."""
     found: list[Drawdown] = []
     peak, low, since = start_usd, start_usd, start_ms
     for at, value in zip(at_ms, usd, strict=True):
@@ -188,13 +188,13 @@ def drawdowns(at_ms: Sequence[int], usd: Sequence[float], *, start_ms: int, star
 
 def sqn(results: Sequence[float]) -> float | None:
     """System quality number: root of the number of trades, times the mean R multiple over its deviation (Van Tharp, Definitive Guide to Position
-    Sizing, 2008). Where no trade had a stop, of results in USD, as backtesting.py reckons it."""
+    Sizing, 2008). If no trade had a stop, it uses the results in USD, as backtesting.py does."""
     spread, middle = deviation(results), mean(results)
     return math.sqrt(len(results)) * middle / spread if spread and middle is not None else None
 
 
 def exposure(spans: Iterable[tuple[int, int]], start_ms: int, end_ms: int) -> float:
-    """The share of the time in which at least one trade was open: each lasted from its entry to its exit, instants in ms."""
+    """The share of the time in which at least one trade was open, 0 to 1. `trades` have entry and exit instants in ms."""
     if end_ms <= start_ms:
         return 0.0
     held, until = 0, start_ms
@@ -205,7 +205,7 @@ def exposure(spans: Iterable[tuple[int, int]], start_ms: int, end_ms: int) -> fl
 
 
 def buy_and_hold(prices: Mapping[str, tuple[float, float]] | None) -> float | None:
-    """Return in percent of the same money in every market from first to last price, without leverage and costs."""
+    """Return in percent of equal amounts held in every market from the first to the last price, without leverage and costs."""
     if not prices:
         return None
     return 100 * math.fsum(last / first - 1 for first, last in prices.values()) / len(prices)
@@ -226,4 +226,4 @@ def _times(value: float | None, factor: float) -> float | None:
 def _rounded(value: float | None) -> float | None:
     return (
         None if value is None or not math.isfinite(value) else round(value, DECIMALS) + 0.0
-    )  # + 0.0: never a minus before zero
+    )  # + 0.0 turns -0.0 into 0.0

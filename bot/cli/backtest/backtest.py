@@ -1,4 +1,4 @@
-"""`bot backtest`: the daemon of a config in simulated time. Parses what it is told, shows how it goes, and says what came of it."""
+"""`bot backtest`: run the daemon of a config in simulated time. Parses the options, shows the progress and prints the results."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ Examples:
   bot backtest configs/paper.yaml --data candles/ --outage 2025-05-03T10:00+2h --out runs
 
 \b
-The config is the one that runs live; nothing in it is rewritten. The same strategies, gate, journal and guardians trade against the same venue,
-under a clock that nobody waits for. A fee, a spread, a depth, a tick or a lot is for all markets, or for one class or market:
+The config is the one that runs live, unchanged. The same strategies, risk checks, journal and guardians trade against the same venue, under a
+simulated clock. A fee, a spread, a depth, a tick or a lot applies to all markets, or to one class or market:
   --fee 0.05%   --spread stocks=2bps   --depth BTC=50000   --tick BTC=0.1
-A key that may not do everything is tried with its caps, by the interface's names: --cap maxDailyNotionalUsd=5000 --cap allowedCoins=BTC,ETH
-An event market is settled where that is said: --settle event:RATE-CUT=yes   --settle event:RATE-CUT=2025-03-20T18:00=no
-Ctrl-C or SIGTERM ends it; what was reached by then is kept. Results go to runs/<name>-<time>/.
-Exit codes: 0 played to the end, 1 the data are refused, or a strategy was quarantined or is not proved causal (the results are kept then), 4 a
-config, a strategy or a file cannot be used, 130 stopped before the end (what was reached is kept, too).
+Caps of an API key are set by their names in the API: --cap maxDailyNotionalUsd=5000 --cap allowedCoins=BTC,ETH
+An event market is settled with --settle event:RATE-CUT=yes, or at an instant: --settle event:RATE-CUT=2025-03-20T18:00=no
+Ctrl-C or SIGTERM stops the backtest and keeps the results so far. Results go to runs/<name>-<time>/.
+Exit codes: 0 ran to the end, 1 the data were refused, or a strategy was quarantined or is not proved causal (the results are kept), 4 a config, a
+strategy or a file cannot be used, 130 stopped before the end (the results so far are kept).
 """
-SAID: Final = "log.jsonl"
-BESIDES: Final = ("band", "prove_causal")  # what summary.json has only when it was asked for
+STRATEGY_LOG: Final = "log.jsonl"
+BESIDES: Final = ("band", "prove_causal")  # options that add a section to summary.json
 CUTS: Final = 5  # repeated runs of --prove-causal
 
 
@@ -55,22 +55,24 @@ CUTS: Final = 5  # repeated runs of --prove-causal
     "--from",
     "start_ms",
     type=Instant(),
-    help="Begin here, or with the first candle if it is later; what lies before is history. Default: where the data begin.",
+    help="Begin here, or with the first candle if that is later. Earlier candles are history. Default: the start of the data.",
 )
-@click.option("--to", "end_ms", type=Instant(), help="End here, exclusive. Default: where the data end.")
-@click.option("--balance", type=Amount(), default="10000", show_default=True, help="What the account begins with.")
+@click.option("--to", "end_ms", type=Instant(), help="End here, exclusive. Default: the end of the data.")
+@click.option(
+    "--balance", type=Amount(), default="10000", show_default=True, help="The account's balance at the start."
+)
 @click.option(
     "--path",
     type=click.Choice(("sl_first", "ohlc", "olhc", "adaptive")),
     default="sl_first",
     show_default=True,
-    help="In which order a bar visits its extremes.",
+    help="The order in which a bar reaches its high and low.",
 )
 @click.option(
     "--latency",
     type=Duration(may_be_zero=True),
     default=None,
-    help="How long an order is on its way: 300ms, 0.5s; less than a bar. Default: none.",
+    help="Delay between decision and order: 300ms, 0.5s; less than a bar. Default: none.",
 )
 @click.option(
     "--fee", "fees", type=Sided("rate", "rate"), multiple=True, help="Taker fee: 0.05%. Default: the service's."
@@ -167,57 +169,59 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
     band = proof = None
     watch: AbstractContextManager[list[str]] = watching() if given["prove_causal"] else nullcontext([])
     with reserved(for_json=as_json), watch as outside:
-        asked = _Asked(config, given, outside)
-        prepared = asked.prepared()  # What cannot be played is said before a folder is made for it.
-        manifest = asked.manifest()  # Now: config and strategies may be edited while the session runs.
-        folder = results.folder_for(out, asked.settings.name, SystemClock().now_ms())
+        inputs = _Inputs(config, given, outside)
+        prepared = inputs.prepared()  # Errors in the input are raised before the folder is made.
+        manifest = inputs.manifest()  # Read now, because config and strategies may be edited during the run.
+        folder = results.folder_for(out, inputs.settings.name, SystemClock().now_ms())
         with _stopping() as is_stopped:
             try:
-                found, lost = asked.run(prepared, folder, is_stopped=is_stopped, quiet=as_json)
+                found, lost = inputs.run(prepared, folder, is_stopped=is_stopped, quiet=as_json)
                 if lost is None:
-                    results.write(folder, found, manifest)  # Kept, whatever becomes of the runs that follow.
-                    band, proof = asked.besides(found, folder, is_stopped=is_stopped)
+                    results.write(
+                        folder, found, manifest
+                    )  # Written now, so that the results stay if a following run fails.
+                    band, proof = inputs.besides(found, folder, is_stopped=is_stopped)
                     results.write_summary(folder, found.summary(band, proof))
             except OSError as error:
                 lost = error
-    if found is not None:  # What a disk did not take is told at least.
+    if found is not None:  # Printed even if the results could not be written.
         if as_json:
             place = None if lost is not None else str(folder)
             click.echo(json.dumps({"folder": place, **found.summary(band, proof)}, ensure_ascii=False))
         else:
-            for line in summary_lines(found, asked.assumptions, band=band, proof=proof):
+            for line in summary_lines(found, inputs.assumptions, band=band, proof=proof):
                 click.echo(line)
     if lost is not None:
         raise BotError(f"{folder}: cannot be written: {lost.strerror or lost}; choose another place with --out")
     if not as_json:
         click.echo(f"\nResults: {folder}")
-        if (folder / SAID).is_file():
-            click.echo(f"What the strategies said: {folder / SAID}")
-    assert found is not None, "without a result there is no folder, and why has been raised"
-    wrong = [f"{why}: quarantined, and asked nothing from then on" for why in found.stats.quarantined.values()]
+        if (folder / STRATEGY_LOG).is_file():
+            click.echo(f"The strategies' log: {folder / STRATEGY_LOG}")
+    assert found is not None, "without a result an error has been raised"
+    wrong = [f"{why}: quarantined, and not called again" for why in found.stats.quarantined.values()]
     lacking = []
     if given["band"] and band is None:
-        lacking.append("how far the path policies are apart was not found: it was stopped")
+        lacking.append("the band of the path policies is missing: the backtest was stopped")
     if proof is not None and proof["differs"] is not None:
         wrong.append(f"not causal: {proof['differs']}")
     elif proof is not None and proof["outside"]:
         from bot.backtest.results.html_report import outside_text
 
         wrong.append(
-            f"not proved causal: a strategy {outside_text(proof['outside'])}, which no cut of the candles reaches"
+            f"not proved causal: a strategy {outside_text(proof['outside'])}, and cutting the candles does not cut that"
         )
     elif proof is not None and not proof["isWhole"]:
-        why = "the range is too short to be cut" if not is_stopped() else "it was stopped"
+        why = "the range is too short for a cut" if not is_stopped() else "it was stopped"
         (lacking if is_stopped() else wrong).append(f"whether the strategies are causal was not proven: {why}")
-    for one in (*wrong, *lacking):
-        click.echo(f"error: {one}", err=True)
+    for problem in (*wrong, *lacking):
+        click.echo(f"error: {problem}", err=True)
     if wrong:
         return int(Exit.ERROR)
     return int(Exit.STOPPED if lacking or found.stats.is_partial else Exit.DONE)
 
 
 class _Lines:
-    """A file of lines, which is there without one only where it `is_needed`. What it does not take any more is left out, and why is kept."""
+    """A file of lines. It is made with the first line, or at once if it `is_needed`. After a write error it takes no more lines and keeps the error."""
 
     def __init__(self, path: Path, *, is_needed: bool = True) -> None:
         self.lost: OSError | None = None
@@ -246,8 +250,8 @@ class _Lines:
             self.lost = self.lost or error
 
 
-class _Asked:
-    """Everything that was asked for, read and judged."""
+class _Inputs:
+    """The options of the command with the files that they name, read and checked."""
 
     def __init__(self, config: Path, given: Mapping[str, Any], outside: Sequence[str] = ()) -> None:
         from bot.backtest.data import quality
@@ -257,14 +261,14 @@ class _Asked:
 
         self.given = given
         self.config = config
-        self.outside = outside  # grows while strategies are loaded and run
-        self.settings, _ = judged_without_secrets(config)  # Nothing in a session asks for a key.
+        self.outside = outside  # what strategies read besides the data; grows while they are loaded and run
+        self.settings, _ = judged_without_secrets(config)  # A backtest needs no API key.
         markets = traded(self.settings)
         self.rules = rules_of(given, markets)
         read = drivers(load([Path(entry) for entry in given["data"]], markets=markets, report=say_left_out))
         self.accepted = tuple(accepted(dict(given)))
         self.candles, reports = quality.checked(read, accept=self.accepted)
-        # Holes are told of as far as they lie in the range.
+        # Gaps are listed by `assumptions_of`, because only those in the range matter.
         self.mended = [
             f"{report.market}: {item.text}: {KINDS[item.kind].then}"
             for report in reports
@@ -276,7 +280,7 @@ class _Asked:
         self.funding = {market: one.sha256 for market, one in self.recorded.items()}
         self.options = self._options()
         self.assumptions: list[str] = []
-        self.begun_ms = 0  # from then on every market has had a candle in the range
+        self.begun_ms = 0  # from here every market has had a candle in the range
 
     def _options(self) -> SessionOptions:
         from dataclasses import replace
@@ -286,13 +290,13 @@ class _Asked:
         given = self.given
         start_ms = start_of(given["start_ms"], self.candles)
         end_ms = max(series.end_ms for series in self.candles)
-        if given["end_ms"] is not None:  # Only whole candles are played: with the last of them the session ends.
+        if given["end_ms"] is not None:  # The backtest ends with the last whole candle.
             whole = [series.slice(None, given["end_ms"] - series.step_ms + 1) for series in self.candles]
             end_ms = max((series.end_ms for series in whole if len(series)), default=given["end_ms"])
         by_chance = chance_outages(
             given["outage_count"], start_ms, end_ms, mean_ms=given["outage_for"] * 1000, seed=given["seed"]
         )
-        # Said here, for all candles: a repeated run on data that are cut is settled when this one is.
+        # From all candles, so that a repeated run on cut data settles at the same instant.
         ends = {series.market: series.end_ms for series in self.candles}
         settlements = {
             name: one if one.at_ms is not None or name not in ends else replace(one, at_ms=ends[name])
@@ -315,7 +319,7 @@ class _Asked:
         )  # fmt: skip
 
     def prepared(self) -> Backtest:
-        """The session before its run."""
+        """Make the backtest, ready to run."""
         from bot.backtest.results.assumptions import assumptions_of
 
         made = self._make(self.options)
@@ -325,15 +329,15 @@ class _Asked:
         self.assumptions += self.mended
         timeline = made.session.timeline
         self.begun_ms = max(cursor.ts[cursor.first] for cursor in timeline.cursors)
-        for market, one in self.recorded.items():
-            lacking = one.judged(timeline.start_ms, timeline.end_ms, self.accepted)
-            self.assumptions += [f"{market}: funding: {said}" for said in (lacking, one.parts) if said is not None]
+        for market, funding in self.recorded.items():
+            missing = funding.judged(timeline.start_ms, timeline.end_ms, self.accepted)
+            self.assumptions += [f"{market}: funding: {text}" for text in (missing, funding.parts) if text is not None]
         return made
 
     def run(
         self, made: Backtest, folder: Path, *, is_stopped: Callable[[], bool], quiet: bool
     ) -> tuple[Result, OSError | None]:
-        """The session. Where its events cannot be written any more it is stopped: what was reached, and why."""
+        """Run the backtest. It stops if its events cannot be written. Returns the result and the write error, if any."""
         from bot.errors import BotError, JournalError
         from bot.runtime.journal import queries
 
@@ -341,25 +345,25 @@ class _Asked:
             made.journal.close()
             try:
                 made = self._make(self.options, journal=folder / queries.FILE)
-            except JournalError as error:  # What it says of stops and guardians is of a daemon's.
+            except JournalError as error:  # Its message is about a live daemon, so only its cause is shown.
                 why = str(error.__cause__ or error)
                 raise BotError(
                     f"{folder}: the journal cannot be written: {why}; choose another place with --out"
                 ) from None
         with (
-            _Lines(folder / "events.jsonl") as lines, _Lines(folder / SAID, is_needed=False) as said, _bar(quiet=quiet) as told,
+            _Lines(folder / "events.jsonl") as lines, _Lines(folder / STRATEGY_LOG, is_needed=False) as log_lines, _bar(quiet=quiet) as show,
         ):  # fmt: skip
             found = made.run(
-                progress=lambda done, of: not (lines.lost or said.lost or is_stopped()) and told(done, of),
+                progress=lambda done, of: not (lines.lost or log_lines.lost or is_stopped()) and show(done, of),
                 events=lines,
-                said=said,
+                log_lines=log_lines,
             )
-        return found, lines.lost or said.lost
+        return found, lines.lost or log_lines.lost
 
     def besides(
         self, found: Result, folder: Path, *, is_stopped: Callable[[], bool]
     ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """What was asked for besides: the other path policies, the proof. A session that was stopped has no band, and its proof is not whole."""
+        """Run --band and --prove-causal. A stopped backtest has no band, and its proof is not complete."""
         from dataclasses import replace
 
         from bot.backtest import backtest
@@ -404,11 +408,11 @@ class _Asked:
 
 @contextmanager
 def _stopping() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C, SIGTERM or a closed terminal asks the session to stop at its next look; a second one ends the process as usual."""
+    """True after Ctrl-C, SIGTERM or a closed terminal: the backtest stops at its next progress report. A second signal ends the process."""
     import signal
     import threading
 
-    if threading.current_thread() is not threading.main_thread():  # Somebody else has the keyboard.
+    if threading.current_thread() is not threading.main_thread():  # Only the main thread can set signal handlers.
         yield lambda: False
         return
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -423,8 +427,8 @@ def _stopping() -> Iterator[Callable[[], bool]]:
         nonlocal stopped
         stopped = True
         restore()
-        with suppress(OSError):  # The terminal may have gone.
-            click.echo("stopping; what was reached is kept (Ctrl-C again ends at once)", err=True)
+        with suppress(OSError):  # The terminal may be closed.
+            click.echo("stopping; the results so far are kept (Ctrl-C again ends at once)", err=True)
 
     for number in before:
         signal.signal(number, on_signal)

@@ -1,4 +1,4 @@
-"""From the options of `bot backtest` to its inputs: the markets that are traded, their funding files and their rules."""
+"""Turn options of `bot backtest` into its inputs: the traded markets, their funding files and their market rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def traded(settings: Settings) -> list[str]:
 
 
 def fundings_of(texts: Sequence[str], markets: Sequence[str]) -> dict[str, Funding]:
-    """The files of --funding by market, which are among `markets`: those that the strategies trade."""
+    """The files of --funding by market. ConfigError for a market outside `markets`, which the strategies trade."""
     from bot.backtest.data.candles import market_name
     from bot.backtest.data.column_files import judge_file
     from bot.backtest.data.funding_rates import read_funding
@@ -46,7 +46,7 @@ def fundings_of(texts: Sequence[str], markets: Sequence[str]) -> dict[str, Fundi
 
 
 def rules_of(given: Mapping[str, Any], markets: Collection[str]) -> dict[str, MarketRules]:
-    """What the options --fee, --maker-fee, --spread, --depth, --tick and --lot say of the `markets`, which are those that the strategies trade."""
+    """The market rules from --fee, --maker-fee, --spread, --depth, --tick and --lot, for the `markets` that the strategies trade."""
     from dataclasses import replace
 
     from bot.backtest.engine.options import MarketRules

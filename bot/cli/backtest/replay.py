@@ -1,4 +1,4 @@
-"""`bot replay`: a journal or a run again, on candles, and why what differs differs. Finds what is meant, prints what was found."""
+"""`bot replay`: run a journal or a backtest again on candles, and explain each difference."""
 
 from __future__ import annotations
 
@@ -32,16 +32,15 @@ Examples:
   bot replay runs/paper-20261120T165637Z --data data --json
 
 \b
-WHAT is a config (its daemon's journal is meant), a state directory (the demo's, too), a journal.db, or the folder of a backtest. The journal is
-only read.
-Exit code 0: every decision and fill is the same. 1: something differs; each difference has one cause of these:
-  data      a bar is another            timing    filled later than at the next open
-  code      the source is another       price     spread, depth, tick, or the path inside a bar
-  config    a param or limit is         fee       another rate
-  guardian  it acted on one side only   refused   the gate or the service said no
-  down      the daemon was not up       follows   from an earlier difference
-  unknown   the record does not tell
-Without --data the candles are asked of the service that the config names; of an embedded one that has ended, a copy is asked.
+WHAT is a config (for the journal of its daemon), a state directory (also the demo's), a journal.db, or the folder of a backtest. The journal is only
+read. Exit code 0: every decision and fill is the same. 1: something differs. Each difference has one of these causes:
+  data      a bar differs                timing    filled later than at the next open
+    code      the source has changed       price     spread, depth, tick, or the path inside a bar
+    config    a param or limit changed     fee       another rate
+    guardian  it fired on one side only    refused   the risk check or the service refused it
+    down      the daemon was not running   follows   from an earlier difference
+    unknown   the record does not show the cause
+  Without --data the candles come from the service of the config. If an embedded service has ended, a copy of it is started for this.
 """
 SHOWN_MAX: Final = 60  # lines of a table; --json has them all
 
@@ -51,28 +50,31 @@ SHOWN_MAX: Final = 60  # lines of a table; --json has them all
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The config to decide with. Default: that of the run, as the journal or the folder names it.",
+    help="The config of the replay. Default: the config that the journal or the folder names.",
 )
 @click.option(
     "--data",
     "data",
     multiple=True,
     metavar="FILE|FOLDER",
-    help="Candles, as for bot backtest. Default: what the service keeps.",
+    help="Candles, as for bot backtest. Default: the candles that the service has.",
 )
-@click.option("--from", "start_ms", type=Instant(), help="Begin here. Default: where the record begins.")
-@click.option("--to", "end_ms", type=Instant(), help="End here, exclusive. Default: where the record ends.")
+@click.option("--from", "start_ms", type=Instant(), help="Begin here. Default: the start of the record.")
+@click.option("--to", "end_ms", type=Instant(), help="End here, exclusive. Default: the end of the record.")
 @click.option(
-    "--balance", type=Amount(), default=None, help="What the account began with, where the record does not tell."
+    "--balance",
+    type=Amount(),
+    default=None,
+    help="The account's balance at the start, if the record does not contain it.",
 )
 @click.option(
     "--path",
     type=click.Choice(("sl_first", "ohlc", "olhc", "adaptive")),
     default=None,
-    help="In which order a bar visits its extremes. Default: adaptive, as a sandbox does; of a backtest its own.",
+    help="The order in which a bar reaches its high and low. Default: adaptive, as in a sandbox; for a backtest, its own.",
 )
 @click.option(
-    "--latency", type=Duration(may_be_zero=True), default=None, help="How long an order is on its way: 300ms, 0.5s."
+    "--latency", type=Duration(may_be_zero=True), default=None, help="Delay between decision and order: 300ms, 0.5s."
 )
 @click.option(
     "--fee", "fees", type=Sided("rate", "rate"), multiple=True, help="Taker fee: 0.05%. Default: the sandbox's."
@@ -86,7 +88,7 @@ SHOWN_MAX: Final = 60  # lines of a table; --json has them all
 @accepting
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object on standard output.")
 def replay(what: Path, config: Path | None, *, as_json: bool, **given: Any) -> int:
-    """Run a recorded stretch again on candles, and explain each decision and fill that differs."""
+    """Run recorded trading again on candles, and explain each decision and fill that differs."""
     import json
 
     from bot import logs
@@ -118,7 +120,7 @@ def _of_journal(what: Path, config: Path | None, given: Mapping[str, Any]) -> Re
     begins_ms = recorded.start_ms if given["start_ms"] is None else given["start_ms"]
     balance = given["balance"] or recorded.balance(begins_ms)
     if balance is None or balance <= 0:
-        raise BotError(f"the journal in {folder} does not tell what the account began with: say it with --balance")
+        raise BotError(f"the journal in {folder} does not contain the account's first balance: give it with --balance")
     candles = _candles(given, settings, recorded, file)
     fundings = _fundings(given, settings)
     ends_ms = recorded.end_ms if given["end_ms"] is None else given["end_ms"]
@@ -150,18 +152,18 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
         try:
             settings = judged_text(manifest["config"]["text"], Path(name))
         except ConfigError as error:
-            here = f"a run keeps the text of its config and not where that was: its paths count from {Path.cwd()}"
+            here = f"a run stores the text of its config without its folder, so relative paths start at {Path.cwd()}"
             raise ConfigError(f"{error}\n{here}; give the file with --config", error.problems) from None
     series = ", ".join(f"{entry['market']} {entry['interval']} ({entry['candles']:,})" for entry in manifest["data"])
     if not given["data"]:
-        raise click.UsageError(f"a run does not keep its candles: give them with --data; they were {series}")
+        raise click.UsageError(f"a run does not store its candles: give them with --data; they were {series}")
     candles = _read(given, settings, tuple(manifest["accepted"]))
     fundings = _fundings(given, settings)
     rates = {market: one.rates for market, one in fundings.items()}
     funding = {market: one.sha256 for market, one in fundings.items()}
     if manifest["funding"] and not funding:
         raise BotError(
-            f"{what}: it was run with recorded funding of {', '.join(manifest['funding'])}: give it with --funding"
+            f"{what}: this backtest used recorded funding of {', '.join(manifest['funding'])}: give it with --funding"
         )
     options = SessionOptions.of_plain(manifest["options"])
     rules = rules_of(given, traded(settings))
@@ -183,7 +185,7 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
 
 
 def _folder_of(what: Path) -> tuple[Path, Path | None]:
-    """The state directory that is meant, and the config when that was named."""
+    """The state directory for WHAT, and the config if WHAT is one."""
     from bot.backtest.results.run_reader import newest_run
     from bot.cli.operate.daemon_client import folder_of
     from bot.cli.operate.demo_folders import DemoFolder
@@ -194,7 +196,7 @@ def _folder_of(what: Path) -> tuple[Path, Path | None]:
             what = DemoFolder(what).newest() or what
         if not (what / FILE).is_file():
             newest = newest_run(what)
-            way = "no daemon has run there, and it is no backtest's"
+            way = "no daemon has run there, and no backtest was written there"
             way = way if newest is None else f"give one of the backtests in it, like {newest}"
             raise click.UsageError(f"{what}: has neither a journal.db nor a manifest.json: {way}")
         return what, None
@@ -206,19 +208,21 @@ def _folder_of(what: Path) -> tuple[Path, Path | None]:
         raise click.UsageError(
             f"there is no {what}: give a config, a state directory, a journal.db, or the folder of a backtest"
         )
-    raise click.UsageError(f"{what}: is no config (.yaml), state directory, journal.db or folder of a backtest")
+    raise click.UsageError(f"{what}: is not a config (.yaml), state directory, journal.db or folder of a backtest")
 
 
 def _noted(recorded: Record, folder: Path) -> Path:
-    """The config of the last start, where it stood."""
+    """The path of the config of the last start."""
     from bot.runtime.strategy_host.fingerprints import config_of
 
     noted = config_of(recorded.marks)
     if noted is None:
-        raise click.UsageError(f"the journal in {folder} does not say which config it ran with: name it with --config")
+        raise click.UsageError(
+            f"the journal in {folder} does not contain the path of its config: give it with --config"
+        )
     if not Path(noted).is_file():
         raise click.UsageError(
-            f"the journal in {folder} says that it ran with {noted}, which is not there any more: name it with --config"
+            f"the journal in {folder} names the config {noted}, which does not exist: give the config with --config"
         )
     return Path(noted)
 
@@ -243,7 +247,7 @@ def _read(given: Mapping[str, Any], settings: Settings, also: tuple[str, ...]) -
 
 
 async def _asked(settings: Settings, recorded: Record, config: Path, given: Mapping[str, Any]) -> list[Candles]:
-    """What the service keeps: minutes where they reach back to the start, else the bars that the strategies hear."""
+    """The service's candles: one-minute candles if they reach back to the start, otherwise those of the strategies' interval."""
     from bot.cli.data.candle_source import newest
     from bot.clock import iso
     from bot.errors import BotError
@@ -271,7 +275,7 @@ async def _asked(settings: Settings, recorded: Record, config: Path, given: Mapp
 
 @asynccontextmanager
 async def _service(settings: Settings, config: Path) -> AsyncIterator[Client]:
-    """A client of the config's service. Of an embedded one that has ended a copy is asked, since time goes on in what runs."""
+    """A client of the config's service. If an embedded service has ended, a copy of it runs, because running it would move its time."""
     import asyncio
     import shutil
     from tempfile import TemporaryDirectory
@@ -323,7 +327,7 @@ def _changed(
     now = fingerprints.mark_of(settings, sources)
     try:
         of_then = judged_text(manifest["config"]["text"], Path(f"{manifest['config']['name']}.yaml"))
-    except BotError:  # Its strategies are no longer where it names them: their digests are all that is left to compare.
+    except BotError:  # The strategies' files have moved, so only their digests can be compared.
         of_then = settings
     then = fingerprints.mark_of(
         of_then, sources | {strategy["name"]: strategy["sha256"] for strategy in manifest["strategies"]}
@@ -334,10 +338,10 @@ def _changed(
     for mine in candles:
         was = digests.get((mine.market, mine.interval))
         if was != mine.digest():
-            text = "was not among them" if was is None else "candles are others"
+            text = "they did not contain it" if was is None else "its candles differ"
             all_of_them.append(("data", f"{mine.market} {mine.interval}: the data of the run: {text}"))
     all_of_them += [
-        ("data", f"{market} funding: its rates are others")
+        ("data", f"{market} funding: its rates differ")
         for market, was in manifest["funding"].items()
         if funding.get(market) != was
     ]
@@ -350,7 +354,7 @@ def _changed(
                 text = f"strategy {strategy['name']} imports {name}: {versions[0]} then, {versions[1]} now"
                 found.setdefault(strategy["name"], []).append(("code", text))
     if manifest["code"]["sha256"] != code_sha256():
-        all_of_them.append(("code", "the source of bot is another than that of the run"))
+        all_of_them.append(("code", "the source of bot has changed since the run"))
     return {name: texts for name, texts in found.items() if texts}
 
 
@@ -370,7 +374,7 @@ def replay_lines(replayed: Replayed) -> list[str]:
     lines = [f"{replayed.name}: {iso(replayed.start_ms)[:19]} to {iso(replayed.end_ms)[:19]}", f"  {counted}"]
     if replayed.late_ms:
         lines.append(
-            f"  market orders were filled {median(replayed.late_ms):,.0f} ms (median; at most {max(replayed.late_ms):,}) after the replay's"
+            f"  market orders were filled {median(replayed.late_ms):,.0f} ms (median; at most {max(replayed.late_ms):,}) after those of the replay"
         )
     lines += [f"  note: {note}" for note in replayed.notes]
     lines += [f"  changed: {text}" for text in replayed.changed]

@@ -1,4 +1,4 @@
-"""`bot report` and `bot compare`: a run's folder as a page, in the terminal, or as JSON."""
+"""`bot report` and `bot compare`: show the results of backtests as a page, in the terminal, or as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Examples:
   bot report runs/paper-20261120T165637Z --json
 
 \b
-The page is one file that needs no network: report.html in the run's folder unless --out says otherwise.
+The page is one file that needs no network. It is report.html in the run's folder, or the file given by --out.
 """
 COMPARE_EPILOG = """\b
 Examples:
@@ -33,20 +33,20 @@ Examples:
   bot compare RUN RUN --out page.html
 
 \b
-What differs in what was run is told by what each run has recorded: options, config, and digests of code, strategies and candles. The files of then
-are not read again, so a file that has changed since changes nothing here; `bot replay RUN` runs with what is there now.
+The differences come from what each run has stored: options, config, and digests of code, strategies and candles. The files themselves are not read
+again, so later changes to them have no effect here. `bot replay RUN` runs again with the files of today.
 """
 
 
 @click.command(epilog=REPORT_EPILOG)
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Where the page goes. Default: report.html in RUN."
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="The file of the page. Default: report.html in RUN."
 )
 @click.option("--open", "shown", is_flag=True, help="Show the page in the browser.")
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON; no page is written.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON and write no page.")
 def report(run: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
-    """Write a run's page: equity, trades on their candles, months, R multiples, costs, and what it all rests on."""
+    """Write a run's page: equity, trades on their candles, months, R multiples, costs and assumptions."""
     from bot.backtest.results.html_report import MONTHS, by_market, monthly
     from bot.backtest.results.run_reader import read_run
 
@@ -64,11 +64,11 @@ def report(run: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
 @click.command(epilog=COMPARE_EPILOG)
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("other", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write a page too.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page to this file.")
 @click.option("--open", "shown", is_flag=True, help="Show the page in the browser.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
-    """Show two runs side by side: their figures, and what differs in what was run."""
+    """Show two runs side by side: their figures, and the differences in config, code and data."""
     from bot.backtest.results.html_report import compared, differences, ran_text, unexplained
     from bot.backtest.results.run_reader import read_run
 
@@ -101,7 +101,7 @@ def _side_by_side(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, l
 
 
 def report_lines(run: StoredRun) -> list[str]:
-    """A run for a terminal: the figures of its page."""
+    """The figures of a run's page as lines for a terminal."""
     from bot.backtest.results.html_report import (
         FIRST,
         MONTHS,
@@ -159,7 +159,7 @@ def report_lines(run: StoredRun) -> list[str]:
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table as wide as its cells."""
+    """Format a table. Each column is as wide as its widest cell."""
     first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
     return [
         f"  {name:<{first}}" + "".join(f"  {cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
@@ -184,7 +184,7 @@ def _print(value: Any) -> None:
 
 
 def _narrow(line: str) -> str:
-    """Folded between words where a terminal would cut it anywhere; whole for whatever else reads it."""
+    """Wrap a line between words on a terminal. Without a terminal it stays one line."""
     if not sys.stdout.isatty():
         return line
     columns = shutil.get_terminal_size().columns

@@ -1,4 +1,4 @@
-"""The closing lines of `bot backtest`."""
+"""The progress bar and the final summary of `bot backtest`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GUARDIANS_SHOWN: Final = 20
 
 @contextmanager
 def _bar(*, quiet: bool) -> Iterator[Callable[[int, int], bool]]:
-    """A progress bar with bars a second on a terminal; elsewhere nothing."""
+    """Show a progress bar with bars per second. Without a terminal nothing is shown."""
     import sys
 
     if quiet or not sys.stderr.isatty():
@@ -38,16 +38,16 @@ def _bar(*, quiet: bool) -> Iterator[Callable[[int, int], bool]]:
     with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=8) as progress:
         task = progress.add_task("bars", total=None, rate="")
 
-        def told(done: int, of: int) -> bool:
+        def show(done: int, of: int) -> bool:
             rate = done / max(1e-9, (monotonic_ns() - started_ns) / 1e9)
             progress.update(task, completed=done, total=of, rate=f"{rate:,.0f} bars/s")
             return True
 
-        yield told
+        yield show
 
 
 def summary_lines(
-    found: Result,
+    result: Result,
     assumptions: Sequence[str],
     *,
     band: Mapping[str, Any] | None = None,
@@ -59,13 +59,13 @@ def summary_lines(
     from bot.clock import iso
     from bot.money import format_e8
 
-    stats, trade_ledger = found.stats, found.trade_ledger
+    stats, trade_ledger = result.stats, result.trade_ledger
     lines = [
-        f"{iso(found.start_ms)[:16]} to {iso(found.end_ms)[:16]}   {many(stats.bars, 'bar')}, {stats.touched:,} of them met something"
+        f"{iso(result.start_ms)[:16]} to {iso(result.end_ms)[:16]}   {many(stats.bars, 'bar')}, {stats.touched:,} of them could touch an order, a stop or a deadline"
     ]
     if stats.is_partial:
         lines.append(f"PARTIAL: stopped after {stats.bars:,} of {many(stats.bars_in_all, 'bar')}")
-    for name, value in found.figures.items():
+    for name, value in result.figures.items():
         among = range_of(band, name, value)
         beside = "" if among is None else f"   by path: {_shown(among[0])} to {_shown(among[1])}"
         lines.append(f"  {name:<28}{_shown(value):>16}{beside}")
@@ -74,13 +74,13 @@ def summary_lines(
     lines.append(f"  {'Slippage [$]':<28}{format_e8(trade_ledger.slippage):>16}   inside the prices")
     if trade_ledger.kinds:
         lines.append("  exits: " + ", ".join(f"{kind} {count:,}" for kind, count in sorted(trade_ledger.kinds.items())))
-    failures = failures_as_json(found.failures)
+    failures = failures_as_json(result.failures)
     lines += [f"  {line}" for by in FIRST for line in refusals_text(failures, by)]
-    if found.liquidations:
-        lines.append(f"  LIQUIDATIONS: {found.liquidations}")
+    if result.liquidations:
+        lines.append(f"  LIQUIDATIONS: {result.liquidations}")
     if trade_ledger.backstop:
         lines.append(
-            f"  the liquidator's backstop: {format_e8(trade_ledger.backstop)} USD, paid for what went below zero"
+            f"  losses beyond the margin: {format_e8(trade_ledger.backstop)} USD, paid by the service so that no balance went below zero"
         )
     lines += [
         f"  guardian {guardian_text(fired_row(guardian))}" for guardian in trade_ledger.guardians[:GUARDIANS_SHOWN]
@@ -93,7 +93,7 @@ def summary_lines(
             f"equity {down.equity_before_usd:,.2f} -> {down.equity_after_usd:,.2f}"
         )
     lines += [f"  QUARANTINED {name}: {why}" for name, why in stats.quarantined.items()]
-    lines += [f"  open at the end: {line}" for line in found.left]
+    lines += [f"  open at the end: {line}" for line in result.left]
     lines += [f"  {one}" for one in (() if band is None else band_lines(band))]
     if proof is not None:
         verdict = "causal: equal decisions" if proof["isWhole"] else "not proven causal: equal decisions so far"

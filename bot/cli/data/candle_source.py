@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bot.client import Client
     from bot.errors import BotError
 
-MARKETS_SHOWN: Final = 30  # of a service's, for one who has mistyped the name of one
+MARKETS_SHOWN: Final = 30  # market names listed in the error about an unknown one
 
 
 async def _newest_or_why(client: Client, name: str, interval: str) -> Candles | BotError:
@@ -27,15 +27,14 @@ async def _newest_or_why(client: Client, name: str, interval: str) -> Candles | 
 
     try:
         return await newest(client, name, interval)
-    except ApiError:  # Of the service, not of this market.
+    except ApiError:  # The service failed, not only this market.
         raise
     except BotError as error:
         return error
 
 
 async def newest(client: Client, name: str, interval: str) -> Candles:
-    """The closed candles that a service keeps of one market. BotError when it has none, or has them out of order; wrong usage when there
-    is no such market."""
+    """The closed candles that a service has of one market. BotError if it has none or they are not sorted; UsageError for an unknown market."""
     from array import array
 
     from bot.backtest.data.candles import Candles
@@ -59,7 +58,7 @@ async def newest(client: Client, name: str, interval: str) -> Candles:
         raise BotError(f"{name} {interval}: the service has no closed candle yet")
     at_ms = array("q", (candle.ts for candle in closed))
     if any(a >= b for a, b in pairwise(at_ms)):
-        raise BotError(f"{name} {interval}: the service's candles are not in the order of time; nothing was taken")
+        raise BotError(f"{name} {interval}: the service's candles are not sorted by time; nothing was stored")
     opens, highs, lows, closes, volumes = (
         array("d", (float(getattr(candle, column)) for candle in closed))
         for column in ("open", "high", "low", "close", "volume")
@@ -69,8 +68,10 @@ async def newest(client: Client, name: str, interval: str) -> Candles:
 
 @asynccontextmanager
 async def client_of(config_file: Path | None, base_url: str | None, *, otherwise: str) -> AsyncIterator[Client]:
-    """A client of the service that was meant. Candles need no key; a hosted service gets the config's where it is within reach. BotError with
-    the way out (`otherwise`) where none answers."""
+    """A client of the service that the options name. BotError with the hint `otherwise` if none answers.
+
+    Candles need no API key. A hosted service gets the key of the config if the key can be read.
+    """
     from bot.cli.operate.credentials import key_of
     from bot.cli.operate.daemon_client import folder_of, is_closed
     from bot.cli.run.embedded_service import Embedded

@@ -1,4 +1,4 @@
-"""`bot data`: candles for sessions. Import, audit, generate, list, pull. Parses and tells; what candles are is bot.backtest's."""
+"""`bot data`: import, audit, generate, list and pull candles for backtests. Parses options and prints results; `bot.backtest.data` does the work."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ Examples:
   bot data import daily_60markets.csv.gz --market 'event:{id}' --columns price=yes --interval 1d --accept-off-grid
 
 \b
-Delimiter and header are found out; a file without a header has the columns time, open, high, low, close, volume, or --columns by number (ts=1).
-Times are read as ms, s, us, ns or ISO text by what the first row shows; a file has one unit. A date without a time is a day of UTC.
-Of a file of many markets, --market says how each is called: {id} is what the column `id` holds. Where rows are samples of one price instead of
-candles, --columns price=NAME names it; rows that are only about an interval apart need --interval and --accept-off-grid.
-Holes, jumps and missing volume are imported and told: whether they are taken a session is asked, by its own flags. The candle that is still
-running, which many sources give as their newest, is left out and told.
-Exit codes: 0 imported, 1 the data have other faults or the store holds other values, 4 a file cannot be read.
+Delimiter and header are detected. A file without a header has the columns time, open, high, low, close, volume, or --columns by number (ts=1).
+The first row decides whether times are ms, s, us, ns or ISO text; a file has one unit. A date without a time is a day of UTC.
+For a file with many markets, --market gives the pattern of their names: {id} stands for the value in column `id`. If rows are samples of one price
+instead of candles, --columns price=NAME names that column. Rows that are only about an interval apart need --interval and --accept-off-grid.
+Gaps, jumps and missing volume are imported and reported. `bot backtest` has flags to accept them. The newest candle is left out and reported if it is
+not closed yet.
+Exit codes: 0 imported, 1 the data have other faults or the store has different values, 4 a file cannot be read.
 """
 
 AUDIT = """\b
@@ -69,7 +69,7 @@ Examples:
   bot data audit lean_SPY_1m.csv.gz --accept-gaps
 
 \b
-Exit codes: 0 a session takes them (with the same --accept flags), 1 it refuses them, 4 a file cannot be read.
+Exit codes: 0 a backtest accepts the data (with the same --accept flags), 1 it refuses them, 4 a file cannot be read.
 """
 
 GEN = """\b
@@ -79,8 +79,8 @@ Examples:
   bot data gen MYCOIN --class crypto --from 2025-01-01 --days 30 --gaps 5 --out mycoin_1m.csv
 
 \b
-Regimes: calm, sideways, bull, bear, wild, crash, recovery, each with its days; `mixed` puts them in a random order.
-The same arguments give the same candles. They are a playground, no market.
+Regimes: calm, sideways, bull, bear, wild, crash, recovery, each with its number of days; `mixed` puts them in a random order.
+The same arguments give the same candles. The candles are artificial: use them to try things out, not to judge a strategy.
 """
 
 LIST = """\b
@@ -88,7 +88,7 @@ Example:
   bot data list
 
 \b
-Exit codes: 0 listed, 4 a file cannot be read; the others are listed all the same.
+Exit codes: 0 listed, 4 a file cannot be read (the others are listed).
 """
 
 PULL = """\b
@@ -97,12 +97,12 @@ Examples:
   bot data pull BTC --interval 1h --base-url http://127.0.0.1:8700
 
 \b
-A service keeps its newest 5,000 candles of each interval (of 1m: three and a half days). Pull again before they are gone, by cron or a timer;
-where they overlap with the store they are compared, and other values are refused. Candles with faults are refused as `import` refuses them.
-What is refused of one market does not keep the others back.
+A service keeps its newest 5,000 candles of each interval (for 1m: three and a half days). Pull again before they are deleted, by cron or a timer.
+Candles that the store already has are compared, and different values are refused. Candles with faults are refused, as in `import`.
+A refused market does not stop the others.
 """
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="Data instead of text, on standard output.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 _STORE = click.option(
     "--store",
     type=click.Path(path_type=Path, file_okay=False),
@@ -111,18 +111,18 @@ _STORE = click.option(
     metavar="DIR",
     help="The store.",
 )
-_REPLACE = click.option("--replace", "replacing", is_flag=True, help="Put the new candles in the place of others.")
+_REPLACE = click.option("--replace", "replacing", is_flag=True, help="Replace candles that have different values.")
 _HOURS = click.option(
     "--hours",
     metavar="HOURS",
     default=None,
-    help="When prices come: continuous, equity or index.  [default: by market, or by what the rows show]",
+    help="Trading hours: continuous, equity or index.  [default: by market, or detected from the rows]",
 )
 
 
 @click.group(cls=Group, epilog=DATA)
 def data() -> None:
-    """Candles for sessions: import, audit, generate, list and pull them."""
+    """Candles for backtests: import, audit, generate, list and pull them."""
 
 
 # ── import ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -137,16 +137,16 @@ def data() -> None:
     help="The market of all files, or {COLUMN}.  [default: by the file's name]",
 )
 @click.option(
-    "--interval", metavar="1m", default=None, help="1m, 5m, 15m, 1h, 4h or 1d.  [default: what the rows are apart]"
+    "--interval", metavar="1m", default=None, help="1m, 5m, 15m, 1h, 4h or 1d.  [default: detected from the rows]"
 )
 @click.option(
     "--columns",
     metavar="ts=Time,open=O,...",
     default="",
-    help="Which column is which, where the usual names do not say.",
+    help="The meaning of columns that do not have the usual names.",
 )
 @click.option(
-    "--tz", default="UTC", show_default=True, metavar="ZONE", help="Of times in text that do not say their own."
+    "--tz", default="UTC", show_default=True, metavar="ZONE", help="The time zone of times in text without one."
 )
 @click.option(
     "--unit",
@@ -160,7 +160,7 @@ def data() -> None:
     default="open",
     show_default=True,
     metavar="open|close",
-    help="What of a candle its time is. A close off the grid (00:00:59.999) is of the interval that it lies in.",
+    help="Whether a candle's time is its open or its close. A close off the grid (00:00:59.999) belongs to the interval around it.",
 )
 @click.option("--decimal", default=".", show_default=True, metavar="CHAR", help="The decimal point.")
 @click.option("--skip-rows", default=0, type=click.IntRange(0, 1_000), metavar="N", help="Lines before the header.")
@@ -185,7 +185,7 @@ def import_(
     as_json: bool,
     **flags: Any,
 ) -> int:
-    """Read FILES of candles (CSV, gzip, Parquet) of anybody's making into the store. All of them, or nothing."""
+    """Import FILES of candles (CSV, gzip, Parquet) from any source into the store: all of them, or none."""
     from bot.backtest.data.importers import Mapped, columns_of
     from bot.backtest.data.quality import checked
     from bot.backtest.data.store import Store
@@ -255,7 +255,7 @@ def _read_files(files: Sequence[Path], mapped: Mapped, market: str | None, *, sh
 
 
 def _source(store: Path, imported: Sequence[Candles], written: Sequence[Written]) -> str:
-    """What a session's --data is to be, with the flags that what the store holds now needs there."""
+    """The value for `bot backtest --data`, with the accept flags that the stored candles need."""
     from bot.backtest.data.findings import ACCEPTS
     from bot.backtest.data.quality import audit
     from bot.backtest.data.store import Store
@@ -370,14 +370,14 @@ def audit_(
 
 def _verdict(reports: Sequence[AuditReport], refused: Sequence[AuditReport], accept: tuple[str, ...]) -> str:
     if not refused:
-        return "A session takes them" + (
+        return "A backtest accepts them" + (
             f" with {' '.join(f'--accept-{one}' for one in accept)}." if accept else " as they are."
         )
     faults = [fault for report in refused for fault in report.refused(accept)]
     flags = sorted({f"--accept-{fault.accept}" for fault in faults if fault.accept is not None})
     shut = [fault for fault in faults if fault.accept is None]
-    what = f"A session refuses {len(refused)} of {len(reports)}."
-    return f"{what} {'Correct the data first' if shut else 'It takes them with ' + ' '.join(flags)}."
+    what = f"A backtest refuses {len(refused)} of {len(reports)}."
+    return f"{what} {'Correct the data first' if shut else 'It accepts them with ' + ' '.join(flags)}."
 
 
 def _store_here() -> Path:

@@ -79,7 +79,7 @@ def test_a_strategy_that_reads_from_outside_is_not_proved(
     assert prove(folder, at_import, on_bar) == 1
     said = capsys.readouterr()
     assert f"not proved: {told}; equal decisions on data cut at 5 instants" in said.out
-    assert f"error: not proved causal: a strategy {told}, which no cut of the candles reaches\n" in said.err
+    assert f"error: not proved causal: a strategy {told}, and cutting the candles does not cut that\n" in said.err
     (run,) = (folder / "runs").iterdir()
     proof = json.loads((run / "summary.json").read_text())["proof"]
     assert (proof["differs"], proof["isWhole"], proof["outside"]) == (None, False, [told])

@@ -372,7 +372,7 @@ def test_a_backtest_is_replayed_from_its_folder_and_what_has_changed_since_is_na
     )
     other = write(replace(candles, open=opens, low=lows, high=highs), tmp_path / "BTC_1m.csv")
     code, found = replayed(capsys, str(run), "--data", str(other))
-    assert found["changed"] == ["BTC 1m: the data of the run: candles are others"]
+    assert found["changed"] == ["BTC 1m: the data of the run: its candles differ"]
     assert {one["cause"] for one in found["differences"]} <= {"data", "follows"}
     assert found["differences"][0]["cause"] == "data"
 
@@ -393,7 +393,7 @@ def test_a_run_whose_strategies_are_not_found_from_here_names_the_config_as_the_
     capsys.readouterr()
     assert call(["replay", str(run), "--data", data]) == 4
     said = capsys.readouterr().err
-    assert f"its paths count from {tmp_path / 'elsewhere'}; give the file with --config" in said
+    assert f"so relative paths start at {tmp_path / 'elsewhere'}; give the file with --config" in said
     code, found = replayed(capsys, str(run), "--data", data, "--config", str(made))
     assert (code, found["differences"]) == (0, [])
 
@@ -517,7 +517,7 @@ def test_a_mark_without_what_is_read_of_it_is_none(tmp_path: Path):
     [
         ("nowhere", "there is no "),
         ("empty", "has neither a journal.db nor a manifest.json"),
-        ("text.txt", "is no config (.yaml), state directory, journal.db or folder of a backtest"),
+        ("text.txt", "is not a config (.yaml), state directory, journal.db or folder of a backtest"),
         ("fresh", "has no decision and no fill yet: there is nothing to replay"),
         ("BTC.yaml", "unknown key"),
     ],
@@ -552,7 +552,9 @@ def test_a_journal_whose_config_is_gone_says_which_one_it_was(
         db.execute("UPDATE meta SET value=replace(value, 'mine.yaml', 'gone.yaml') WHERE name='runs'")
     db.close()
     assert call(["replay", str(state)]) == 2
-    assert f"ran with {lives[0] / 'gone.yaml'}, which is not there any more: name it" in capsys.readouterr().err
+    assert (
+        f"names the config {lives[0] / 'gone.yaml'}, which does not exist: give the config" in capsys.readouterr().err
+    )
 
 
 def test_candles_that_do_not_reach_back_are_told_with_the_way_out(

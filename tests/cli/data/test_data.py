@@ -163,9 +163,9 @@ def test_holes_are_imported_and_left_for_the_session_to_judge(
     assert "10 missing bars before it" in said
     assert said.endswith("\nNext: bot backtest CONFIG --data data --accept-gaps\n")
     assert call(["data", "audit", "data"]) == 1
-    assert capsys.readouterr().out.endswith("A session refuses 1 of 1. It takes them with --accept-gaps.\n")
+    assert capsys.readouterr().out.endswith("A backtest refuses 1 of 1. It accepts them with --accept-gaps.\n")
     assert call(["data", "audit", "--accept-gaps"]) == 0
-    assert capsys.readouterr().out.endswith("A session takes them with --accept-gaps.\n")
+    assert capsys.readouterr().out.endswith("A backtest accepts them with --accept-gaps.\n")
 
 
 def test_an_import_of_new_yorks_wall_clock_is_refused_until_its_zone_is_given(
