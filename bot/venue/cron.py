@@ -114,14 +114,14 @@ def _term(field: _Field, text: str) -> set[int]:
     if slash:
         step = _number(field, step_text)
         if step == 0:
-            raise BadCron(f"{field.name}: a step of 0 goes nowhere")
+            raise BadCron(f"{field.name}: a step must be at least 1")
     if span == "*":
         low, high = field.low, field.high
     elif "-" in span:
         first, _, last = span.partition("-")
         low, high = _value(field, first), _value(field, last)
         if high < low:
-            raise BadCron(f"{field.name}: {span.lower()} runs backwards")
+            raise BadCron(f"{field.name}: {span.lower()} ends before it begins")
     else:
         low = _value(field, span)
         high = field.high if slash else low

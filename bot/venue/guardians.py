@@ -59,7 +59,7 @@ def normalise(spec: GuardianSpec) -> GuardianSpec | Refusal:
     shape = SHAPES.get(spec.type)
     if shape is None:
         return Refusal(
-            "invalid_input", f"type: {spec.type!r} is none of {', '.join(ALL_TYPES)}",
+            "invalid_input", f"type: {spec.type!r} is not one of {', '.join(ALL_TYPES)}",
             details={"fields": [{"field": "type", "problem": "is no guardian", "allowed": list(ALL_TYPES)}]},
         )  # fmt: skip
     if spec.scope is not None and spec.scope != shape.scope:

@@ -190,6 +190,6 @@ def _size_of_close(market: Market, position: Position, command: ClosePosition) -
             fix = {"field": "usdAmount", "value": text_of(div_up(least * unit_px, E8))}
         elif command.fraction is not None:
             fix = {"field": "fraction", "value": text_of(div_up(least * E8, position.size))}
-        return Refusal("below_min_notional", f"a part is worth {text_of(unit_px * size // E8)} USD, the least is 10; a close of the whole position is always possible",
+        return Refusal("below_min_notional", f"this part is worth {text_of(unit_px * size // E8)} USD; the minimum is 10 USD. The whole position can always be closed",
                        fix=fix)  # fmt: skip
     return size

@@ -140,7 +140,9 @@ def _refuse_size(draft: Draft) -> Refusal | None:
             usd = div_up(least * outcome.share_px(spec, draft.side, px), E8)
             fix = {"field": "usdAmount", "value": text_of(usd)}
         return Refusal(
-            "below_min_notional", f"the order is worth {text_of(unit_px * size // E8)} USD, the least is 10", fix=fix
+            "below_min_notional",
+            f"the order is worth {text_of(unit_px * size // E8)} USD; the minimum is 10 USD",
+            fix=fix,
         )
     if draft.opening and spec.strict_hours and market.external == "closed":
         return Refusal(

@@ -111,7 +111,7 @@ async def test_a_method_calls_its_route_and_reads_its_body(row):
         assert result is not None
 
 
-async def test_a_plan_is_a_dry_run_without_a_key_and_a_place_is_none():
+async def test_a_plan_is_a_dry_run_without_a_key_and_a_placed_order_is_not():
     seen: list[httpx.Request] = []
 
     def handle(request: httpx.Request) -> httpx.Response:
@@ -132,7 +132,7 @@ async def test_a_plan_is_a_dry_run_without_a_key_and_a_place_is_none():
     assert b'"usdAmount":50.1' in seen[0].content
 
 
-async def test_a_refusal_carries_what_the_service_said():
+async def test_a_refusal_has_the_fields_of_the_services_error():
     error = {
         "code": "below_min_notional", "message": "too small", "requestId": "req_9", "retryable": False, "orderSubmitted": False,
         "details": {"minNotionalUsd": "10"}, "fix": {"field": "usdAmount", "value": 10}, "docsUrl": "http://x",
@@ -179,7 +179,7 @@ def test_retry_after_reads_seconds_and_dates_and_nothing_else():
 
 
 @pytest.mark.parametrize("code", ["unauthorized", "session_expired"])
-async def test_a_lost_credential_is_said_as_such_on_every_call(code):
+async def test_every_call_raises_access_lost_for_a_lost_credential(code):
     error = {"code": code, "message": "m", "requestId": "r", "retryable": False, "orderSubmitted": False}
     transport = httpx.MockTransport(lambda request: httpx.Response(401, json={"error": error}))
     async with Client("http://localhost", "k", transport=transport) as client:
@@ -206,7 +206,7 @@ async def test_a_name_that_would_be_another_path_is_refused_before_anything_is_s
             await client.book(name)
 
 
-async def test_a_key_that_no_header_can_carry_is_a_mistake_of_the_caller():
+async def test_a_key_that_no_header_can_hold_raises_a_value_error():
     async with Client("http://localhost", "k") as client:
         for key in ("", "a b", "a\r\nb", "é", "x" * 256):
             with pytest.raises(ValueError, match="Idempotency-Key"):
@@ -231,7 +231,7 @@ async def test_the_clock_follows_the_header_of_each_answer():
         assert client.clock.now_ms() == 1_060_000
 
 
-async def test_what_a_cache_answers_tells_no_time_and_what_it_cannot_have_kept_does():
+async def test_the_date_of_a_cached_answer_is_ignored_and_that_of_an_uncacheable_one_counts():
     signed = {"X-API-Version": "2026-10-19"}
     now_s = time.time()
     answers = iter(

@@ -76,7 +76,9 @@ async def test_a_connection_is_used_again_and_the_newest_first(server: Any, made
 
 
 @pytest.mark.parametrize("when", ["in one piece", "while idle", "while idle, and read", "an end while idle", "last"])
-async def test_what_nobody_asked_for_is_given_to_nobody(server: Any, made: Any, when: str) -> None:
+async def test_bytes_without_a_request_close_the_connection_and_answer_no_request(
+    server: Any, made: Any, when: str
+) -> None:
     idle, done = asyncio.Event(), asyncio.Event()
     used = 0
 
@@ -107,7 +109,7 @@ async def test_what_nobody_asked_for_is_given_to_nobody(server: Any, made: Any, 
 
 
 @pytest.mark.parametrize("first", [said("first"), b"HTTP/1.1 204 No Content\r\n\r\n"], ids=["body", "no content"])
-async def test_what_left_on_a_kept_connection_is_not_sent_again_when_it_breaks(
+async def test_a_request_on_an_idle_connection_is_not_sent_again_when_the_connection_breaks(
     server: Any, made: Any, first: bytes
 ) -> None:
     async def script(reader: Any, writer: Any) -> None:
@@ -121,7 +123,7 @@ async def test_what_left_on_a_kept_connection_is_not_sent_again_when_it_breaks(
     assert len(server.requests) == 2
 
 
-async def test_what_was_answered_before_it_had_left_is_followed_by_nothing(server: Any, made: Any) -> None:
+async def test_a_connection_that_answered_before_the_whole_request_was_sent_is_closed(server: Any, made: Any) -> None:
     used = 0
 
     async def script(reader: Any, writer: Any) -> None:
@@ -169,7 +171,7 @@ async def test_an_answer_is_whole_or_a_fault(server: Any, made: Any, reply: byte
         assert (answer.body, answer.headers.get("Status")) == (body, None)
 
 
-async def test_a_head_that_never_ends_is_not_kept(server: Any, made: Any) -> None:
+async def test_headers_without_an_end_are_refused(server: Any, made: Any) -> None:
     sent = 0
 
     async def script(reader: Any, writer: Any) -> None:
@@ -187,7 +189,7 @@ async def test_a_head_that_never_ends_is_not_kept(server: Any, made: Any) -> Non
     assert sent < 10_000_000
 
 
-async def test_a_request_that_finds_no_connection_has_not_left_and_one_that_is_given_up_leaves_its_place(
+async def test_a_request_without_a_connection_was_not_sent_and_a_cancelled_one_frees_its_connection(
     server: Any, made: Any
 ) -> None:
     ended = asyncio.Event()
@@ -215,7 +217,9 @@ async def test_a_request_that_finds_no_connection_has_not_left_and_one_that_is_g
     assert len(server.requests) == 2
 
 
-async def test_what_is_under_way_when_all_is_closed_is_in_doubt_and_nothing_more_leaves(server: Any, made: Any) -> None:
+async def test_on_close_requests_in_flight_are_in_doubt_and_waiting_requests_are_not_sent(
+    server: Any, made: Any
+) -> None:
     async def script(reader: Any, writer: Any) -> None:
         await server.read(reader)
         await reader.read()
@@ -233,7 +237,7 @@ async def test_what_is_under_way_when_all_is_closed_is_in_doubt_and_nothing_more
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_connect_that_is_given_up_at_any_moment_leaves_no_socket(new_loop: Any) -> None:
+def test_a_connect_that_is_cancelled_at_any_moment_leaves_no_socket(new_loop: Any) -> None:
     gc.collect()
     gc.disable()  # A socket that is left to it stays open here.
     try:
@@ -272,7 +276,7 @@ def open_sockets() -> int:
 
 
 @pytest.mark.parametrize("first", ["refuses", "swallows"])
-async def test_an_address_that_cannot_be_reached_holds_up_no_other(
+async def test_an_unreachable_address_does_not_delay_the_others(
     server: Any, made: Any, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     async def script(reader: Any, writer: Any) -> None:
@@ -300,7 +304,7 @@ async def test_an_address_that_cannot_be_reached_holds_up_no_other(
         assert open_sockets() <= before + 1, "the server's end may take a moment"
 
 
-async def test_https_is_spoken_and_certificates_are_judged(server: Any) -> None:
+async def test_https_works_and_certificates_are_checked(server: Any) -> None:
     async def script(reader: Any, writer: Any) -> None:
         writer.write(said("in plain text"))
         await reader.read()
@@ -317,14 +321,14 @@ async def test_https_is_spoken_and_certificates_are_judged(server: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "headers"), [("/v1/x y", {}), ("/v1/x\r\nA: b", {}), ("/v1/é", {}), ("/v1/x", {"A": "b\r\nC: d"}), ("/v1/x", {"A": "é\x00"})]
 )  # fmt: skip
-async def test_no_line_is_smuggled_into_a_request(server: Any, path: str, headers: dict[str, str]) -> None:
+async def test_a_header_cannot_be_injected_into_a_request(server: Any, path: str, headers: dict[str, str]) -> None:
     exchange = Exchange(await server.answers(said("{}")))
     assert await fault_of(exchange.send("GET", path, headers=headers)) is Fault.PROTOCOL_LOCAL
     assert server.requests == []
     await exchange.aclose()
 
 
-async def test_a_query_is_encoded_and_a_body_that_is_not_there_has_a_length(server: Any) -> None:
+async def test_a_query_is_encoded_and_an_empty_body_has_a_length(server: Any) -> None:
     exchange = Exchange(await server.answers(said("{}"), said("{}")) + "/under")
     await exchange.send("GET", "/v1/x", query={"a": "b c&d=é"})
     await exchange.send("DELETE", "/v1/x")
@@ -419,7 +423,7 @@ def test_a_long_answer_after_which_tls_is_closed_at_once_is_whole(length: str, n
     ("base_url", "host"),
     [("https://fa\xdf.example", "xn--fa-hia.example"), ("http://[::1]:8700", "::1"), ("https://API.Example.com", "api.example.com")],
 )  # fmt: skip
-async def test_the_name_that_is_looked_up_is_the_one_that_is_sent(base_url: str, host: str) -> None:
+async def test_the_host_that_is_looked_up_is_the_host_in_the_request(base_url: str, host: str) -> None:
     exchange = Exchange(base_url)
     assert exchange._connections is not None
     assert exchange._connections._address.host == host
@@ -427,7 +431,7 @@ async def test_the_name_that_is_looked_up_is_the_one_that_is_sent(base_url: str,
     await exchange.aclose()
 
 
-def test_fields_are_asked_for_in_any_letters() -> None:
+def test_header_names_are_case_insensitive() -> None:
     fields = Fields()
     fields.add("date", "today")
     assert "Date" in fields

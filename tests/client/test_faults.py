@@ -114,7 +114,7 @@ async def test_a_success_that_cannot_be_read_is_unknown(body):
 
 @pytest.mark.parametrize("read", ["account", "trades", "orders", "guardians", "events"])
 @pytest.mark.parametrize("body", [b"{}", b'{"items":[],"cursor":"abc"}'])
-async def test_a_list_that_is_not_there_is_not_an_empty_one(read: str, body: bytes):
+async def test_a_missing_list_is_not_read_as_an_empty_list(read: str, body: bytes):
     """Absence is a proof, of an order for one: an answer that has no list at all is none."""
     transport = httpx.MockTransport(lambda request: httpx.Response(200, content=body))
     async with Client("http://localhost", "bbk_test", transport=transport) as client:
@@ -123,7 +123,7 @@ async def test_a_list_that_is_not_there_is_not_an_empty_one(read: str, body: byt
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 599])
-async def test_a_read_is_asked_again_after_a_code_of_tomorrow_with_a_status_that_passes(status: int):
+async def test_a_read_is_retried_after_an_unknown_code_with_a_passing_status(status: int):
     transport = httpx.MockTransport(lambda request: httpx.Response(status, content=body_of("of_tomorrow", None, None)))
     async with Client("http://localhost", "bbk_test", transport=transport) as client:
         with pytest.raises(TryLater):
@@ -134,7 +134,7 @@ async def test_a_read_is_asked_again_after_a_code_of_tomorrow_with_a_status_that
 
 
 @pytest.mark.parametrize("word", ["maybe", 1, "true", {}])
-async def test_an_order_submitted_that_is_no_word_of_the_interface_is_unknown(word):
+async def test_an_undefined_value_of_order_submitted_is_unknown(word):
     assert verdict_of(await placed(422, body_of("insufficient_funds", word, False))) is Verdict.UNKNOWN
 
 
@@ -201,7 +201,7 @@ async def test_a_transport_exception_becomes_the_exception_for_its_move(kind):
 
 
 @pytest.mark.parametrize("code", sorted(EXPECTED))
-def test_after_an_ambiguous_attempt_a_refusal_is_final_only_when_kept_with_the_key_or_fenced(code):
+def test_after_an_ambiguous_attempt_a_refusal_is_final_only_if_stored_with_the_key_or_after_the_expiry(code):
     refusal = Observation(status=CODES[code].status, code=code, order_submitted=False, retryable=False)
     kept = code in {
         "insufficient_funds", "limit_exceeded", "below_min_notional", "leverage_too_high", "market_closed", "plan_stale", "trade_failed",
@@ -217,12 +217,12 @@ def test_after_an_ambiguous_attempt_a_refusal_is_final_only_when_kept_with_the_k
 
 
 @pytest.mark.parametrize("status", [401, 403, 429])
-def test_a_refusal_of_the_edge_is_never_taken_as_kept(status):
+def test_a_refusal_of_the_gateway_is_never_treated_as_stored(status):
     refusal = Observation(status=status, code="insufficient_funds", order_submitted=False, retryable=False)
     assert classify(refusal, after_ambiguous=True) is Verdict.UNPROVEN
 
 
-def test_doubt_before_never_turns_an_open_verdict_into_a_final_one():
+def test_an_earlier_doubt_never_turns_an_open_verdict_into_a_final_one():
     final = {Verdict.REFUSED, Verdict.DONE, Verdict.FENCED_VOID, Verdict.FENCED_EXPIRED}
     for code, submitted, retryable, verdict in CELLS:
         seen = Observation(status=CODES[code].status, code=code, order_submitted=submitted, retryable=retryable)
@@ -248,7 +248,7 @@ def test_a_success_whose_body_reads_is_done(status):
     assert classify(Observation(status=status, body_valid=True)) is Verdict.DONE
 
 
-def test_nothing_seen_is_unknown():
+def test_an_empty_observation_is_unknown():
     assert classify(Observation()) is Verdict.UNKNOWN
 
 

@@ -69,7 +69,7 @@ def tell(
         ('"a";r=' + "9" * 40, []),
     ],
 )  # fmt: skip
-def test_a_limit_is_read_as_far_as_it_is_one(text: str | None, found: list[Left]) -> None:
+def test_a_malformed_rate_limit_item_is_ignored(text: str | None, found: list[Left]) -> None:
     assert parse_limit(text) == found
 
 
@@ -78,7 +78,7 @@ def test_a_policy_needs_a_quota_and_a_window() -> None:
     assert parse_policy('"default";q=100') == parse_policy('"default";q=0;w=1') == parse_policy("q=1;w=2") == []
 
 
-def test_a_header_is_read_in_a_moment_whatever_its_blanks() -> None:
+def test_a_header_with_many_blanks_is_parsed_fast() -> None:
     """Each parameter's blanks could be read in two ways, and so all of them in a million: this test did not end."""
     blanks = " " * 60
     assert parse_policy('"a"' + f";q=1{blanks};w=1{blanks}" * 20 + "!") == []
@@ -100,20 +100,20 @@ def test_before_the_first_answer_nothing_waits() -> None:
 
 
 @pytest.mark.parametrize(("left", "may"), [(60, "EXIT READ ENTRY"), (26, "EXIT READ ENTRY"), (25, "EXIT READ"), (11, "EXIT READ"), (10, "EXIT"), (1, "EXIT"), (0, "")])  # fmt: skip
-def test_what_is_left_is_kept_for_those_that_matter_more(left: int, may: str) -> None:
+def test_quota_is_reserved_for_requests_that_matter_more(left: int, may: str) -> None:
     limiter = Time().limiter()
     tell(limiter, left)
     assert " ".join(kind.name for kind in Kind if limiter.wait_ms(kind, ORDERS) == 0) == may
 
 
 @pytest.mark.parametrize("q", [1, 2, 3, 5])
-def test_a_small_quota_lets_everyone_through_when_it_is_whole(q: int) -> None:
+def test_a_full_small_quota_admits_every_kind_of_request(q: int) -> None:
     limiter = Time().limiter()
     tell(limiter, q, q=q)
     assert [limiter.wait_ms(kind, ORDERS) for kind in Kind] == [0, 0, 0]
 
 
-def test_a_route_draws_on_the_policies_that_its_answers_named() -> None:
+def test_a_route_counts_in_the_policies_that_its_answers_named() -> None:
     limiter = Time().limiter()
     tell(limiter, 0)
     assert limiter.wait_ms(Kind.EXIT, READS) == 0
@@ -121,7 +121,7 @@ def test_a_route_draws_on_the_policies_that_its_answers_named() -> None:
     assert limiter.wait_ms(Kind.EXIT, READS) > 0
 
 
-async def test_a_wait_ends_when_there_is_room() -> None:
+async def test_a_wait_ends_when_there_is_quota() -> None:
     time = Time()
     limiter = time.limiter()
     tell(limiter, 0)  # ten a second
@@ -131,7 +131,7 @@ async def test_a_wait_ends_when_there_is_room() -> None:
     assert time.ms == pytest.approx(1_200, abs=5), "a tenth is kept, and one more"
 
 
-async def test_a_wait_that_is_too_long_is_not_begun() -> None:
+async def test_a_wait_that_is_too_long_does_not_start() -> None:
     time = Time()
     limiter = time.limiter()
     tell(limiter, 0, w=1_000)
@@ -151,7 +151,7 @@ async def test_a_waiting_entry_ends_with_its_not_after() -> None:
     assert time.ms == pytest.approx(400, abs=2)
 
 
-def test_retry_after_of_a_429_wins_for_everyone() -> None:
+def test_retry_after_of_a_429_applies_to_every_kind_of_request() -> None:
     time = Time()
     limiter = time.limiter()
     tell(limiter, 90, status=429, after=7_000)
@@ -161,14 +161,14 @@ def test_retry_after_of_a_429_wins_for_everyone() -> None:
 
 
 @pytest.mark.parametrize(("after", "wait"), [(None, 1_000), (3_000, 3_000), (10**12, 3_600_000), (0, 0)])
-def test_a_429_without_any_header_holds_its_own_route(after: int | None, wait: int) -> None:
+def test_a_429_without_headers_delays_only_its_own_route(after: int | None, wait: int) -> None:
     limiter = Time().limiter()
     limiter.learn(ORDERS, status=429, limit=None, policy=None, retry_after_ms=after)
     assert limiter.wait_ms(Kind.ENTRY, ORDERS) == wait
     assert limiter.wait_ms(Kind.EXIT, READS) == 0
 
 
-def test_a_late_answer_does_not_give_back_what_is_under_way() -> None:
+def test_a_late_answer_does_not_return_the_quota_of_requests_in_flight() -> None:
     limiter = Time().limiter()
     tell(limiter, 30)
 
@@ -185,7 +185,7 @@ def test_a_late_answer_does_not_give_back_what_is_under_way() -> None:
     assert limiter.wait_ms(Kind.ENTRY, ORDERS) == 0
 
 
-async def test_what_is_under_way_is_counted_where_it_was_taken() -> None:
+async def test_requests_in_flight_are_counted_in_the_policy_that_admitted_them() -> None:
     """Also when its route was unknown as it left, or draws on another policy by now."""
     limiter = Time().limiter()
     early = await limiter.admit(Kind.EXIT, ORDERS)
@@ -241,7 +241,7 @@ def answering(headers: dict[str, str], seen: list[str], status: int = 429) -> ht
     return httpx.MockTransport(handle)
 
 
-async def test_the_client_holds_an_entry_back_and_lets_a_close_through() -> None:
+async def test_the_client_delays_an_entry_and_sends_a_close() -> None:
     time = Time()
     seen: list[str] = []
     limit = {"RateLimit": '"orders";r=5;t=1', "RateLimit-Policy": '"orders";q=100;w=100'}
@@ -262,7 +262,7 @@ async def test_the_client_holds_an_entry_back_and_lets_a_close_through() -> None
         assert (len(seen), time.ms) == (5, 0), "what is left is for it"
 
 
-async def test_under_a_clock_that_is_moved_by_hand_there_are_no_limits() -> None:
+async def test_a_manual_clock_has_no_rate_limits() -> None:
     time = Time()
     seen: list[str] = []
     clock = ServiceClock()
@@ -296,7 +296,7 @@ async def test_an_accelerated_clock_shortens_an_entrys_patience() -> None:
 
 
 @pytest.mark.parametrize("status", [200, 429])
-async def test_with_nothing_left_for_an_hour_exits_ask_soon_reads_later_and_entries_not(status: int) -> None:
+async def test_without_quota_for_an_hour_exits_are_sent_soon_reads_later_and_entries_never(status: int) -> None:
     time = Time()
     limiter = time.limiter()
 
@@ -326,13 +326,13 @@ async def test_with_nothing_left_for_an_hour_exits_ask_soon_reads_later_and_entr
     assert waits() == [0, 0, 0]
 
 
-def test_the_longest_wait_is_an_hour_whatever_is_claimed() -> None:
+def test_a_wait_is_at_most_an_hour_whatever_the_service_says() -> None:
     limiter = Time().limiter()
     limiter.learn(ORDERS, status=200, limit='"p";r=0;t=999999999', policy='"p";q=1;w=999999999', retry_after_ms=None)
     assert limiter.wait_ms(Kind.ENTRY, ORDERS) == 3_600_000
 
 
-async def test_when_one_exit_was_taken_before_its_time_the_others_follow_and_entries_do_not() -> None:
+async def test_after_an_exit_was_accepted_early_other_exits_follow_and_entries_do_not() -> None:
     time = Time()
     limiter = time.limiter()
     tell(limiter, 90)
@@ -347,7 +347,7 @@ async def test_when_one_exit_was_taken_before_its_time_the_others_follow_and_ent
     assert limiter.wait_ms(Kind.EXIT, ORDERS) == 10_000
 
 
-def test_an_exit_asks_again_soon_though_the_service_says_an_hour() -> None:
+def test_an_exit_is_sent_again_soon_even_if_the_service_says_an_hour() -> None:
     time = Time()
     limiter = time.limiter()
     for _ in range(2):

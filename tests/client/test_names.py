@@ -45,7 +45,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
     made.let_go.set()
 
 
-def test_a_lookup_that_hangs_holds_up_no_end(resolver: Resolver) -> None:
+def test_a_name_lookup_that_hangs_does_not_delay_the_end_of_the_process(resolver: Resolver) -> None:
     async def main() -> str:
         loop = asyncio.get_running_loop()
         for _ in range(3):
@@ -63,7 +63,7 @@ def test_a_lookup_that_hangs_holds_up_no_end(resolver: Resolver) -> None:
     assert resolver.asked == ["slow", "good", "nobody"], "who asks again meanwhile waits for the same answer"
 
 
-def test_an_answer_that_comes_late_is_given_to_who_still_waits_and_one_that_nobody_waits_for_to_nobody(
+def test_a_late_lookup_answers_the_callers_that_still_wait(
     resolver: Resolver,
 ) -> None:
     async def main() -> Any:
@@ -79,7 +79,7 @@ def test_an_answer_that_comes_late_is_given_to_who_still_waits_and_one_that_nobo
     assert resolver.asked == ["slow"]
 
 
-def test_a_name_is_asked_for_again_after_there_was_no_thread_for_it_or_nobody_could_tell(
+def test_a_name_is_looked_up_again_after_the_thread_or_the_lookup_failed(
     resolver: Resolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Full(threading.Thread):

@@ -51,7 +51,7 @@ def see(
     )
 
 
-def test_without_a_header_it_is_the_machines_time():
+def test_without_a_clock_header_the_machines_time_counts():
     clock, elapsed, real = made()
     see(clock, elapsed, None)
     real.advance(5)
@@ -60,7 +60,7 @@ def test_without_a_header_it_is_the_machines_time():
     assert not clock.is_sandbox
 
 
-def test_an_accelerated_clock_is_carried_on_at_its_speed():
+def test_an_accelerated_clock_continues_at_its_speed():
     clock, elapsed, _ = made()
     see(clock, elapsed, "1000000; speed=60")
     elapsed.ns += S // 2
@@ -68,7 +68,7 @@ def test_an_accelerated_clock_is_carried_on_at_its_speed():
     assert clock.speed == 60
 
 
-def test_a_manual_clock_stands_between_headers():
+def test_a_manual_clock_stands_still_between_headers():
     clock, elapsed, _ = made()
     see(clock, elapsed, "1000000; speed=0")
     elapsed.ns += 100 * S
@@ -77,7 +77,7 @@ def test_a_manual_clock_stands_between_headers():
     assert clock.now_ms() == 1_060_000
 
 
-def test_a_header_a_little_behind_makes_it_wait_not_go_back():
+def test_a_header_that_is_slightly_behind_stops_the_clock_until_it_catches_up():
     clock, elapsed, _ = made()
     see(clock, elapsed, "1000000; speed=60")
     elapsed.ns += S
@@ -102,7 +102,7 @@ def test_a_service_whose_time_went_back_is_followed(speed):
     assert clock.rewinds == 1
 
 
-def test_answers_that_crossed_on_the_way_do_not_turn_it_back():
+def test_answers_that_overtake_each_other_do_not_set_the_clock_back():
     clock, elapsed, _ = made()
     sent = elapsed.ns
     elapsed.ns += S
@@ -113,7 +113,7 @@ def test_answers_that_crossed_on_the_way_do_not_turn_it_back():
     assert clock.rewinds == 0
 
 
-def test_a_page_of_a_proxy_teaches_it_nothing_and_a_service_on_real_time_ends_the_sandboxs():
+def test_a_proxys_answer_is_ignored_and_a_service_on_real_time_ends_the_sandbox_clock():
     clock, elapsed, real = made()
     see(clock, elapsed, "1000000; speed=0")
     see(clock, elapsed, None, is_service=False)
@@ -141,7 +141,7 @@ def test_the_skew_is_measured_by_the_date():
     ("date", "ahead_ms"),
     [("00:00:00", 0), ("23:59:58", 0), ("23:59:57", 0), ("23:59:56", -1_000), ("23:00:00", -3_597_000), ("00:05:00", 300_000)],
 )  # fmt: skip
-def test_a_machine_whose_clock_is_set_wrong_goes_by_the_date_of_the_answers(date: str, ahead_ms: int):
+def test_a_machine_with_a_wrong_clock_follows_the_date_of_the_answers(date: str, ahead_ms: int):
     clock, elapsed, real = made()
     day = "Sun, 01 Jun" if date.startswith("00") else "Sat, 31 May"
     see(clock, elapsed, None, date=f"{day} 2025 {date} GMT")
@@ -149,7 +149,7 @@ def test_a_machine_whose_clock_is_set_wrong_goes_by_the_date_of_the_answers(date
 
 
 @pytest.mark.parametrize("hour_ms", [3_600_000, -3_600_000])
-def test_a_machines_clock_that_jumps_takes_the_services_time_with_it_no_further_than_a_date_is_exact(hour_ms: int):
+def test_a_jump_of_the_machines_clock_moves_the_services_time_by_at_most_the_precision_of_a_date(hour_ms: int):
     clock, elapsed, real = made()
     see(clock, elapsed, None, date="Sun, 01 Jun 2025 00:00:00 GMT")
     before_ms = clock.now_ms()
@@ -170,7 +170,7 @@ def passes(elapsed: Elapsed, real: ManualClock, seconds: int) -> None:
 
 
 @pytest.mark.parametrize("age", ["1", "3600", " 20 ", "soon"])
-def test_an_answer_that_says_it_comes_out_of_a_cache_tells_no_time(age: str):
+def test_the_date_of_an_answer_with_an_age_is_ignored(age: str):
     clock, elapsed, real = made()
     see(clock, elapsed, None, date=told(0))
     see(clock, elapsed, None, date=told(0), age="0")
@@ -182,7 +182,7 @@ def test_an_answer_that_says_it_comes_out_of_a_cache_tells_no_time(age: str):
     assert not clock.is_sandbox
 
 
-def test_a_date_that_stands_still_does_not_hold_the_time_back():
+def test_a_date_that_stands_still_does_not_stop_the_clock():
     """A cache that says nothing of itself, and asks the service every 45 seconds."""
     clock, elapsed, real = made()
     for second in range(300):
@@ -193,7 +193,7 @@ def test_a_date_that_stands_still_does_not_hold_the_time_back():
     assert clock.stale > 200
 
 
-def test_a_machine_that_runs_fast_is_not_taken_for_a_cache():
+def test_dates_are_not_stale_if_the_machines_clock_runs_fast():
     """By 50 parts in a million: 8 s in two days."""
     clock, elapsed, real = made()
     for minute in range(2 * 1_440):
@@ -203,7 +203,7 @@ def test_a_machine_that_runs_fast_is_not_taken_for_a_cache():
     assert (clock.skew_ms or 0) < -7_000
 
 
-def test_a_service_whose_date_went_back_is_followed_after_a_minute_or_by_an_answer_that_no_cache_gives():
+def test_a_date_that_went_back_counts_after_a_minute_or_in_an_answer_that_no_cache_gives():
     for kept, seconds in ((True, 60), (False, 0)):
         clock, elapsed, real = made()
         for _ in range(5):
@@ -217,7 +217,7 @@ def test_a_service_whose_date_went_back_is_followed_after_a_minute_or_by_an_answ
         assert clock.now_ms() == real.now_ms() - 17_000
 
 
-def test_an_answer_that_was_long_on_its_way_is_not_taken_for_a_kept_one():
+def test_the_date_of_a_slow_answer_is_not_stale():
     clock, elapsed, real = made()
     see(clock, elapsed, None, date=told(0))
     passes(elapsed, real, 12)
@@ -252,7 +252,7 @@ def test_the_jitter_is_a_fifth_either_way(attempt):
     assert middle * 1.19 < Backoff().wait_ms(attempt, 0.999) <= middle * 1.2
 
 
-def test_the_services_wish_is_never_undercut_and_bounded():
+def test_a_wait_is_never_shorter_than_retry_after_and_never_longer_than_its_bound():
     assert Backoff().wait_ms(1, 0.5, after_ms=30_000) == 30_000
     assert Backoff().wait_ms(5, 0.5, after_ms=10) == 8000
     assert Backoff().wait_ms(1, 0.5, after_ms=10**12) == 3_600_000
@@ -320,7 +320,7 @@ async def test_a_retry_ends_with_its_count():
     assert calls.made == 3
 
 
-async def test_a_wait_longer_than_what_is_left_is_not_begun():
+async def test_a_wait_longer_than_the_remaining_budget_does_not_start():
     calls = Calls(TryLater("service_unavailable", "m", after_ms=30_000))
     with pytest.raises(TryLater):
         await calls.run(budget_ms=20_000)

@@ -81,7 +81,7 @@ async def test_a_reset_after_the_order_arrived_is_unknown(server, rst):
     assert len(server.requests) == 1
 
 
-async def test_a_server_that_drips_meets_the_total_deadline(server):
+async def test_a_server_that_sends_a_few_bytes_at_a_time_meets_the_total_timeout(server):
     async def script(reader, writer):
         await server.read(reader)
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n")
@@ -176,7 +176,7 @@ async def test_a_timeout_of_the_caller_is_not_taken_for_the_clients_own(server):
 @pytest.mark.parametrize(
     ("body", "kind"), [(b'{"events":[{"id":', TryLater), (b'{"events":[{"id":1}]}', Refused), (b"", TryLater)]
 )
-async def test_a_read_that_came_cut_may_come_whole_and_one_of_another_form_will_not(server, answer, body, kind):
+async def test_a_truncated_answer_to_a_read_may_be_retried_and_one_in_another_form_may_not(server, answer, body, kind):
     async with client_of(await server.answers(answer("200 OK", body))) as client:
         with pytest.raises(kind, match="cannot be read as EventsPage"):
             await client.events("evt_1")
@@ -196,7 +196,7 @@ async def test_an_answer_that_cannot_be_read_names_the_field(server, answer, bod
             await client.cancel_coin("BTC")
 
 
-async def test_of_an_answer_what_nobody_here_knows_is_passed_over(server, answer):
+async def test_unknown_fields_of_an_answer_are_ignored(server, answer):
     body = b'{"coin":"BTC","canceledOids":["1"],"unprotected":false,"later":{"a":[]}}'
     async with client_of(await server.answers(answer("200 OK", body))) as client:
         assert (await client.cancel_coin("BTC")).canceled_oids == ("1",)
@@ -205,13 +205,13 @@ async def test_of_an_answer_what_nobody_here_knows_is_passed_over(server, answer
 @pytest.mark.parametrize(
     ("status", "kind"), [("502 Bad Gateway", TryLater), ("429 Too Many", TryLater), ("404 Not Found", Refused)]
 )
-async def test_a_read_that_meets_a_proxys_page_is_not_in_doubt(server, answer, status, kind):
+async def test_a_read_that_a_proxy_answers_is_not_in_doubt(server, answer, status, kind):
     async with client_of(await server.answers(answer(status, b"<html></html>"))) as client:
         with pytest.raises(kind):
             await client.account()
 
 
-async def test_what_is_sent_is_the_whole_request_with_its_headers(server, answer):
+async def test_the_client_sends_the_whole_request_with_its_headers(server, answer):
     base_url = await server.answers(answer("200 OK", BODY))
     async with client_of(base_url + "/under/") as client:
         with pytest.raises(OutcomeUnknown):
@@ -233,7 +233,7 @@ async def test_what_is_sent_is_the_whole_request_with_its_headers(server, answer
     }  # fmt: skip
 
 
-def test_the_key_is_in_no_text_of_the_client():
+def test_no_text_of_the_client_contains_the_key():
     client = Client("http://127.0.0.1:1", "bbk_test_secret")
     assert "bbk_test_secret" not in repr(client) + str(vars(client))
 

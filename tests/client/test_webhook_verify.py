@@ -27,7 +27,7 @@ def check(headers: dict[str, str], secret: Any = "plain text", body: bytes = BOD
 
 
 @pytest.mark.parametrize("key", [b"plain text", "пароль и ещё".encode(), b"\x00" * 24])
-def test_what_the_library_signs_is_genuine_in_every_form_of_the_secret(key: bytes) -> None:
+def test_a_signature_of_the_standard_library_is_valid_in_every_form_of_the_secret(key: bytes) -> None:
     assert check(signed(key), key)
     assert check(signed(key), "whsec_" + base64.b64encode(key).decode())
     assert not check(signed(key), b"another key")
@@ -52,7 +52,7 @@ def test_in_a_rotation_either_side_may_have_two_keys() -> None:
 
 
 @pytest.mark.parametrize("secret", ["", b"", ["plain text", ""], "1234567", b"1234567"])
-def test_a_secret_that_anybody_could_have_guessed_is_none(secret: Any) -> None:
+def test_a_secret_that_is_too_short_is_refused(secret: Any) -> None:
     """As of a variable that is not set."""
     with pytest.raises(ValueError, match="at least 8 bytes"):
         check(signed(b"plain text"), secret)
@@ -68,11 +68,11 @@ def test_a_secret_that_anybody_could_have_guessed_is_none(secret: Any) -> None:
         {"Webhook-Signature": "v1,AAAA " * 1000},
     ],
 )  # fmt: skip
-def test_a_malformed_header_is_a_no_and_not_an_error(change: dict[str, str]) -> None:
+def test_a_malformed_header_gives_false_and_no_error(change: dict[str, str]) -> None:
     assert check(signed(b"plain text") | change) is False
 
 
-def test_a_missing_header_is_a_no() -> None:
+def test_a_missing_header_gives_false() -> None:
     for name in signed(b"plain text"):
         assert not check({key: value for key, value in signed(b"plain text").items() if key != name})
 
@@ -81,12 +81,12 @@ def test_a_missing_header_is_a_no() -> None:
     some.binary(max_size=60),
     some.dictionaries(some.sampled_from(["webhook-id", "webhook-timestamp", "webhook-signature"]), some.text()),
 )
-def test_nothing_raises(body: bytes, headers: dict[str, str]) -> None:
+def test_no_delivery_makes_verify_raise(body: bytes, headers: dict[str, str]) -> None:
     assert check(headers, body=body) is False
     assert check(signed(b"plain text"), body=body) is (body == BODY)
 
 
-def test_an_id_is_new_until_it_was_dealt_with_and_the_oldest_is_forgotten() -> None:
+def test_an_id_is_new_until_it_was_added_and_the_oldest_is_forgotten() -> None:
     seen = SeenIds(2)
     assert seen.is_new("a") and seen.is_new("a")
     for name in ("a", "b", "a", "c"):

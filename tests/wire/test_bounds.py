@@ -198,7 +198,7 @@ def test_null_is_refused_wherever_the_document_does_not_allow_it(model_name, fie
         assert "null" in refused(model, body, field_name)
 
 
-def test_a_required_field_is_missed_by_name_and_an_optional_one_has_the_documents_default(
+def test_a_missing_required_field_is_named_and_an_optional_field_has_the_documents_default(
     model_name, field_name, shapes, gone
 ):
     shape, model = shapes[model_name], model_of(model_name)
@@ -244,7 +244,7 @@ def test_an_unknown_field_is_named_with_the_nearest_known_one(model_name, shapes
     assert "is unknown" in refused(model, {**shape.body, "zzz": 1}, "zzz")
 
 
-def test_the_names_of_python_are_no_names_of_the_wire():
+def test_the_wire_does_not_accept_python_names():
     assert "did you mean usdAmount?" in refused(
         bot.wire.OrderRequest, {"market": "BTC", "side": "long", "usd_amount": 5}, "usd_amount"
     )
@@ -257,12 +257,12 @@ def test_the_names_of_python_are_no_names_of_the_wire():
     ("name", "known"),
     [("qty", "size"), ("Quantity", "size"), ("notional", "usdAmount"), ("symbol", "market"), ("coin", "market")],
 )
-def test_a_field_by_its_name_at_other_venues_is_told_the_name_here(name, known):
+def test_a_field_name_of_other_venues_is_answered_with_our_name(name, known):
     body = {"market": "BTC", "side": "long", "size": "1", name: 5}
     assert refused(bot.wire.OrderRequest, body, name) == f"{name} is unknown; did you mean {known}?"
 
 
-def test_a_synonym_is_told_only_where_the_field_exists():
+def test_a_synonym_is_suggested_only_if_the_model_has_the_field():
     assert "did you mean" not in refused(bot.wire.CancelCoinRequest, {"coin": "BTC", "qty": 5}, "qty")
 
 
@@ -273,7 +273,7 @@ def refused_at(body: dict[str, object]) -> str:
 
 
 @pytest.mark.parametrize("body", [None, [], "x", 5, True])
-def test_a_body_that_is_no_object_is_said_as_such(body, model_name):
+def test_a_body_that_is_no_object_is_named_in_the_error(body, model_name):
     with pytest.raises(ValidationError) as caught:
         model_of(model_name).from_wire(body)
     assert fields_of(caught.value)[0]["field"] == "body"

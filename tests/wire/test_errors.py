@@ -16,7 +16,7 @@ def problems(body):
     return fields_of(caught.value)
 
 
-def test_each_broken_field_is_told_with_what_is_allowed():
+def test_each_broken_field_is_listed_with_its_allowed_values():
     found = problems(
         {"side": "up", "usdAmount": 0, "leverage": 51, "dryRun": 1, "bracket": 5, "guardians": {}, "marke": "BTC"}
     )
@@ -64,7 +64,7 @@ def test_a_message_shows_no_more_than_a_screen_and_nothing_unprintable():
         {"market": "\ud800"},
     ],
 )
-def test_half_a_character_is_refused_like_anything_else_that_is_wrong(more):
+def test_a_lone_surrogate_is_refused(more):
     message_of(problems({"market": "BTC", "side": "long", "size": "1", **more})).encode()
 
 
@@ -92,7 +92,7 @@ def test_an_error_leaves_out_what_does_not_apply():
     assert ErrorBody.model_validate_json(full.json_bytes()) == full
 
 
-def test_an_error_of_a_strangers_form_is_read_for_what_is_certain():
+def test_an_error_object_in_another_form_keeps_only_its_valid_fields():
     read = ErrorBody.model_validate(
         {
             "code": "new_code",

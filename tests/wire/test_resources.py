@@ -73,7 +73,7 @@ def test_a_body_comes_back_as_it_was_written(model):
 
 
 @pytest.mark.parametrize("model", every_resource(), ids=lambda model: model.__name__)
-def test_a_body_with_what_is_not_known_reads_and_one_without_the_nullable_reads_as_null(model):
+def test_unknown_fields_are_ignored_and_absent_nullable_fields_are_none(model):
     body = full(model)
     required = {info.alias or name for name, info in model.model_fields.items() if info.is_required()}
     least = model.model_validate({**{name: body[name] for name in required}, "fromTheFuture": {"x": 1}})
@@ -94,7 +94,7 @@ def test_a_body_is_built_by_attribute_and_frozen():
 
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "abc", ""])
-def test_an_amount_that_is_none_is_not_read(text):
+def test_a_text_that_is_no_amount_is_refused(text):
     with pytest.raises(ValidationError):
         Position.model_validate({"coin": "BTC", "side": "long", "size": text, "leverage": 1, "book": "main"})
 
@@ -137,7 +137,7 @@ def test_an_event_of_an_unknown_type_keeps_its_mapping(type_, subtype):
         Event.model_validate({"id": "evt_1", "type": type_, "subtype": subtype, "ts": 1, "data": "text"})
 
 
-def test_a_fill_that_lacks_a_field_is_not_taken_for_something_else():
+def test_a_fill_that_lacks_a_field_is_refused():
     with pytest.raises(ValidationError):
         EventsPage.model_validate(
             {"events": [{"id": "e", "type": "fill", "subtype": "entry", "ts": 1, "data": {"px": "1"}}]}
@@ -176,7 +176,7 @@ def test_a_secret_in_a_request_is_in_no_repr_and_no_error():
     assert "canary" not in str(caught.value)
 
 
-def test_every_name_of_the_package_can_be_had_and_a_wrong_one_cannot():
+def test_every_exported_name_can_be_imported_and_a_wrong_one_cannot():
     assert all(getattr(bot.wire, name) is not None for name in dir(bot.wire))
     with pytest.raises(AttributeError):
         _ = bot.wire.Orders

@@ -83,7 +83,7 @@ def test_an_order_that_breaks_a_rule_names_the_field(body, field):
         {**BASE, "guardians": [{"type": "dead_man_switch", "heartbeatSeconds": 300}]},
     ],
 )
-def test_an_order_that_keeps_the_rules_passes(body):
+def test_an_order_that_follows_the_rules_passes(body):
     assert OrderRequest.from_wire(body).market == body["market"]
 
 

@@ -534,7 +534,7 @@ def test_a_refusal_is_told_with_the_words_of_the_first_of_its_code():
     assert gate | {"atMs": 0} == {
         "atMs": 0, "strategy": "s0", "market": "BTC", "message": "5000.00 USD is more than the 2000.00 USD left of budget_usd 2000",
     }  # fmt: skip
-    assert "the least is 10" in service["message"]
+    assert "the minimum is 10 USD" in service["message"]
     assert gate["atMs"] < service["atMs"] < START_MS + 3 * MINUTE_MS
     assert refusals_text(summary, "rejections") == [
         f"refused by the service: below_min_notional 30, first at {iso(service['atMs'])[:19]}, s0 in BTC: {service['message']}"

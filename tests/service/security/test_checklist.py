@@ -104,27 +104,27 @@ CHECKLIST: dict[str, list[str]] = {
     "17 webhook secrets: forms, shown once, encrypted; a receiver may hold two": [
         "service/webhooks/test_webhooks.py::test_a_secret_is_shown_once_and_a_replay_of_its_creation_has_none",
         "service/webhooks/test_webhooks.py::test_the_file_holds_no_secret_and_a_copy_without_its_key_signs_nothing",
-        "client/test_webhook_verify.py::test_what_the_library_signs_is_genuine_in_every_form_of_the_secret",
+        "client/test_webhook_verify.py::test_a_signature_of_the_standard_library_is_valid_in_every_form_of_the_secret",
         "client/test_webhook_verify.py::test_in_a_rotation_either_side_may_have_two_keys",
     ],
     "18 the receiver's helper": [
         "client/test_webhook_verify.py::test_five_minutes_are_allowed_either_way",
-        "client/test_webhook_verify.py::test_an_id_is_new_until_it_was_dealt_with_and_the_oldest_is_forgotten",
-        "client/test_webhook_verify.py::test_nothing_raises",
+        "client/test_webhook_verify.py::test_an_id_is_new_until_it_was_added_and_the_oldest_is_forgotten",
+        "client/test_webhook_verify.py::test_no_delivery_makes_verify_raise",
     ],
     "19 private targets only from loopback": [
         "service/webhooks/test_webhooks.py::test_a_service_beyond_loopback_calls_no_private_address_and_cannot_be_told_to",
         "service/webhooks/test_address_policy.py::test_a_private_address_is_for_a_service_on_loopback_only",
     ],
     "20 the daemon asks https or this machine, judges certificates, follows nothing elsewhere": [
-        "client/test_connections.py::test_https_is_spoken_and_certificates_are_judged",
+        "client/test_connections.py::test_https_works_and_certificates_are_checked",
         "client/test_transport.py::test_any_other_base_address_is_an_error_of_the_configuration",
         "client/test_transport.py::test_a_proxy_of_the_environment_is_not_used",
         "client/test_transport.py::test_a_broken_answer_to_an_order_that_arrived_is_unknown",
     ],
     "21 answers are not trusted": [
         "client/test_transport.py::test_an_answer_larger_than_the_cap_is_cut_off",
-        "wire/test_resources.py::test_an_amount_that_is_none_is_not_read",
+        "wire/test_resources.py::test_a_text_that_is_no_amount_is_refused",
         "runtime/account/test_account_state.py::test_an_event_of_tomorrow_changes_nothing",
         "runtime/alerts/test_notifier.py::test_a_text_of_others_is_one_line_of_bounded_length_without_secrets",
     ],
