@@ -164,18 +164,18 @@ class StreamOperations:
             if refusal is not None:
                 yield error(refusal)
                 return
-            found = list(islice(pages.after(peek(self._machine.state, account_id), cursor), EXAMINED_MAX))
-            if not found:
+            unread = list(islice(pages.after(peek(self._machine.state, account_id), cursor), EXAMINED_MAX))
+            if not unread:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(wakeup.wait(), LOOK_SECONDS)
                 continue
             await self._machine.settle()  # Send only events that a crash cannot undo.
-            for at in range(0, len(found), TOGETHER_MAX):
+            for at in range(0, len(unread), TOGETHER_MAX):
                 if generation != self._streams.generation:
                     break
                 if self._streams.has_closed() or self._refusal(header) is not None:
                     break  # Sending this batch to a slow reader may take long.
-                together = found[at : at + TOGETHER_MAX]
+                together = unread[at : at + TOGETHER_MAX]
                 cursor = together[-1].seq
                 if piece := b"".join(_told(happened) for happened in together if _is_wanted(happened, wanted)):
                     yield piece
@@ -188,8 +188,8 @@ class StreamOperations:
 
     def _refusal(self, header: str | None) -> Refusal | None:
         """Why the caller may no longer read this stream, or None."""
-        found = authenticate(self._machine.state, header, self._machine.clock.now_ms())
-        return refuse_access(found, Access.READ) if isinstance(found, Principal) else found
+        unread = authenticate(self._machine.state, header, self._machine.clock.now_ms())
+        return refuse_access(unread, Access.READ) if isinstance(unread, Principal) else unread
 
 
 def _is_wanted(happened: Event, wanted: frozenset[str] | None) -> bool:

@@ -156,14 +156,14 @@ class ApprovalPage:
     def _key(self, visit: Visit, form: Form, context: Context) -> str:
         self._waiting(visit)
         machine = self._operations.machine
-        found = authenticate(machine.state, f"Bearer {_one(form, 'apiKey').strip()}", machine.catch_up())
-        if isinstance(found, Refusal):
-            raise Refused(found)
-        if not found.owner:
+        principal = authenticate(machine.state, f"Bearer {_one(form, 'apiKey').strip()}", machine.catch_up())
+        if isinstance(principal, Refusal):
+            raise Refused(principal)
+        if not principal.owner:
             raise Refused(
                 Refusal("forbidden", "only the owner's key, the first key of an account, may approve a device")
             )
-        visit.owner = found
+        visit.owner = principal
         return self._decision(visit)
 
     def _approve(self, visit: Visit, form: Form, context: Context) -> str:

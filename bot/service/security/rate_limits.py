@@ -83,11 +83,11 @@ class RateLimits:
 
     def views(self, key: str | None, ip: str | None) -> list[dict[str, Any]]:
         """The Rate records of a caller."""
-        found: list[dict[str, Any]] = []
+        records: list[dict[str, Any]] = []
         for policy in POLICIES.values():
             caller = key if policy.scope == "key" else ip
             bucket = self._bucket(policy, caller) if caller is not None else None
-            found.append(
+            records.append(
                 {
                     "policy": policy.name,
                     "scope": policy.scope,
@@ -96,7 +96,7 @@ class RateLimits:
                     "remaining": policy.burst if bucket is None or not self.enabled else int(bucket.tokens),
                 }
             )
-        return found
+        return records
 
 
 def headers_of(verdict: Verdict, *, enabled: bool) -> list[tuple[bytes, bytes]]:

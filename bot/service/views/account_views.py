@@ -175,12 +175,9 @@ def orders(state: State, account: Account, coin: str | None = None) -> list[Body
 # ── Guardians ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def guardian_spec(spec: GuardianSpec) -> Body:
-    """A guardian as it was requested."""
-    body: Body = {
-        "type": spec.type,
-        "scope": spec.scope,
-        "market": None if spec.coin is None else market_name(spec.coin),
+def _type_fields(spec: GuardianSpec) -> Body:
+    """The fields that only some types of guardian have."""
+    return {
         "heartbeatSeconds": spec.heartbeat_seconds,
         "onMiss": spec.on_miss,
         "seconds": spec.seconds,
@@ -191,6 +188,16 @@ def guardian_spec(spec: GuardianSpec) -> Body:
         "action": spec.action,
         "cron": spec.cron,
         "orderTemplate": None if spec.order_template is None else json.loads(spec.order_template),
+    }
+
+
+def guardian_spec(spec: GuardianSpec) -> Body:
+    """A guardian as it was requested."""
+    body: Body = {
+        "type": spec.type,
+        "scope": spec.scope,
+        "market": None if spec.coin is None else market_name(spec.coin),
+        **_type_fields(spec),
     }
     return {name: value for name, value in body.items() if value is not None}
 
@@ -207,16 +214,7 @@ def guardian(account: Account, armed: Guardian) -> Body:
         "status": armed.status,
         "coin": spec.coin,
         "market": None if spec.coin is None else market_name(spec.coin),
-        "heartbeatSeconds": spec.heartbeat_seconds,
-        "onMiss": spec.on_miss,
-        "seconds": spec.seconds,
-        "trailPct": num(spec.trail_pct),
-        "trailR": num(spec.trail_r),
-        "activateAtR": num(spec.activate_at_r),
-        "maxLossPctFromDayStart": num(spec.max_loss_pct),
-        "action": spec.action,
-        "cron": spec.cron,
-        "orderTemplate": None if spec.order_template is None else json.loads(spec.order_template),
+        **_type_fields(spec),
         "nextDeadline": armed.deadline_ms if waits else None,
         "lastHeartbeatAt": armed.last_heartbeat_ms,
         "active": armed.active,
