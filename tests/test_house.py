@@ -94,6 +94,18 @@ def test_every_python_file_says_what_lives_there(repository: Path) -> None:
     assert silent == []
 
 
+def test_no_test_module_is_imported(repository: Path) -> None:
+    """What two test modules share lives beside them in builders.py, fakes.py or conftest.py."""
+    importing = re.compile(r"\b(?:from|import) tests\.(?:\w+\.)*test_\w+")
+    found = [
+        f"{file.relative_to(repository)}: {found[0]}"
+        for file in files(repository)
+        if file.suffix == ".py"
+        for found in importing.finditer(file.read_text())
+    ]
+    assert found == []
+
+
 def pins(file: Path) -> dict[str, list[str]]:
     """Requirement line -> its hashes."""
     found: dict[str, list[str]] = {}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from io import StringIO
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -169,3 +171,21 @@ def ran(
 def told(test: Backtest) -> list[str]:
     """The newest events, as lines."""
     return [line_of(one) for one in test.exchange.event_buffer.events]
+
+
+STRATEGIES = Path(__file__).resolve().parent / "strategies"
+
+
+def write(candles: Candles, path: Path) -> Path:
+    rows = zip(candles.at_ms, candles.open, candles.high, candles.low, candles.close, candles.volume, strict=True)
+    path.write_text("ts,open,high,low,close,volume\n" + "".join(",".join(map(str, row)) + "\n" for row in rows))
+    return path
+
+
+def config(folder: Path, use: str = "causal:Honest", markets: str = "BTC", **params: object) -> Path:
+    path = folder / "mine.yaml"
+    path.write_text(
+        f"account: {{base_url: embedded}}\ndead_man: {{heartbeat_seconds: 120, on_miss: flatten}}\nstrategies_dir: {STRATEGIES}\n"
+        f'strategies:\n  - {{name: one, use: "{use}", markets: [{markets}], interval: 1m, budget_usd: 1000000, params: {json.dumps(params)}}}\n'
+    )
+    return path

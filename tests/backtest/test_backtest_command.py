@@ -13,36 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from bot.backtest.data.candles import Candles
 from bot.backtest.engine import progress
 from bot.backtest.results import layout as folders
 from bot.cli.app import call
 from bot.clock import iso
 from bot.errors import JournalBlocked
 from bot.logs import HIDDEN
-from tests.backtest.builders import MINUTE_MS, START_MS, minutes
-
-STRATEGIES = Path(__file__).resolve().parent / "strategies"
-
-
-def write(candles: Candles, path: Path) -> Path:
-    rows = zip(candles.at_ms, candles.open, candles.high, candles.low, candles.close, candles.volume, strict=True)
-    path.write_text("ts,open,high,low,close,volume\n" + "".join(",".join(map(str, row)) + "\n" for row in rows))
-    return path
+from tests.backtest.builders import MINUTE_MS, START_MS, STRATEGIES, config, minutes, write
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return write(minutes(600), tmp_path / "BTC_1m.csv")
-
-
-def config(folder: Path, use: str = "causal:Honest", markets: str = "BTC", **params: object) -> Path:
-    path = folder / "mine.yaml"
-    path.write_text(
-        f"account: {{base_url: embedded}}\ndead_man: {{heartbeat_seconds: 120, on_miss: flatten}}\nstrategies_dir: {STRATEGIES}\n"
-        f'strategies:\n  - {{name: one, use: "{use}", markets: [{markets}], interval: 1m, budget_usd: 1000000, params: {json.dumps(params)}}}\n'
-    )
-    return path
 
 
 def run(folder: Path, made: Path, data: Path, *more: str, code: int = 0) -> Path:

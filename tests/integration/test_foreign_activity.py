@@ -21,12 +21,12 @@ from tests.integration.builders import (
     DEAD_MAN_600,
     MINUTE_MS,
     START_PX,
-    Bot,
     Box,
-    Hand,
-    Script,
-    Scripted,
+    Room,
     make_bot,
+    nothing,
+    once_long,
+    room,
     wire_to,
 )
 from tests.runtime.builders import later
@@ -34,71 +34,10 @@ from tests.runtime.builders import later
 NEVER = 1_000_000  # requests: until the test lets it arrive
 
 
-def once_long(view: View, bar: Bar) -> Iterable[Intent]:
-    """One BTC position with a stop, whenever it is flat."""
-    if bar.market == "BTC" and view.position("BTC") is None:
-        yield Open("BTC", "long", usd=500, bracket=Bracket(stop_pct=2))
-
-
 def once_blindly(_view: View, bar: Bar) -> Iterable[Intent]:
     """As long as it has not seen what it did: a bar is decided by the bar alone."""
     if bar.market == "BTC":
         yield Open("BTC", "long", usd=500, bracket=Bracket(stop_pct=2))
-
-
-def nothing(_view: View, _bar: Bar) -> Iterable[Intent]:
-    return ()
-
-
-class Room:
-    """A bot on an account of its own, and the account's owner beside it."""
-
-    def __init__(self, box: Box, hand: Hand, bot: Bot, wire: Any) -> None:
-        self.box, self.hand, self.bot, self.wire = box, hand, bot, wire
-        self.px = dict(START_PX)
-
-    async def minute(self, factor: float = 1.0) -> None:
-        self.px["BTC"] *= factor
-        await self.box.minute(**self.px)
-        assert await self.bot.cycle()
-
-    def wants(self, script: Script) -> None:
-        """From now on the strategy wants what this script says."""
-        strategy = self.bot.kernel.strategy_host.instances[0].strategy
-        assert isinstance(strategy, Scripted)
-        strategy.script = script
-
-    async def held(self, coin: str = "BTC") -> dict[str, Any] | None:
-        account = await self.hand.ask("GET", "/v1/account")
-        return next((one for one in account["positions"] if one["coin"] == coin), None)
-
-    async def guardians(self, kind: str) -> list[dict[str, Any]]:
-        return [one for one in (await self.hand.ask("GET", "/v1/guardians"))["guardians"] if one["type"] == kind]
-
-    def rows(self) -> list[dict[str, Any]]:
-        return [dict(row) for row in self.bot.kernel.journal.db["intents"].rows]
-
-    def refusals(self) -> list[str]:
-        self.bot.kernel.journal.flush()
-        return [row["code"] for row in self.bot.kernel.journal.db["refusals"].rows]
-
-
-async def room(
-    box: Box,
-    script: Any = once_long,
-    *,
-    foreign: str = "ignore",
-    fate: Any = None,
-    path: Path | None = None,
-    **more: Any,
-) -> Room:
-    """A bot that has recovered and made its first pass."""
-    hand = await box.hand()
-    wire = wire_to(box) if fate is None else wire_to(box, fate)
-    settings = Settings(guardians=(DEAD_MAN_600,), foreign_positions=foreign)
-    made = Room(box, hand, make_bot(hand, wire, path, script=script, settings=settings, **more), wire)
-    await made.minute()
-    return made
 
 
 async def test_a_stop_that_is_cancelled_by_hand_is_replaced_in_the_next_pass(box: Box) -> None:

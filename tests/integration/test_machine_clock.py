@@ -11,8 +11,7 @@ import pytest
 
 import bot.clock
 from bot.strategy import Bar, Close, Intent, View
-from tests.integration.builders import Box, Script, make_bot, wire_to
-from tests.integration.test_foreign_activity import Room, nothing, once_long
+from tests.integration.builders import Box, Room, Script, make_bot, nothing, once_long, wire_to
 from tests.integration.virtual import Clocks
 from tests.integration.wire import Fate
 from tests.runtime.builders import later

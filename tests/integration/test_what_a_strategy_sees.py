@@ -8,8 +8,7 @@ import pytest
 
 from bot.strategy import Bar, Bracket, Cancel, Intent, Open, View
 from bot.strategy.view import PositionView
-from tests.integration.builders import Box
-from tests.integration.test_foreign_activity import room
+from tests.integration.builders import Box, room
 
 NEAR_USD = 2.0  # what half a spread makes of some hundred USD
 

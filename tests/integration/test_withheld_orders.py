@@ -15,8 +15,7 @@ from bot.runtime.journal.halt_flags import ALL
 from bot.runtime.kernel import Settings
 from bot.runtime.shutdown import LeftBehind, OnExit, wind_down
 from bot.strategy import Bar, Intent, View
-from tests.integration.builders import DEAD_MAN_600, Box, Scripted, make_bot, wire_to
-from tests.integration.test_foreign_activity import Room, nothing, once_long, room
+from tests.integration.builders import DEAD_MAN_600, Box, Room, Scripted, make_bot, nothing, once_long, room, wire_to
 from tests.runtime.builders import later
 
 Path_ = Literal["plan", "direct"]

@@ -135,7 +135,7 @@ def test_a_world_is_a_function_of_its_seed(folder: Path) -> None:
     first, second = run_named(TWICE, folder), run_named(TWICE, folder)
     assert len(first.trace) > 100
     assert first.digest == second.digest
-    code = "import sys; from pathlib import Path; from tests.integration.test_worlds import digest_of; print(digest_of(int(sys.argv[1]), Path(sys.argv[2])))"
+    code = "import sys; from pathlib import Path; from tests.integration.simulated import run_named; print(run_named(int(sys.argv[1]), Path(sys.argv[2])).digest)"
     other = folder / "other"
     other.mkdir()
     said = subprocess.run(
@@ -227,11 +227,6 @@ def test_what_is_due_at_one_instant_comes_in_the_order_in_which_it_was_set() -> 
             kernel.call_at(1.0, came.append, n)
         kernel.run_until_complete(asyncio.sleep(2))
     assert came == [0, 1, 2, 3, 4]
-
-
-def digest_of(seed: int, folder: Path) -> str:
-    """For the other process."""
-    return run_named(seed, folder).digest
 
 
 def test_different_seeds_are_different_worlds(folder: Path) -> None:

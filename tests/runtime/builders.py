@@ -7,14 +7,20 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from bot.errors import ApiError
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel import Hooks, Kernel, Settings
+from bot.runtime.model.intents import Intent as JournalIntent
 from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.reconciliation.guardians import DEAD_MAN, WantedGuardian, counted
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Strategy, View
-from bot.wire import GuardianRequest
+from bot.wire import (
+    CancelResult,
+    Event,
+    GuardianRequest,
+)
 from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault, Tap, Tapped
 
 Script = Callable[[View, Bar], Iterable[Intent]]
@@ -129,3 +135,93 @@ def kill(kernel: Kernel) -> None:
     """The process is gone: nothing is flushed, the file is left as it is."""
     journal: Journal = getattr(kernel.journal, "_inner", kernel.journal)
     journal.db.close()
+
+
+def intent(n: int = 0, **more: Any) -> JournalIntent:
+    given: dict[str, Any] = {
+        "id": f"KEY{n}", "strategy": "trend", "market": "BTC", "action": "open", "path": "plan", "trigger": f"bar:BTC:{n}",
+        "ordinal": 0, "leg": "order", "epoch": 0, "body": b'{"market":"BTC"}', "not_after_ms": 100, "opened_ms": 1, **more,
+    }  # fmt: skip
+    return JournalIntent(**given)
+
+
+def event(n: int, type_: str = "funding", subtype: str = "payment", **data: Any) -> Event:
+    data = data or {"side": "long", "size": "1", "oraclePx": "1", "rate": "0", "amountUsd": "0", "balanceUsd": "1"}
+    return Event(id=f"evt_{n:010d}", type=type_, subtype=subtype, ts=n, coin="BTC", data=data)
+
+
+def in_state(journal: Journal, state: str, n: int = 0) -> JournalIntent:
+    one = intent(n)
+    assert journal.open(one)
+    if state == "planned":
+        return journal.intents.planned(one, "token-1", 50, now_ms=2)
+    if state == "sending":
+        return journal.intents.sending(one, now_ms=2)
+    if state == "quarantined":
+        return journal.intents.end(journal.intents.sending(one, now_ms=2), "quarantined", "x", "y", now_ms=3)
+    if state == "accepted":
+        return journal.intents.accept(one, "trd_1", now_ms=3)
+    return one if state == "opened" else journal.intents.end(one, state, "x", "y", now_ms=3)  # type: ignore[arg-type]
+
+
+AWAY = ApiError.of("service_unavailable", "away", retryable=True, order_submitted=False)
+
+
+def refusals(kernel: Kernel) -> list[str]:
+    kernel.journal.flush()
+    return [row["code"] for row in kernel.journal.db["refusals"].rows]
+
+
+STOP = Bracket(stop_pct=2, target_r=2)
+
+
+def once(view: View, bar: Bar) -> Iterable[Intent]:
+    if not view.state.get("done") and view.position(bar.market) is None:
+        view.state["done"] = True
+        yield Open(bar.market, "long", usd=500, bracket=STOP)
+
+
+class SlowCancels(FakeVenue):
+    """Takes half a second, of real time, for each cancel, and has room for so many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pacer = FakePacer()
+        self.asked: list[str] = []
+        self.room_left = 1_000
+
+    async def cancel(self, oid: str) -> CancelResult:
+        if not self.room_left:
+            raise ApiError.of("rate_limited", "no room", order_submitted=False, retryable=True)
+        self.room_left -= 1
+        self.pacer.now_ms += 500
+        self.asked.append(oid)
+        return await super().cancel(oid)
+
+
+async def opened(venue: FakeVenue, **more: Any) -> Kernel:
+    """A loop that holds one protected BTC position."""
+    venue.minute(BTC="100")
+    kernel = room(venue, once, **more)
+    await kernel.recover()
+    await kernel.cycle()
+    assert kernel.account.mirror.is_protected("BTC")
+    return kernel
+
+
+def stop_of(venue: FakeVenue) -> str:
+    return next(o.oid for o in venue.working.values() if o.kind == "stop_loss")
+
+
+def trailing(venue: FakeVenue) -> list[tuple[str | None, float | None]]:
+    return [(g.coin, g.trail_pct) for g in venue.guards.values() if g.type == "trailing_stop"]
+
+
+def grown(venue: FakeVenue, coin: str, size: str, px: int) -> Callable[[], None]:
+    """A person buys so much more."""
+
+    def grows() -> None:
+        trade = venue._trade(coin, "long", "open", "market", Decimal(size), None, source=None)
+        venue._fill(coin, "long", "open", "market", Decimal(size), Decimal(px), trade, None)
+
+    return grows

@@ -41,13 +41,26 @@ from bot.runtime.supervisor import REFUSALS_MAX, RealPacer, Supervisor, until_up
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
 from bot.wire import CloseRequest, EventsPage, GuardianRequest, OrderRequest, OrderResult, Trade
 from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault, refused
-from tests.runtime.builders import DEAD_MAN_60, Scripted, always, begun, first_bar, kill, later, minutes, room
-from tests.runtime.journal.test_journal import intent
-from tests.runtime.reconciliation.test_reconciler import opened, stop_of, trailing
-from tests.runtime.test_kernel import once
+from tests.runtime.builders import (
+    AWAY,
+    DEAD_MAN_60,
+    Scripted,
+    always,
+    begun,
+    first_bar,
+    intent,
+    kill,
+    later,
+    minutes,
+    once,
+    opened,
+    refusals,
+    room,
+    stop_of,
+    trailing,
+)
 
 FLAGGED_S = 5.0  # within which another writer is known for one
-AWAY = ApiError.of("service_unavailable", "away", retryable=True, order_submitted=False)
 DRAWDOWN = WantedGuardian(
     "drawdown", GuardianRequest(type="account_drawdown", max_loss_pct_from_day_start=Decimal(5), action="flatten")
 )
@@ -55,11 +68,6 @@ DRAWDOWN = WantedGuardian(
 
 def told(kernel: Kernel) -> list[str]:
     return [row["kind"] for row in kernel.journal.db["outbox"].rows]
-
-
-def refusals(kernel: Kernel) -> list[str]:
-    kernel.journal.flush()
-    return [row["code"] for row in kernel.journal.db["refusals"].rows]
 
 
 # -- the service takes not all that the config asks for

@@ -17,21 +17,27 @@ from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel import Settings
 from bot.runtime.pass_budget import PASS_MS
 from bot.runtime.ports import Calm
-from bot.strategy import Bar, Bracket, Cancel, Close, Fill, GuardianNote, Intent, Open, Strategy, Trigger, View
-from bot.wire import CancelResult, CloseRequest, GuardianRequest, OrderRequest
+from bot.strategy import Bar, Cancel, Close, Fill, GuardianNote, Intent, Open, Strategy, Trigger, View
+from bot.wire import CloseRequest, GuardianRequest, OrderRequest
 from tests.fakes import ADDRESS, START_MS, FakePacer, FakeVenue, Fault, refused
-from tests.runtime.builders import DEAD_MAN_60, Script, Scripted, begun, first_bar, kill, later, minutes, room
+from tests.runtime.builders import (
+    DEAD_MAN_60,
+    STOP,
+    Script,
+    Scripted,
+    SlowCancels,
+    begun,
+    first_bar,
+    kill,
+    later,
+    minutes,
+    once,
+    room,
+)
 
-STOP = Bracket(stop_pct=2, target_r=2)
 TRADES = 1_000  # after which a start is ready within ten seconds: so many questions, and so much work of its own
 QUESTIONS_MAX = 40
 WORK_S_MAX = 5.0
-
-
-def once(view: View, bar: Bar) -> Iterable[Intent]:
-    if not view.state.get("done") and view.position(bar.market) is None:
-        view.state["done"] = True
-        yield Open(bar.market, "long", usd=500, bracket=STOP)
 
 
 async def test_a_bar_becomes_a_protected_position() -> None:
@@ -303,24 +309,6 @@ async def test_a_limit_entry_rests_is_cancelled_and_gives_its_budget_back() -> N
     await minutes(kernel, venue, "100")
     assert venue.working == {}
     assert kernel.risk.used_usd("trend") == 0
-
-
-class SlowCancels(FakeVenue):
-    """Takes half a second, of real time, for each cancel, and has room for so many."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pacer = FakePacer()
-        self.asked: list[str] = []
-        self.room_left = 1_000
-
-    async def cancel(self, oid: str) -> CancelResult:
-        if not self.room_left:
-            raise ApiError.of("rate_limited", "no room", order_submitted=False, retryable=True)
-        self.room_left -= 1
-        self.pacer.now_ms += 500
-        self.asked.append(oid)
-        return await super().cancel(oid)
 
 
 def many_rest(view: View, bar: Bar) -> Iterable[Intent]:

@@ -26,8 +26,7 @@ from bot.runtime.supervisor import Supervisor
 from bot.strategy import Bar, Bracket, Close, Intent, Open, View
 from bot.wire import CandlesResult, Event
 from tests.fakes import ADDRESS, Crash, FakePacer, FakeVenue, Fault, refused
-from tests.runtime.builders import Scripted, begun, kill, minutes, room
-from tests.runtime.test_degraded import AWAY
+from tests.runtime.builders import AWAY, Scripted, begun, grown, kill, minutes, room
 
 PAST = 40  # bars
 
@@ -67,16 +66,6 @@ async def held(path: Path, closes: Iterable[int] = range(60, 60 + PAST - 1), ent
     kill(await begun(venue, lambda _view, _bar: [entry], path=path))
     assert set(venue.positions) == {"BTC"}
     return venue
-
-
-def grown(venue: FakeVenue, coin: str, size: str, px: int) -> Callable[[], None]:
-    """A person buys so much more."""
-
-    def grows() -> None:
-        trade = venue._trade(coin, "long", "open", "market", Decimal(size), None, source=None)
-        venue._fill(coin, "long", "open", "market", Decimal(size), Decimal(px), trade, None)
-
-    return grows
 
 
 def started(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from bot.service.host import HostOptions, Service, build
+from tests.service import serving
 
 START_MS = 1_750_000_020_000  # a full minute in June 2025
 CONTROL_TOKEN = "bbc_test"
@@ -101,6 +102,7 @@ class Box:
 
 
 OpenBox = Callable[..., Any]
+Start = Callable[..., serving.Served]
 
 
 @pytest.fixture
@@ -137,3 +139,18 @@ async def box(open_box: OpenBox) -> Box:
 async def caller(box: Box) -> Caller:
     """An account with 10,000 USD."""
     return await box.caller(name="test")
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start services as processes of their own; they are ended with the test."""
+    running: list[serving.Served] = []
+
+    def make(**options: Any) -> serving.Served:
+        made = serving.start(**({"port": 0, "markets": ["BTC", "ETH"], "rate_limits": False} | options))
+        running.append(made)
+        return made
+
+    yield make
+    for served in running:
+        serving.end(served)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +12,9 @@ import httpx
 import pytest
 
 from tests.service import serving
+from tests.service.conftest import Start
 
 ORDER: dict[str, Any] = {"market": "BTC", "side": "long", "usdAmount": 30, "bracket": {"stopLoss": {"pct": 30}}}
-
-Start = Callable[..., serving.Served]
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    running: list[serving.Served] = []
-
-    def make(**options: Any) -> serving.Served:
-        made = serving.start(**({"port": 0, "markets": ["BTC", "ETH"], "rate_limits": False} | options))
-        running.append(made)
-        return made
-
-    yield make
-    for served in running:
-        serving.end(served)
 
 
 async def test_time_never_goes_back_over_a_kill(start: Start, tmp_path: Path) -> None:

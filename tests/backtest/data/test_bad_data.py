@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from bot.cli.app import call
-from tests.backtest.builders import MINUTE_MS, START_MS
-from tests.backtest.test_backtest_command import config
+from tests.backtest.builders import MINUTE_MS, START_MS, config
 
 Row = tuple[Any, ...]
 ROWS: list[Row] = [(START_MS + n * MINUTE_MS, 100, 101, 99, 100, 5) for n in range(120)]

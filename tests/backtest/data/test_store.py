@@ -8,7 +8,6 @@ import signal
 import statistics
 import subprocess
 import sys
-from array import array
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,22 +15,14 @@ import pytest
 
 from bot.backtest.data import column_files
 from bot.backtest.data import store as stores
-from bot.backtest.data.candles import Candles, load, resample
+from bot.backtest.data.candles import load, resample
 from bot.backtest.data.quality import audit
 from bot.backtest.data.store import Conflict, Store, merge, write_file
 from bot.backtest.data.synthetic import Wanted, generate
 from bot.errors import BotError, ConfigError
 from bot.service.market_data.recorded import read_candles
 from tests.backtest.builders import research
-
-START = 1_735_689_600_000  # 2025-01-01
-MINUTE = 60_000
-
-
-def candles(first: int, last: int, *, market: str = "BTC", shift: float = 0.0) -> Candles:
-    at = array("q", (START + n * MINUTE for n in range(first, last)))
-    px = array("d", (100.0 + n / 7 + shift for n in range(first, last)))
-    return Candles(market, "1m", at, px, px, px, px, array("d", (n * 1e-7 for n in range(first, last))))
+from tests.backtest.data.builders import MINUTE, START, candles
 
 
 @pytest.fixture(params=["csv", pytest.param("parquet", marks=research)])
@@ -145,7 +136,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from bot.backtest.data.store import Store
-from tests.backtest.data.test_store import candles
+from tests.backtest.data.builders import candles
 os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
 Store(Path(sys.argv[1])).write(candles(10, 20))
 """

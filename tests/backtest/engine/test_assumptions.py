@@ -28,16 +28,8 @@ from bot.strategy.indicators import Columns, Indicators, ema
 from bot.venue.numbers import E8
 from bot.wire import Plan
 from tests.backtest.builders import FREE, MINUTE_MS, START_MS, minutes, placing, ran, settings
+from tests.backtest.engine.builders import FLAT, candles
 
-
-def candles(*rows: tuple[float, float, float, float], market: str = "BTC") -> Candles:
-    at = array("q", [START_MS + n * MINUTE_MS for n in range(len(rows))])
-    return Candles(
-        market, "1m", at, *(array("d", column) for column in zip(*rows, strict=True)), array("d", [100.0] * len(rows))
-    )
-
-
-FLAT = (100_000.0, 100_000.0, 100_000.0, 100_000.0)
 RISING = (100_100.0, 100_400.0, 100_000.0, 100_200.0)  # the low is nearer to the open, so it comes first
 
 

@@ -16,7 +16,7 @@ from bot.backtest.results.assumptions import assumptions_of
 from bot.clock import HOUR_MS, ms_of
 from bot.strategy import Bar, Bracket, Close, Intent, MaxHold, Open, View
 from tests.backtest.builders import FREE, MINUTE_MS, START_MS, Ran, Script, busy, minutes, ran, settings
-from tests.backtest.engine.test_assumptions import FLAT, candles
+from tests.backtest.engine.builders import FLAT, candles
 
 WIDE = Bracket(stop_pct=50)
 LOWER = (90_000.0, 90_500.0, 89_500.0, 90_200.0)

@@ -10,8 +10,7 @@ import pytest
 
 from bot.backtest.engine.outside_reads import watching
 from bot.cli.app import call
-from tests.backtest.builders import minutes
-from tests.backtest.test_backtest_command import write
+from tests.backtest.builders import minutes, write
 
 HEAD = """\
 import json, os, sqlite3, subprocess, threading

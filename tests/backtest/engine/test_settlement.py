@@ -18,8 +18,7 @@ from bot.backtest.engine.options import SessionOptions, Settlement
 from bot.cli.app import call
 from bot.errors import ConfigError
 from bot.strategy import Bar, Bracket, Intent, Open, View
-from tests.backtest.builders import FREE, MINUTE_MS, START_MS, minutes, placing, ran, settings
-from tests.backtest.test_backtest_command import write
+from tests.backtest.builders import FREE, MINUTE_MS, START_MS, minutes, placing, ran, settings, write
 
 CUT, CPI = "event:RATE-CUT", "event:CPI-ABOVE-3"
 

@@ -31,8 +31,7 @@ from bot.runtime.kernel import Kernel
 from bot.runtime.kernel import Settings as LoopSettings
 from bot.runtime.strategy_host import fingerprints
 from bot.service.host import HostOptions, build
-from tests.backtest.builders import MINUTE_MS, START_MS, minutes
-from tests.backtest.test_backtest_command import write
+from tests.backtest.builders import MINUTE_MS, START_MS, minutes, write
 from tests.fakes import FakePacer
 
 STRATEGIES = Path(__file__).resolve().parents[1] / "strategies"

@@ -24,8 +24,7 @@ from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy import Bar, Bracket, Close, Open, View
 from bot.strategy import Intent as Signal
 from tests.fakes import ADDRESS, FakePacer, FakeVenue
-from tests.runtime.builders import DEAD_MAN_60, Scripted, limits, replied
-from tests.runtime.journal.test_journal import intent
+from tests.runtime.builders import DEAD_MAN_60, Scripted, intent, limits, replied
 
 MARKETS = ("BTC", "ETH", "SOL")
 

@@ -22,21 +22,8 @@ from bot.runtime.journal.journal import Journal, Notice
 from bot.runtime.journal.opening import _in_memory, open_journal, open_or_rebuild
 from bot.runtime.journal.state_store import Arm
 from bot.runtime.model.intents import INTENT_MOVES, Intent
-from bot.wire import Event
 from tests.fakes import ADDRESS
-
-
-def intent(n: int = 0, **more: Any) -> Intent:
-    given: dict[str, Any] = {
-        "id": f"KEY{n}", "strategy": "trend", "market": "BTC", "action": "open", "path": "plan", "trigger": f"bar:BTC:{n}",
-        "ordinal": 0, "leg": "order", "epoch": 0, "body": b'{"market":"BTC"}', "not_after_ms": 100, "opened_ms": 1, **more,
-    }  # fmt: skip
-    return Intent(**given)
-
-
-def event(n: int, type_: str = "funding", subtype: str = "payment", **data: Any) -> Event:
-    data = data or {"side": "long", "size": "1", "oraclePx": "1", "rate": "0", "amountUsd": "0", "balanceUsd": "1"}
-    return Event(id=f"evt_{n:010d}", type=type_, subtype=subtype, ts=n, coin="BTC", data=data)
+from tests.runtime.builders import event, in_state, intent
 
 
 @pytest.fixture
@@ -49,20 +36,6 @@ def reopened(journal: Journal) -> Journal:
     path = Path(journal.db.conn.execute("PRAGMA database_list").fetchone()[2])
     journal.db.close()
     return open_journal(path, address=ADDRESS)
-
-
-def in_state(journal: Journal, state: str, n: int = 0) -> Intent:
-    one = intent(n)
-    assert journal.open(one)
-    if state == "planned":
-        return journal.intents.planned(one, "token-1", 50, now_ms=2)
-    if state == "sending":
-        return journal.intents.sending(one, now_ms=2)
-    if state == "quarantined":
-        return journal.intents.end(journal.intents.sending(one, now_ms=2), "quarantined", "x", "y", now_ms=3)
-    if state == "accepted":
-        return journal.intents.accept(one, "trd_1", now_ms=3)
-    return one if state == "opened" else journal.intents.end(one, state, "x", "y", now_ms=3)  # type: ignore[arg-type]
 
 
 def test_a_decision_is_written_once(journal: Journal) -> None:

@@ -25,9 +25,7 @@ from bot.runtime.journal.state_store import Arm
 from bot.runtime.risk.pauses import Pauses, Quarantine, keep_quarantine, quarantine_of
 from bot.strategy import Bar, Bracket, Close, Intent, Open, View
 from tests.fakes import ADDRESS, FakeVenue, Fault, refused
-from tests.runtime.builders import kill, later, minutes, room
-from tests.runtime.journal.test_journal import event, intent
-from tests.runtime.reconciliation.test_reconciler import opened, stop_of, trailing
+from tests.runtime.builders import event, intent, kill, later, minutes, opened, room, stop_of, trailing
 
 NOW_MS = 1_748_736_000_000
 

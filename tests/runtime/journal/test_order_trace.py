@@ -7,8 +7,7 @@ from bot.runtime.journal.order_trace import explain
 from bot.runtime.journal.round_trips import TYPES, trips
 from bot.strategy import Bracket, Open
 from tests.fakes import FakeVenue
-from tests.runtime.builders import always, begun, later, minutes, room
-from tests.runtime.reconciliation.test_reconciler import stop_of
+from tests.runtime.builders import always, begun, later, minutes, room, stop_of
 
 
 async def test_what_stood_before_a_reset_is_no_part_of_what_came_after_it() -> None:

@@ -17,8 +17,7 @@ from bot.runtime.journal.state_store import Arm
 from bot.strategy import Bracket, Open
 from bot.wire import INTERVAL_MS, Event
 from tests.fakes import ADDRESS, FakeVenue
-from tests.runtime.builders import minutes, room
-from tests.runtime.journal.test_journal import intent
+from tests.runtime.builders import intent, minutes, room
 
 LATE_MS = KEYS_MS + 1_000
 KEPT = 5

@@ -21,8 +21,7 @@ from bot.runtime.liveness.clock_watch import ClockWatch, expire_held, note_wall
 from bot.runtime.supervisor import Supervisor
 from bot.strategy import Bar, Bracket, Intent, Open, View
 from tests.fakes import ADDRESS, START_MS, FakeVenue
-from tests.runtime.builders import room
-from tests.runtime.journal.test_journal import in_state, intent
+from tests.runtime.builders import in_state, intent, room
 
 HOUR_MS, YEAR_MS = 3_600_000, 365 * 86_400_000
 

@@ -40,20 +40,22 @@ from bot.wire import (
     Position,
 )
 from tests.fakes import FakeVenue, Fault, refused, unknown
-from tests.runtime.builders import DEAD_MAN_60, first_bar, kill, later, minutes, replied, room
-from tests.runtime.test_kernel import SlowCancels, once
+from tests.runtime.builders import (
+    DEAD_MAN_60,
+    SlowCancels,
+    first_bar,
+    kill,
+    later,
+    minutes,
+    once,
+    opened,
+    replied,
+    room,
+    stop_of,
+    trailing,
+)
 
 STOP = BracketRequest(stop_loss=LegRequest(pct=Decimal(2)))
-
-
-async def opened(venue: FakeVenue, **more: Any) -> Kernel:
-    """A loop that holds one protected BTC position."""
-    venue.minute(BTC="100")
-    kernel = room(venue, once, **more)
-    await kernel.recover()
-    await kernel.cycle()
-    assert kernel.account.mirror.is_protected("BTC")
-    return kernel
 
 
 @pytest.fixture
@@ -68,17 +70,9 @@ async def begun_again(venue: FakeVenue, path: Path, **more: Any) -> Kernel:
     return kernel
 
 
-def stop_of(venue: FakeVenue) -> str:
-    return next(o.oid for o in venue.working.values() if o.kind == "stop_loss")
-
-
 def kinds(drifts: Iterable[Drift] | None) -> list[str]:
     assert drifts is not None, "nothing was compared"
     return [drift.kind for drift in drifts]
-
-
-def trailing(venue: FakeVenue) -> list[tuple[str | None, float | None]]:
-    return [(g.coin, g.trail_pct) for g in venue.guards.values() if g.type == "trailing_stop"]
 
 
 def test_every_drift_has_a_repair() -> None:

@@ -19,9 +19,19 @@ from bot.runtime.model.shares import FOREIGN
 from bot.strategy import Bar, Bracket, Cancel, Intent, Open, View
 from bot.wire import CloseRequest, OrderResult, Trade
 from tests.fakes import ADDRESS, Crash, FakeVenue, Fault, refused
-from tests.runtime.builders import DEAD_MAN_60, always, begun, kill, later, minutes, replied, room
-from tests.runtime.journal.test_journal import intent
-from tests.runtime.test_degraded import AWAY, refusals
+from tests.runtime.builders import (
+    AWAY,
+    DEAD_MAN_60,
+    always,
+    begun,
+    intent,
+    kill,
+    later,
+    minutes,
+    refusals,
+    replied,
+    room,
+)
 
 STOP = Bracket(stop_pct=5, target_pct=5)
 LOST = [("lose_reply", 1), ("drop", 2)]  # executed, and none of the pass's three tries has an answer

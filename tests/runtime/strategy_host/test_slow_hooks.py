@@ -15,10 +15,7 @@ from bot.runtime.pass_budget import PASS_MS
 from bot.runtime.strategy_host.event_backlog import EventBacklog
 from bot.strategy import Bar, Bracket, Intent, Open, View
 from tests.fakes import FakePacer, FakeVenue, Fault
-from tests.runtime.builders import Script, Scripted, begun, kill, room
-from tests.runtime.reconciliation.test_reconciler import trailing
-from tests.runtime.test_degraded import AWAY
-from tests.runtime.test_long_warm_up import grown
+from tests.runtime.builders import AWAY, Script, Scripted, begun, grown, kill, room, trailing
 
 HOOK_MS = 2_000  # late, and allowed
 

@@ -13,8 +13,8 @@ import pytest
 from bot.service.http import connections
 from bot.service.http.connections import Protocol
 from bot.service.http.server import Listener, free_port
+from tests.service.builders import ENTRY
 from tests.service.conftest import Box
-from tests.service.operations.test_trading_path import ENTRY
 
 
 @pytest.fixture

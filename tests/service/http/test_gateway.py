@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import httpx
 import pytest
 
-from bot.errors import CODES
 from bot.service.http.gateway import Rule
 from bot.service.http.routes_v1 import Router, add_routes
 from bot.service.security import rate_limits
-from bot.wire.errors import ErrorEnvelope
+from tests.service.builders import ENTRY, assert_refused
 from tests.service.conftest import Box, Caller, OpenBox
-from tests.service.operations.test_trading_path import ENTRY
 
 ORDER_ROUTES = {"/v1/orders", "/v1/orders/confirm", "/v1/positions/{market}/close"}
 
@@ -27,27 +24,6 @@ def rules_of(box: Box) -> list[Rule]:
 
 def filled(rule: Rule) -> str:
     return rule.path.replace("{coin}", "BTC").replace("{market}", "BTC").replace("{oid}", "1").replace("{id}", "grd_1")
-
-
-def assert_refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    """The answer is the error object with this status and code, and its headers agree with it."""
-    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
-    error: dict[str, Any] = answer.json()["error"]
-    ErrorEnvelope.model_validate(answer.json())
-    assert answer.headers["x-api-version"] == "2026-10-19"
-    assert answer.headers["x-request-id"] == error["requestId"]
-    assert answer.headers["content-type"] == "application/json"
-    assert "ratelimit" in answer.headers
-    assert "ratelimit-policy" in answer.headers
-    assert error["docsUrl"].endswith(f"/docs/errors#{code}")
-    assert error["message"]
-    assert isinstance(error["retryable"], bool)
-    if status == 401:
-        assert answer.headers["www-authenticate"].startswith("Bearer")
-    if status in (429, 503):
-        assert int(answer.headers["retry-after"]) >= 1
-    assert code in CODES
-    return error
 
 
 async def test_every_route_with_a_caller_refuses_none_and_an_unknown_one_before_it_reads_the_body(box: Box) -> None:

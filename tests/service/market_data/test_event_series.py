@@ -7,8 +7,8 @@ from typing import Any
 
 from bot.service.market_data.event_series import EventSeries
 from bot.service.market_data.instruments import CATALOGUE
+from tests.service.builders import assert_refused
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
-from tests.service.http.test_gateway import assert_refused
 
 HOUR_MS = 3_600_000
 SIX_HOURS, FINAL = "event:BTC-UP-6H", "event:HOME-WIN"

@@ -23,10 +23,9 @@ from bot.service.mcp.route import McpRoute
 from bot.service.mcp.tools import TOOLS, harmless
 from bot.service.security import rate_limits
 from tests.service import serving
+from tests.service.builders import assert_refused, make, owner
 from tests.service.conftest import Box, Caller, OpenBox
-from tests.service.http.test_gateway import assert_refused
-from tests.service.operations.test_keys import make
-from tests.service.operations.test_sign_in import owner
+from tests.service.mcp.builders import ACCEPT, DISCOVER, assert_told
 
 MODES = {"auto": "2026-07-28", "legacy": "2025-11-25"}
 READ, TRADE, CLOSE, OUTCOMES = "read", "trade", "trade:close_only", "outcomes"
@@ -341,26 +340,6 @@ async def test_a_refusal_is_the_error_object(
 
 
 # ── The door ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-DISCOVER = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
-ACCEPT = {"Accept": "application/json, text/event-stream"}
-
-
-def assert_told(answer: httpx.Response, status: int, code: str) -> Any:
-    """The answer is JSON-RPC's failure, and its data the error object."""
-    said = answer.json()
-    error = said["error"]["data"]
-    assert (answer.status_code, said["jsonrpc"], said["id"], error["code"]) == (status, "2.0", None, code), answer.text
-    assert said["error"] == {
-        "code": -32600 if code == "invalid_input" else -32000,
-        "message": error["message"],
-        "data": error,
-    }
-    assert answer.headers["x-request-id"] == error["requestId"]
-    if status == 401:
-        assert answer.headers["www-authenticate"].startswith("Bearer")
-    return error
 
 
 async def test_without_a_credential_the_door_says_where_to_get_one(box: Box, caller: Caller) -> None:

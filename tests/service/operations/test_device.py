@@ -16,10 +16,8 @@ from bot.service.http import routes_approval
 from bot.service.operations import device as device_module
 from bot.service.operations.device import USER_LENGTH, USER_LETTERS
 from bot.service.security import attempt_limits
+from tests.service.builders import assert_refused, make, owner
 from tests.service.conftest import Box, Caller
-from tests.service.http.test_gateway import assert_refused
-from tests.service.operations.test_keys import make
-from tests.service.operations.test_sign_in import owner
 
 ORIGIN = {"Origin": "http://127.0.0.1", "Sec-Fetch-Site": "same-origin"}
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.service.builders import assert_refused, make, order
 from tests.service.conftest import Box, Caller, OpenBox
-from tests.service.http.test_gateway import assert_refused
-from tests.service.operations.test_keys import make, order
 
 DECISIONS = Path(__file__).resolve().parents[3] / "docs" / "decisions.md"
 EVENT = "event:RATE-CUT"

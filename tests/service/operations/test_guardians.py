@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.service.builders import ENTRY, assert_refused, scoped
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
-from tests.service.http.test_gateway import assert_refused
-from tests.service.operations.test_trading_path import ENTRY
-from tests.service.security.test_access import scoped
 
 DAY_MS = 86_400_000
 MIDNIGHT_MS = START_MS // DAY_MS * DAY_MS + DAY_MS

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from bot.service.state_machine import command_log
+from tests.service.builders import ENTRY, assert_refused
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
-from tests.service.http.test_gateway import assert_refused
-from tests.service.operations.test_trading_path import ENTRY
 
 
 async def test_a_repeated_request_gets_the_first_answer_byte_for_byte(caller: Caller) -> None:

@@ -8,20 +8,10 @@ import pytest
 
 from bot.service.operations.keys import wider_than
 from bot.venue.state import Key
+from tests.service.builders import assert_refused, make, order, owner
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
-from tests.service.http.test_gateway import assert_refused
-from tests.service.operations.test_sign_in import owner
 
 TRADER = ["read", "trade"]
-
-
-async def make(caller: Caller, **body: Any) -> Caller:
-    """A key of the caller's account, over the interface."""
-    return Caller(caller.http, await caller.post("/v1/keys", body))
-
-
-def order(usd: float, market: str = "BTC", side: str = "long", **more: Any) -> dict[str, Any]:
-    return {"market": market, "side": side, "usdAmount": usd, **more}
 
 
 async def refused(caller: Caller, body: dict[str, Any], cap: str) -> Any:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.service.builders import order
 from tests.service.conftest import Box, Caller, OpenBox
-from tests.service.operations.test_keys import order
 
 START_USD = Decimal(5_000)
 

@@ -14,29 +14,8 @@ from bot.service.host import HostOptions, build
 from bot.service.operations import sign_in
 from bot.service.operations.sign_in import SESSION_TTL_MS
 from bot.venue import codec
+from tests.service.builders import ENTRY, PHONE, ask, assert_refused, owner, verify
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
-from tests.service.http.test_gateway import assert_refused
-from tests.service.operations.test_trading_path import ENTRY
-
-PHONE = "+447911123456"
-
-
-async def ask(box: Box, phone: str = PHONE, **more: Any) -> Any:
-    answer = await box.http.post("/v1/auth/otp", json={"phoneNumber": phone, **more})
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
-async def verify(box: Box, code: str, phone: str = PHONE, **more: Any) -> httpx.Response:
-    return await box.http.post("/v1/auth/verify", json={"phoneNumber": phone, "code": code, **more})
-
-
-async def owner(box: Box, phone: str = PHONE, **more: Any) -> Caller:
-    """Someone signed in by phone."""
-    answer = await verify(box, (await ask(box, phone))["sandboxCode"], phone, **more)
-    assert answer.status_code == 200, answer.text
-    said = answer.json()
-    return Caller(box.http, {**said, "apiKey": said["accessToken"]})
 
 
 def other(code: str) -> str:

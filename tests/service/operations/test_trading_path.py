@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.service.builders import ENTRY
 from tests.service.conftest import START_MS, Box, Caller
-
-ENTRY: dict[str, Any] = {
-    "market": "perp:BTC",
-    "side": "long",
-    "usdAmount": 1000,
-    "leverage": 5,
-    "requireProtection": True,
-    "bracket": {"stopLoss": {"pct": 2}, "takeProfit": {"r": 2}},
-}
 
 
 def kinds(events: list[dict[str, Any]]) -> list[str]:

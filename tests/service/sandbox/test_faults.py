@@ -13,9 +13,8 @@ from bot.client.client import Client
 from bot.errors import OutcomeUnknown, TryLater
 from bot.wire.order_requests import OrderRequest
 from tests.service import serving
+from tests.service.builders import ENTRY, assert_refused
 from tests.service.conftest import CONTROL_TOKEN, Box
-from tests.service.http.test_gateway import assert_refused
-from tests.service.operations.test_trading_path import ENTRY
 
 CONTROL = {"Authorization": f"Bearer {CONTROL_TOKEN}"}
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.service.builders import ENTRY
 from tests.service.conftest import Box, Caller
-from tests.service.operations.test_trading_path import ENTRY
 
 
 async def next_page(caller: Caller, cursor: str) -> Any:

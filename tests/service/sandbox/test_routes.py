@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.service.builders import ENTRY, assert_refused
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
-from tests.service.http.test_gateway import assert_refused
-from tests.service.operations.test_trading_path import ENTRY
 
 
 async def test_the_clock_advances_by_to_and_to_the_next_instant(box: Box, caller: Caller) -> None:

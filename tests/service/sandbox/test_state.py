@@ -12,9 +12,8 @@ from bot import clock
 from bot.clock import SystemClock
 from tests.integration.virtual import Clocks
 from tests.service import serving
+from tests.service.builders import ENTRY, assert_refused
 from tests.service.conftest import CONTROL_TOKEN, START_MS, Box, Caller, OpenBox
-from tests.service.http.test_gateway import assert_refused
-from tests.service.operations.test_trading_path import ENTRY
 
 
 async def control(box: Box, method: str, path: str, body: Any = None) -> httpx.Response:

@@ -11,23 +11,10 @@ import pytest
 from bot.errors import Refusal
 from bot.service.operations import webhooks
 from bot.service.security.auth import OWNER_SCOPES, Access, Principal, authenticate, mint, refuse_access
-from bot.venue.commands import CreateKey, RevokeKey
+from bot.venue.commands import RevokeKey
 from bot.venue.state import Key, State
+from tests.service.builders import ENTRY, assert_refused, owner, scoped
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
-from tests.service.http.test_gateway import assert_refused
-from tests.service.operations.test_sign_in import owner
-from tests.service.operations.test_trading_path import ENTRY
-
-
-def scoped(box: Box, caller: Caller, *scopes: str, **more: Any) -> Caller:
-    """Another key of the caller's account."""
-    minted = mint(len(box.service.machine.state.keys) + 1)
-    account = caller.opened["accountId"]
-    key = Key(minted.key_id, account, "k", minted.prefix, minted.digest, scopes, 0, "key", **more)
-    box.service.machine.catch_up()
-    made = box.service.machine.run(CreateKey(key))
-    assert not isinstance(made, Refusal)
-    return Caller(box.http, {"apiKey": minted.secret, "accountId": account, "keyId": minted.key_id})
 
 
 def test_a_key_has_its_form_and_is_known_by_its_digest_only() -> None:

@@ -16,11 +16,9 @@ from structlog.testing import capture_logs
 from bot.service.host import HostOptions, build
 from bot.service.mcp.cors import CrossOrigin
 from bot.service.security import auth
+from tests.service.builders import ENTRY, assert_refused, make
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
-from tests.service.http.test_gateway import assert_refused
-from tests.service.mcp.test_tools import ACCEPT, DISCOVER, assert_told
-from tests.service.operations.test_keys import make
-from tests.service.operations.test_trading_path import ENTRY
+from tests.service.mcp.builders import ACCEPT, DISCOVER, assert_told
 
 CLOSE = "trade:close_only"
 

@@ -12,10 +12,8 @@ import pytest
 
 from bot.service.http.gateway import Rule
 from bot.service.security.auth import Access
+from tests.service.builders import assert_refused, make, order, owner
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
-from tests.service.http.test_gateway import assert_refused
-from tests.service.operations.test_keys import make, order
-from tests.service.operations.test_sign_in import owner
 
 READ, TRADE, CLOSE, OUTCOMES = "read", "trade", "trade:close_only", "outcomes"
 STREAM = "/v1/events/stream"  # never ends by itself: the caller leaves once it has begun

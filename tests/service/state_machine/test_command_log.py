@@ -35,9 +35,8 @@ from bot.service.state_machine.replay import ReplayError, replay
 from bot.venue import codec
 from bot.venue.commands import Pulse
 from bot.wire.order_requests import OrderRequest
+from tests.service.builders import ENTRY, assert_refused
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
-from tests.service.http.test_gateway import assert_refused
-from tests.service.operations.test_trading_path import ENTRY
 
 OLD_LOG = Path(__file__).with_name("old_log.jsonl")
 NO_RESTART = (Exit.USAGE, Exit.CONFIG, Exit.REFUSED)  # after these a unit is not started again

@@ -12,9 +12,7 @@ import httpx
 import pytest
 
 from tests.service import serving
-from tests.service.test_process import Start, start
-
-__all__ = ["start"]
+from tests.service.conftest import Start
 
 SPEED = 600
 ORDER: dict[str, Any] = {"market": "BTC", "side": "long", "usdAmount": 500}

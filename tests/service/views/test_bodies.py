@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from bot import wire
 from bot.wire.base import Resource
 from bot.wire.events import DATA_OF
+from tests.service.builders import ENTRY
 from tests.service.conftest import Box, Caller
-from tests.service.operations.test_trading_path import ENTRY
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
