@@ -1,7 +1,6 @@
-"""The feed: from the service's candles to closed bars, each once, in order of (close instant, market). No decision is made here.
+"""The bar feed makes closed bars of the service's candles, each bar once, in order of close and market.
 
-A bar enters the history only when it is handed to the strategies (`take`), so a bar that came in the same answer as its
-successor is decided without knowing it.
+A bar enters the history only when the strategies get it (`take`). So a strategy never sees a later bar, even if both came in one reply.
 """
 
 from __future__ import annotations
@@ -20,28 +19,28 @@ from bot.wire import CANDLES_MAX, INTERVAL_MS, Candle
 
 log = structlog.get_logger()
 
-SPARE_BARS: Final = 2  # the running bar, and one that may close while the question is on its way
-REPLY_S: Final = (
-    1.0  # of real time without any reply, after which a pass goes on without the bars that it has asked for
-)
+SPARE_BARS: Final = 2  # the open bar, and one that may close while the request is on its way
+REPLY_S: Final = 1.0  # real time without a reply after which a pass goes on without the bars
 
-YieldToPass = Callable[[], Awaitable[None]]  # called often; makes a pass of the loop when the last one is too long ago
-DoneUntil = Callable[[str, str], int | None]  # of market and interval: the newest bar that was decided, by any run
+YieldToPass = Callable[
+    [], Awaitable[None]
+]  # called often during long work; makes a pass if the last one is too long ago
+DoneUntil = Callable[[str, str], int | None]  # (market, interval) -> close of the newest decided bar, of any run
 
 
 async def at_once() -> None:
-    """What needs no pass meanwhile."""
+    """Makes no pass, for work that needs none."""
 
 
 class Series(NamedTuple):
-    """What a strategy listens to."""
+    """A market and the interval of its bars."""
 
     market: str
     interval: str
 
 
 class Closed(NamedTuple):
-    """One closed bar of a series; the order of the fields is the order of deciding."""
+    """One closed bar of a series. Sorting gives the order in which bars are decided."""
 
     at_ms: int
     market: str
@@ -54,14 +53,14 @@ class Closed(NamedTuple):
 
 
 class WarmUp(NamedTuple):
-    """Bars that are history only, and those that are still to be decided: at most the newest of each series."""
+    """Bars for the history only, and bars to decide: at most the newest of each series."""
 
     past: list[Closed]
     due: list[Closed]
 
 
 class BarFeed:
-    """`wanted` says how many bars of history each series needs before its first decision."""
+    """`wanted` has, for each series, the number of past bars that its first decision needs."""
 
     def __init__(self, wanted: Mapping[Series, int]) -> None:
         self.wanted = dict(wanted)
@@ -69,13 +68,13 @@ class BarFeed:
             series: History(series.market, min(max(HISTORY_BARS, bars), CANDLES_MAX))
             for series, bars in self.wanted.items()
         }
-        self._last_ms: dict[Series, int] = {}  # close instant of the newest bar handed out
-        self._past_ms: dict[Series, int] = {}  # bars up to there were handed out as history only
+        self._last_ms: dict[Series, int] = {}  # close of the newest bar that was returned
+        self._past_ms: dict[Series, int] = {}  # close up to which bars were history only
         self.gone: dict[str, str] = {}  # market -> why the service has no candles of it
-        self._asked: dict[Series, asyncio.Task[list[Closed]]] = {}  # questions in flight
+        self._asked: dict[Series, asyncio.Task[list[Closed]]] = {}  # requests in flight
 
     def due(self, now_ms: int) -> list[Series]:
-        """Series of which another bar should have closed by now; also those whose newest bar lies ahead, of a clock that went back."""
+        """Series that should have another closed bar by now. Also series whose newest bar lies ahead, because a sandbox clock went back."""
         return [
             s
             for s in self.wanted
@@ -83,35 +82,35 @@ class BarFeed:
         ]
 
     def awaited_ms(self, now_ms: int) -> int | None:
-        """The newest instant at which a bar that we have not had should have closed. Of a market that stands still only its first is awaited."""
+        """The newest close that should have come and has not. Of a market that stands still only the first missing bar counts."""
         nexts = (last + INTERVAL_MS[s.interval] for s in self.wanted if (last := self._last_ms.get(s)) is not None)
         return max((at_ms for at_ms in nexts if at_ms <= now_ms), default=None)
 
     async def warm_up(
         self, port: VenuePort, done_until: DoneUntil, now_ms: int, yield_to_pass: YieldToPass = at_once
     ) -> WarmUp:
-        """The history of every series. Bars missed while we were down are history; the newest one not done is due. `yield_to_pass` is called often."""
+        """Ask for the history of every series. Bars that were missed while the daemon was down are past; only the newest undecided one is due."""
         found: list[Closed] = []
         for series in self.wanted:
             await yield_to_pass()
             try:
                 found += await self._begun(port, series, done_until, now_ms)
-            except Refused as error:  # The others go on; what is held there is protected without bars.
+            except Refused as error:  # The other series go on; positions there are protected without bars.
                 self._is_gone(series, error)
         past = [one for one in found if self.is_past(one)]
         return WarmUp(sorted(past), sorted(one for one in found if not self.is_past(one)))
 
     def is_past(self, closed: Closed) -> bool:
-        """Whether it is history only: lived through, and not decided."""
+        """True if the bar is for the history only and is not decided."""
         return closed.at_ms <= self._past_ms.get(closed.series, 0)
 
     async def poll(
         self, port: VenuePort, done_until: DoneUntil, now_ms: int, has_time: Callable[[], bool] = lambda: True, *, abreast: int = 1
     ) -> list[Closed]:  # fmt: skip
-        """Bars that have closed since the last call, asked for `abreast` series at a time.
+        """Bars that have closed since the last call. Requests of `abreast` series run at a time.
 
-        A series whose question failed, or had no time, is asked again next time; bars whose reply takes long come with a later poll. One whose
-        warm-up was refused has it now: most of its bars are past.
+        A series whose request failed or had no time is asked again by the next poll. Bars with a late reply come with a later poll. For a
+        series whose warm-up was refused, most of the bars are past.
         """
         due = iter([series for series in self.due(now_ms) if series not in self._asked])
         found: list[Closed] = []
@@ -129,7 +128,7 @@ class BarFeed:
             if not fresh:
                 return sorted(found + self._replies())
             ended, fresh = await asyncio.wait(fresh, timeout=REPLY_S, return_when=asyncio.FIRST_COMPLETED)
-            if not ended:  # What hangs holds up no other market: a later poll has its bars.
+            if not ended:  # A request that hangs does not hold up other markets.
                 return sorted(found + self._replies())
             found += self._replies()
 
@@ -141,7 +140,7 @@ class BarFeed:
         return found
 
     def cancel(self) -> list[asyncio.Task[list[Closed]]]:
-        """Wait for no reply any more."""
+        """Cancel the requests. Returns their tasks."""
         tasks = list(self._asked.values())
         for task in tasks:
             task.cancel()
@@ -154,7 +153,7 @@ class BarFeed:
                 found = await self._fresh(port, series, now_ms)
             else:
                 found = await self._begun(port, series, done_until, now_ms)
-        except Refused as error:  # One market that is gone stops no other.
+        except Refused as error:  # Other markets go on.
             self._is_gone(series, error)
             return []
         except (TryLater, OutcomeUnknown) as error:
@@ -164,7 +163,7 @@ class BarFeed:
         return found
 
     async def _begun(self, port: VenuePort, series: Series, done_until: DoneUntil, now_ms: int) -> list[Closed]:
-        """The history of a series: past, but for the newest one if that was not done."""
+        """Ask for the history of a series. All bars are past, except the newest one if it was not decided."""
         done_ms = done_until(*series)
         gap = 0 if done_ms is None else max(0, now_ms - done_ms) // INTERVAL_MS[series.interval]
         found = await self._closed(port, series, max(self.wanted[series], gap) + SPARE_BARS)
@@ -184,21 +183,23 @@ class BarFeed:
         return fresh
 
     def join(self, other: BarFeed) -> None:
-        """Its series are ours from now on, with their past; where we know one, what we handed out stays handed out."""
+        """Take over the series of another feed with their history. Of a series that both have, returned bars are not returned again."""
         for series, bars in other.wanted.items():
             self.wanted[series] = max(bars, self.wanted.get(series, 0))
             known = self.histories.get(series)
             if known is None or known.limit < other.histories[series].limit:
                 self.histories[series] = other.histories[series]
-            if known is None and series in other._last_ms:  # Else it is for us to begin, and all that listen.
+            if (
+                known is None and series in other._last_ms
+            ):  # Otherwise the next poll begins the series for all its strategies.
                 self._last_ms[series] = other._last_ms[series]
 
     def rest(self, series: Series) -> None:
-        """Nobody listens to it for now: no more bars are asked for, until it is joined again."""
+        """Ask for no more bars of a series until it is joined again."""
         self.wanted.pop(series, None)
 
     def drop(self, series: Series) -> None:
-        """Nobody listens to it any more."""
+        """Forget a series."""
         self.wanted.pop(series, None)
         self.histories.pop(series, None)
         self._last_ms.pop(series, None)
@@ -206,11 +207,11 @@ class BarFeed:
         self.gone.pop(series.market, None)
 
     def take(self, closed: Closed) -> None:
-        """The bar is part of the past from here on."""
+        """Add a bar to the history."""
         self.histories[closed.series].append(closed.bar)
 
     def trim(self) -> None:
-        """Let go of bars that no reader can ask for any more."""
+        """Remove bars that no reader can ask for."""
         for history in self.histories.values():
             history.trim()
 
@@ -221,13 +222,13 @@ class BarFeed:
     async def _closed(self, port: VenuePort, series: Series, limit: int) -> list[Closed]:
         answer = await port.candles(series.market, series.interval, min(limit, CANDLES_MAX))
         theirs = answer.coin.removeprefix("perp:")
-        if theirs != series.market:  # Positions and events say it so: we would take ours for nobody's.
+        if theirs != series.market:  # Positions and events use the service's name, so ours would look foreign.
             raise Refused("not_found", f"the service calls it {theirs}; write it so in the config")
         return _bars(series, answer.candles)
 
 
 def _bars(series: Series, candles: Iterable[Candle]) -> list[Closed]:
-    """Closed bars in order, none twice, whatever the answer repeats."""
+    """The closed bars in order, each once."""
     step_ms = INTERVAL_MS[series.interval]
     found: list[Closed] = []
     for one in sorted(candles, key=lambda candle: candle.ts):

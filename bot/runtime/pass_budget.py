@@ -1,6 +1,6 @@
-"""How much real time the pass under way still has.
+"""How much real time the current pass still has.
 
-A pass that hangs proves no progress, and then the heartbeats stop. So after PASS_MS a pass begins nothing new, and the next one goes on.
+Heartbeats stop when no pass ends for long. So after PASS_MS a pass begins nothing new, and the next pass goes on.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Final
 from bot.runtime.ports import Pacer, ServiceClock
 
 PASS_MS: Final = 4_000  # of real time in which a pass may begin work
-BREATH_MS: Final = 1_000  # of real time after which long work, such as a warm-up, makes room for a pass
-REAL_HOLD_MS: Final = 20_000  # of real time that an intent may at least take to leave
+BREATH_MS: Final = 1_000  # of real time after which long work, such as a warm-up, lets a pass run
+REAL_HOLD_MS: Final = 20_000  # of real time that an intent has at least before it expires unsent
 
 
 class PassBudget:
-    """The time of the pass under way, in real milliseconds, and whether work was left for the next pass."""
+    """The time of the current pass, in real milliseconds, and whether work was left for the next pass."""
 
     def __init__(self, pacer: Pacer, clock: ServiceClock) -> None:
         self.pacer = pacer

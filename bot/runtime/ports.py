@@ -1,7 +1,4 @@
-"""Ports: what the runtime asks of the world. Protocols only; the client, the session's local venue and the tests' fake satisfy them.
-
-`entry_wait_ms` is real time until the rate limit has room for an entry; 0: now.
-"""
+"""Ports: what the runtime needs from outside, as protocols. The client, a session's local venue and the tests' fake implement them."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ class Calm(NamedTuple):
 
 
 class ServiceClock(Protocol):
-    """The service's time: `speed` is 1 (real), more (accelerated) or 0 (moved by hand). A sandbox's may go back."""
+    """The service's time. `speed` is 1 (real), more (accelerated) or 0 (moved by hand). The time of a sandbox may go back."""
 
     @property
     def speed(self) -> float: ...
@@ -49,13 +46,15 @@ class ServiceClock(Protocol):
 
 
 class VenuePort(Protocol):
-    """The operations of the interface that the runtime uses. Each raises an ApiError of bot.errors, named for the next move."""
+    """The operations of the interface that the runtime uses. Each raises an ApiError of bot.errors, named for what the caller does next."""
 
     @property
     def clock(self) -> ServiceClock: ...
-    def entry_wait_ms(self) -> int: ...
+    def entry_wait_ms(self) -> int:
+        """Real time until the rate limit allows an entry; 0 means now."""
+
     async def account(self) -> AccountSnapshot: ...
-    # What is planned under which key: a port that has no use for it does without; only the confirm is bound to it.
+    # `key` is the key of the later confirm; the service does not get it with a plan.
     async def plan(self, request: OrderRequest, *, key: str) -> PlanResult: ...
     async def confirm(self, token: str, *, key: str, expires_at_ms: int | None = None) -> OrderResult: ...
     async def place(self, request: OrderRequest, *, key: str, expires_at_ms: int | None = None) -> OrderResult: ...
@@ -78,7 +77,7 @@ class VenuePort(Protocol):
 
 
 class Pacer(Protocol):
-    """Real time for retries: how long to wait, and the waiting. Tests and sessions give one that does not wait."""
+    """Real time for retries: how long to wait, and the waiting. The one of tests and sessions does not wait."""
 
     def mono_ms(self) -> int: ...
     def delay_ms(self, attempt: int) -> int: ...

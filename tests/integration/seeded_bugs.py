@@ -34,7 +34,7 @@ from bot.runtime.liveness import heartbeat_rule
 from bot.runtime.model.intents import Intent
 from bot.runtime.reconciliation import protection, reconciler
 from bot.runtime.reconciliation.guardians import Guardians
-from bot.service.operations.executor import OperationExecutor as ServiceDesk
+from bot.service.operations.executor import OperationExecutor
 from bot.venue import orders as venue_orders
 from bot.wire import OrderRequest
 from tests.integration.simulated import LENGTHS, Rules, run_world
@@ -137,20 +137,20 @@ def giving_up_after_two_tries(to: pytest.MonkeyPatch) -> None:
 
 
 def a_reset_forgets_the_keys(to: pytest.MonkeyPatch) -> None:
-    kept = ServiceDesk._kept
+    stored_answer = OperationExecutor._stored_answer
 
-    def forgetful(self: ServiceDesk, principal: Any, key: str, context: Any) -> Any:
+    def forgetful(self: OperationExecutor, principal: Any, key: str, context: Any) -> Any:
         reply = self.machine.log.reply(principal.account, key)
         if reply is not None and reply.epoch != self.account(principal).epoch:
             return None
-        return kept(self, principal, key, context)
+        return stored_answer(self, principal, key, context)
 
     fenced = venue_orders.fenced
 
     def open_gate(state: Any, account: Any, command: Any) -> Any:
         return None if account.is_fenced(command.idempotency_key) else fenced(state, account, command)
 
-    to.setattr(ServiceDesk, "_kept", forgetful)
+    to.setattr(OperationExecutor, "_stored_answer", forgetful)
     to.setattr(venue_orders, "fenced", open_gate)
 
 

@@ -82,7 +82,7 @@ async def test_a_guardian_that_the_service_refuses_degrades_the_run_and_does_not
     await kernel.cycle()
     assert state_of(kernel).word == "DEGRADED"
     assert kernel.health.degraded == {
-        "guardian:dead_man": "the service does not take guardian dead_man (invalid_input): no such action"
+        "guardian:dead_man": "the service refuses guardian dead_man (invalid_input): no such action"
     }
     assert [g.type for g in venue.guards.values()] == ["account_drawdown"], "the other one stands"
     assert venue.fills == []

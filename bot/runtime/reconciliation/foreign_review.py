@@ -31,7 +31,7 @@ async def look_closer(foreign_activity: ForeignActivity, context: RepairContext)
         return
     for market in sorted({market for market, _, _ in foreign_activity.waiting.values()}):
         if not context.budget.has_time():
-            return  # The rest of them wait for the next pass.
+            return  # The next pass goes on.
         page = await context.port.trades(limit=TRADES_PAGE_MAX, coin=market)
         trades = {trade.id: trade for trade in page.trades}
         for trade_id, (of_market, key, at_ms) in list(foreign_activity.waiting.items()):
@@ -52,20 +52,22 @@ async def look_closer(foreign_activity: ForeignActivity, context: RepairContext)
 
 
 def _is_ours(context: RepairContext, key: str, market: str, made_ms: int, *, was_unknown: bool) -> bool:
-    """In the journal, or a decision of ours that the journal has lost. `was_unknown`: its event came before the journal had it, so that another
-    daemon has made our own decision before us."""
+    """True if the key is in the journal, or is a decision that a lost journal had.
+
+    `was_unknown`: the event came before the journal had the key, so another daemon made our own decision before us.
+    """
     if context.order_owners.owner_of(key) is not None:
         return not was_unknown or made_ms < context.state.alone_since_ms
     return claimed(context, key, market, made_ms) is not None
 
 
 async def _look_at_switches(foreign_activity: ForeignActivity, context: RepairContext) -> None:
-    """Find out whose switches these are. While a request of ours has no answer, nobody can tell."""
+    """Find out who armed these switches. It cannot be known while a request of ours has no reply."""
     guardians = context.guardians
     for guardian_id, at_ms in list(foreign_activity.switches.items()):
         if at_ms < context.state.began_ms or guardians.is_ours(
             guardian_id
-        ):  # What stood when the run began: see Arming.
+        ):  # Guardians.retire handles those from before.
             del foreign_activity.switches[guardian_id]
     if not foreign_activity.switches or guardians.awaits_dead_man():
         return

@@ -1,15 +1,15 @@
-"""Arming the guardians that the config asks for: list, compare, arm what is missing, list again. Never twice, never by hope.
+"""Arm the guardians of the config: list what is armed, compare, arm what is missing, list again. No guardian is armed twice.
 
-A guardian's key is made from its name and a serial that is durable before the request leaves. Each new request has a new serial,
-because the service answers an old key with the old guardian. The daemon draws serials at random, so that none meets one of a journal
-that was lost, or of the time after a backup.
+A guardian's key is made from its name and a serial that the journal has before the request is sent. Each new request has a new serial,
+because the service answers a known key with the guardian that it made then. The daemon draws serials at random, so that a serial of a
+lost or restored journal is not used again.
 
-The dead-man is only ever one that this journal has armed. One that does the same and stood when the run began is an earlier life's:
-it goes once ours stands. One that another hand arms later is another daemon's (writers.py).
+Only a dead-man switch that this journal has armed counts as ours. An equal one that was armed when the run began is left from an earlier
+run, and is disarmed once ours is armed. An equal one that is armed later belongs to another daemon (foreign_review.py).
 
-A request that is no longer wanted and whose answer never came is asked for once more under its key: only the key tells
-which guardian it made, and once it has been answered no copy that is still on its way can make another. So is one that was
-without an answer when the account was reset: what arrives after the reset stands on the account of after it.
+If a request got no reply and its guardian is no longer wanted, the daemon sends the request once more under its key. Only the key tells
+which guardian it made, and after a reply no copy of the request can make another. The same holds for a request that had no reply when
+the account was reset, because it may arrive after the reset.
 """
 
 from __future__ import annotations
@@ -35,35 +35,33 @@ from bot.wire import Guardian, GuardianRequest
 log = structlog.get_logger()
 
 DEAD_MAN: Final = "dead_man"
-COVER: Final = "cover:"  # of one position, armed by a repair: it goes with the position, not with the config
-OLD: Final = "old:"  # of a guardian that stands for what is asked for no more
+COVER: Final = "cover:"  # prefix of the name of a trailing stop that a repair armed for one position
+OLD: Final = "old:"  # prefix of the name of a guardian that the config no longer wants
 SWITCH: Final = "dead_man_switch"
-LOST: Final = "lost:"  # of a request for one whose answer never came
-ARM_TRIES: Final = (
-    20  # "200 but nothing armed" is answered with the next serial, this often; the next comparison goes on from there
-)
+LOST: Final = "lost:"  # prefix of the name of a request that got no reply
+ARM_TRIES: Final = 20  # serials that are tried in a row when a request is accepted and no guardian appears; the next comparison goes on
 
 
 def cover_name(market: str, opened_ms: int) -> str:
-    """Of the trailing stop that a repair armed for one position."""
+    """The name of the trailing stop that a repair arms for one position."""
     return f"{COVER}{market}:{opened_ms}"
 
 
 @dataclass(frozen=True, slots=True)
 class WantedGuardian:
-    """A guardian under a name of ours."""
+    """A guardian of the config, or of a repair, and its name."""
 
     name: str
     request: GuardianRequest
 
 
 def counted(before: int) -> int:
-    """The serial after that one: for a journal that nobody else has gone before."""
+    """The next serial by counting, for a journal that is the first of its account."""
     return before + 1
 
 
 class Guardians:
-    """`new_serial` makes the serial of a new request from the one before; 0: there was none."""
+    """`new_serial` makes the serial of a new request from the serial before it, which is 0 for the first."""
 
     def __init__(
         self, *, port: VenuePort, journal: Journal, mirror: Mirror, wanted: Sequence[WantedGuardian], new_serial: Callable[[int], int] = counted
@@ -74,31 +72,31 @@ class Guardians:
         self.wanted = tuple(wanted)
         self.new_serial = new_serial
         self.made: set[str] = set()  # ids of guardians that this run has armed
-        self._stood: frozenset[str] | None = None  # ids of those that stood when it began
-        self.ids: dict[str, str] = {}  # name -> id of the guardian that stands for it
-        self.refused: dict[str, str] = {}  # name -> why the service does not take it
-        self.owes = False  # what an earlier config asked for may stand still; it goes in the next pass
+        self._stood: frozenset[str] | None = None  # ids of the guardians that were armed when the run began
+        self.ids: dict[str, str] = {}  # name -> id of the armed guardian
+        self.refused: dict[str, str] = {}  # name -> why the service refuses it
+        self.owes = False  # guardians of an earlier config may still be armed; the next pass disarms them
         self.rearm_at_ms = 0  # real time before which a refused guardian is not asked for again
 
     def missing(self, listed: Sequence[Guardian]) -> list[WantedGuardian]:
-        """What the config asks for and the list does not have."""
+        """The guardians that the config wants and that are not in the list."""
         return [one for one in self.wanted if _standing(one.request, listed, self.ids.get(one.name)) is None]
 
     def is_ours(self, guardian_id: str) -> bool:
-        """Whether this journal knows that guardian: this run armed it, or one before."""
+        """True if this run or an earlier run of this journal armed the guardian."""
         return guardian_id in self.made or any(arm.guardian_id == guardian_id for arm in self.journal.state.arms())
 
     def awaits_dead_man(self) -> bool:
-        """Whether a request for a dead-man has no answer yet: what stands may be its work."""
+        """True if a request for a dead-man switch has no reply yet. Then an armed one may be ours."""
         return any(arm.guardian_id is None and SWITCH in arm.body for arm in self.journal.state.arms())
 
     def take_over(self, guardian_id: str) -> None:
-        """An earlier life of ours armed it: the next pass disarms it."""
+        """Let the next pass disarm a guardian that an earlier run armed."""
         self.journal.state.write_arm(Arm(f"{OLD}{guardian_id}", 1, guardian_id, "{}"))
         self.owes = True
 
     def fallen(self) -> list[WantedGuardian]:
-        """What the config asks for and does not stand, as far as the events say. A fired dead-man does not; a cap that blocks does."""
+        """The guardians of the config that are not armed, by the events. A fired dead-man switch is not armed; a cap that blocks entries is."""
         return [one for one in self.wanted if not self._stands(one)] if self.wanted else []
 
     def _stands(self, one: WantedGuardian) -> bool:
@@ -106,18 +104,18 @@ class Guardians:
         return guardian is not None and not (guardian.latched and guardian.type == SWITCH)
 
     def lacks_dead_man(self) -> bool:
-        """Whether the config asks for a dead-man and none of ours stands."""
+        """True if the config wants a dead-man switch and none of ours is armed."""
         return any(one.request.type == SWITCH for one in self.fallen())
 
     def forget(self, held: Mapping[str, MirrorPosition]) -> None:
-        """The covers of positions that are no more."""
+        """Forget the trailing stops of positions that are closed."""
         covers = {cover_name(one.market, one.opened_ms) for one in held.values()}
         for name in [one for one in self.ids if one.startswith(COVER) and one not in covers]:
             del self.ids[name]
         self.made &= self.mirror.guardians.keys()
 
     async def listed(self) -> Sequence[Guardian]:
-        """What stands at the service; the mirror learns it on the way."""
+        """The guardians at the service. The account state takes them over."""
         listed = await self.port.guardians()
         if self._stood is None:
             self._stood = frozenset(one.id for one in listed)
@@ -125,25 +123,23 @@ class Guardians:
         return listed
 
     async def arm_all(self, *, epoch: int) -> None:
-        """Every wanted guardian stands when this returns, but those in `refused`, which the service does not take."""
+        """Arm every wanted guardian. Those that the service refuses are in `refused` afterwards."""
         listed = await self.listed()
         for one in self.wanted:
             try:
                 listed = await self._arm(one, listed, epoch=epoch)
-            except Refused as error:  # The others stand all the same; entries wait, for `fallen` has it.
-                self.refused[one.name] = (
-                    f"the service does not take guardian {one.name} ({error.code}): {error.message}"
-                )
+            except Refused as error:  # The others are armed; entries wait, because `fallen` has this one.
+                self.refused[one.name] = f"the service refuses guardian {one.name} ({error.code}): {error.message}"
                 log.error("guardian.refused", name=one.name, code=error.code, message=error.message)
             else:
                 self.refused.pop(one.name, None)
         await self.retire(listed)
 
     async def change(self, wanted: Sequence[WantedGuardian], *, epoch: int) -> None:
-        """Ask for these from now on: what is new stands when this returns, and what was before stands too until `retire`.
+        """Want these guardians from now on. The new ones are armed when this returns; the old ones stay armed until `retire`.
 
-        Refused, TryLater, OutcomeUnknown: one of them could not be armed. Then what was asked for before is asked for
-        again, and what came, or may have come, to stand is taken back: at once, or by the next passes (`owes`).
+        Refused, TryLater, OutcomeUnknown: one of them could not be armed. Then the guardians of before are wanted again. Those that
+        were, or may have been, armed meanwhile are disarmed at once or by the next passes (`owes`).
         """
         before, ids = self.wanted, dict(self.ids)
         rows = {one.name: self.journal.state.arm_of(one.name) for one in wanted}
@@ -163,10 +159,10 @@ class Guardians:
         self.ids = {
             name: guardian_id for name, guardian_id in self.ids.items() if name in names or name.startswith(COVER)
         }
-        self.refused = {}  # All of them stand.
+        self.refused = {}
 
     def outlive(self, epoch: int) -> None:
-        """The account of that epoch was reset. Its guardians are gone; a request that is on its way may yet come: it is taken back."""
+        """The account of that epoch was reset, and its guardians are gone. A request that may still arrive is to be undone."""
         with self.journal.together():
             for arm in self.journal.state.arms():
                 if arm.name.startswith((OLD, LOST)):
@@ -178,10 +174,10 @@ class Guardians:
                 self.journal.state.write_arm(arm._replace(serial=0, body="" if is_unanswered else arm.body))
 
     async def retire(self, listed: Sequence[Guardian] | None = None) -> None:
-        """Disarm what an earlier config asked for and this one does not, now that its own stand. One that blocks is left: only a person lifts it."""
+        """Disarm the guardians that only an earlier config wanted. One that blocks entries stays, because only a person may lift it."""
         names = {one.name for one in self.wanted}
         arms = self.journal.state.arms()
-        for arm in arms:  # Asked for without an answer, and then asked for no more.
+        for arm in arms:  # Requests without a reply that are no longer wanted.
             if (
                 arm.body
                 and arm.guardian_id is None
@@ -196,7 +192,7 @@ class Guardians:
         self.owes = bool(lost)
         for arm in lost:
             await self._take_back(arm)
-            listed = None  # What stands may be another list now.
+            listed = None  # The list may have changed.
         old = [arm for arm in old if arm.guardian_id not in self.ids.values()]
         self.owes = bool(old)
         if not old:
@@ -223,7 +219,7 @@ class Guardians:
         self.owes = False
 
     async def arm(self, one: WantedGuardian, listed: Sequence[Guardian], *, epoch: int) -> Sequence[Guardian]:
-        """Let one guardian stand; answers the list as it is then."""
+        """Arm one guardian. Returns the guardians at the service afterwards."""
         listed = await self._arm(one, listed, epoch=epoch)
         await self.retire(listed)
         return listed
@@ -232,12 +228,12 @@ class Guardians:
         body = one.request.body().decode()
         row = self.journal.state.arm_of(one.name)
         arm = row or Arm(one.name, self.new_serial(0), None, body)
-        # Of several that stand only the key tells which one a request without an answer has made; the other is to be taken back.
+        # If several equal guardians are armed, only the key tells which one a request without a reply has made.
         is_unanswered = row is not None and row.guardian_id is None and row.body == body
         is_unclear = is_unanswered and sum(stands_for(one.request, guardian) for guardian in listed) > 1
-        if arm.body != body:  # The config has changed: the one of before goes after the new one stands.
+        if arm.body != body:  # The config has changed; the old guardian goes after the new one is armed.
             self._set_aside(arm, epoch=epoch)
-        is_spent = False  # the last key: it was answered with a guardian that does not stand, or has another body
+        is_spent = False  # the last key was used up: its guardian is not armed, or it has another body
         for _ in range(ARM_TRIES):
             known = arm.guardian_id if arm.body == body else None
             standing = None if is_unclear else _standing(one.request, listed, known)
@@ -259,11 +255,14 @@ class Guardians:
                 continue
             log.info("guardian.armed", name=one.name, guardian=armed.id, type=armed.type)
             self.made.add(armed.id)
-            arm = arm._replace(guardian_id=armed.id)  # Not listed after all: the next try has the next serial.
+            arm = arm._replace(guardian_id=armed.id)  # If it is not in the list, the next try has the next serial.
             listed = await self.listed()
         standing = _standing(one.request, listed, arm.guardian_id)
         if standing is None:
-            raise Refused("trade_failed", f"guardian {one.name} was taken {ARM_TRIES} times and never stood")
+            raise Refused(
+                "trade_failed",
+                f"guardian {one.name} was accepted {ARM_TRIES} times and is not in the list of guardians",
+            )
         with self.journal.together():
             self.journal.state.write_arm(arm._replace(guardian_id=standing.id))
             self._outdo(one, standing, listed)
@@ -271,7 +270,7 @@ class Guardians:
         return listed
 
     def _outdo(self, one: WantedGuardian, ours: Guardian, listed: Sequence[Guardian]) -> None:
-        """Note for `retire` the dead-men of an earlier life that do the same as ours: nobody would disarm them at the end."""
+        """Let `retire` disarm the equal dead-man switches of earlier runs, because nobody else would."""
         if one.request.type != SWITCH or ours.id not in self.made:
             return
         for other in listed:
@@ -280,14 +279,14 @@ class Guardians:
                 self.take_over(other.id)
 
     def _set_aside(self, arm: Arm, *, epoch: int) -> None:
-        """Let `retire` know of what stands, or may stand, for this row, before the row says something else."""
+        """Keep, for `retire`, which guardian this row has or may have armed, before the row changes."""
         if arm.guardian_id is not None:
             self.journal.state.write_arm(Arm(f"{OLD}{arm.guardian_id}", 1, arm.guardian_id, arm.body))
         elif arm.body:
             self.journal.state.write_arm(Arm(f"{LOST}{epoch}:{arm.serial}:{arm.name}", arm.serial, None, arm.body))
 
     def _go_back(self, name: str, before: Arm | None, *, epoch: int) -> None:
-        """The row of a name as it was, but for the serials that are used up."""
+        """Put back the row of a name, except for its serial, which is used up."""
         row = self.journal.state.arm_of(name)
         if row is None or row == before or row.body in [one.request.body().decode() for one in self.wanted]:
             return
@@ -298,7 +297,7 @@ class Guardians:
             self.journal.state.write_arm(Arm(name, row.serial, None, ""))
 
     async def _take_back(self, arm: Arm) -> None:
-        """Disarm what a request without an answer has made."""
+        """Disarm the guardian that a request without a reply may have made."""
         epoch, _, name = arm.name.removeprefix(LOST).split(":", 2)
         one = WantedGuardian(name, GuardianRequest.from_wire(json.loads(arm.body, parse_float=Decimal)))
         asked = False
@@ -309,10 +308,10 @@ class Guardians:
             if guardian.id not in self.ids.values():
                 await self.port.disarm(guardian.id)
                 log.info("guardian.retired", name=name, guardian=guardian.id, type=guardian.type)
-        except Refused as error:  # It never stood, has gone (with a reset, too), or only a person may lift it.
+        except Refused as error:  # It was never armed, is gone, or only a person may lift it.
             log.warning("guardian.not_taken_back", name=name, code=error.code, message=error.message)
             if error.code == "forbidden" and not asked:
-                return  # Of the key, which may arm nothing now, and not of the guardian: the next comparison asks again.
+                return  # The API key may arm nothing now; the next comparison tries again.
         self.journal.state.write_arm(arm._replace(body=""))
 
     def _key(self, one: WantedGuardian, serial: int, epoch: int) -> str:
@@ -328,8 +327,10 @@ class Guardians:
 
 
 def _standing(request: GuardianRequest, listed: Sequence[Guardian], known: str | None = None) -> Guardian | None:
-    """A guardian that stands for the request: the one that is `known` to have been made by it, where there are two. Of that one the template
-    is what was asked for, however the service writes it. No other dead-man stands for ours."""
+    """The armed guardian of a request. If there are several, the one with the id `known`, whose order template is not compared.
+
+    A dead-man switch counts only if its id is `known`.
+    """
     own = next((one for one in listed if one.id == known and _does_the_same(request, one)), None)
     if request.type == SWITCH:
         return own
@@ -337,18 +338,21 @@ def _standing(request: GuardianRequest, listed: Sequence[Guardian], known: str |
 
 
 def stands_for(request: GuardianRequest, guardian: Guardian) -> bool:
-    """Whether an armed guardian is what the request asks for. A fired dead-man is not: it must be armed anew. Nor is a trailing stop that sleeps
-    what was to trail at once, nor a schedule that places another order at the same instants."""
+    """True if an armed guardian does what the request asks for.
+
+    False for a fired dead-man switch, which must be armed again, for a trailing stop that is not active yet if it was to trail at once,
+    and for a schedule with another order.
+    """
     return _does_the_same(request, guardian) and _template_of(request) == guardian.order_template
 
 
 def _template_of(request: GuardianRequest) -> object:
-    """As it comes back: a number is a number, whatever a config has made of it."""
+    """The order template as the service returns it, with its number types."""
     return json.loads(request.body()).get("orderTemplate")
 
 
 def _does_the_same(request: GuardianRequest, guardian: Guardian) -> bool:
-    """As `stands_for`, whatever a schedule orders."""
+    """As `stands_for`, without the order of a schedule."""
     if guardian.type != request.type or (guardian.status == "latched" and guardian.type == SWITCH):
         return False
     if not guardian.active and request.activate_at_r is None:

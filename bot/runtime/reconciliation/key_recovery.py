@@ -1,7 +1,7 @@
-"""Claiming: what the account holds by an order of ours that the journal does not know, because the file was lost. Evidence only, no guess.
+"""Recognize orders of ours that the journal does not know because its file was lost.
 
-A key is a hash of its decision (intents.py), so whoever can spell the decision has made the key: strategy, bar and
-ordinal are tried for the bars around the order. What another hand did has no such spelling and stays foreign.
+A key is a hash of its decision (model/intents.py). For the bars and timers around an order, every strategy, ordinal and leg is tried; if
+one of them makes the key, the order is ours. Orders of others stay foreign, because no decision of ours makes their keys.
 """
 
 from __future__ import annotations
@@ -28,23 +28,25 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-ORDINALS: Final = 10  # of one decision; more intents on one bar are rare, and then the position stays foreign
-BARS: Final = 500  # of one strategy for one order, the newest; an accelerated clock makes thousands
-INSTANTS: Final = 500  # of one timer; more often than that in so short a time is a clock, not a decision
-LATE: Final = 20  # of either when the pass has no time left: where a key of ours nearly always is
-SENT: Final = (*LEGS, FIRST_LEG["close"])  # a cancel goes without a key
-FORM: Final = re.compile(r"[A-Z2-7]{32}")  # of a key that intent_key has made
+ORDINALS: Final = 10  # signals of one decision; with more the position stays foreign
+BARS: Final = 500  # newest bars of one strategy that are tried for one order; an accelerated clock makes thousands
+INSTANTS: Final = 500  # newest instants of one timer that are tried for one order
+LATE: Final = (
+    20  # bars or instants that are tried when the pass has no time left; nearly every key of ours is among them
+)
+SENT: Final = (*LEGS, FIRST_LEG["close"])  # a cancel has no key
+FORM: Final = re.compile(r"[A-Z2-7]{32}")  # a key that intent_key can have made
 
 
 def claim_orders(context: RepairContext, snapshot: AccountSnapshot) -> None:
-    """Know again the resting entries whose keys are ours."""
+    """Recognize the resting entries whose keys are ours."""
     for order in snapshot.orders:
         if order.idempotency_key is not None and context.order_owners.owner_of(order.idempotency_key) is None:
             claimed(context, order.idempotency_key, order.coin, order.created_at or context.now_ms())
 
 
 async def claim_positions(context: RepairContext) -> None:
-    """Give every position without an owner to the strategy that made the key of its entry, also of one that rested first."""
+    """Give every position without an owner to the strategy that made the key of its entry."""
     for position in list(context.mirror.positions.values()):
         if position.owner is None and position.market not in context.foreign_activity.known_markets:
             owner = await _owner_of(context, position)
@@ -54,14 +56,14 @@ async def claim_positions(context: RepairContext) -> None:
 
 
 async def _owner_of(context: RepairContext, position: MirrorPosition) -> str | None:
-    """By the trades since it was opened, one page of them: an older or busier one is a person's to look at."""
+    """The owner by one page of trades since the position was opened. With more trades than that a person must look."""
     page = await context.port.trades(limit=TRADES_PAGE_MAX, coin=position.market)
     keys = context.order_owners.keys_of(
         (trade.id for trade in page.trades if trade.idempotency_key is None), context.mirror.epoch
     )
     for trade in page.trades:
         at_ms = trade.ts or position.opened_ms
-        # A resting entry was decided before the position that it became; its last fill was not.
+        # A resting entry was decided before the position was opened, but its last fill came later.
         filled_ms = max(at_ms, trade.updated_at or 0)
         if trade.intent != "open" or filled_ms < position.opened_ms:
             continue
@@ -75,14 +77,14 @@ async def _owner_of(context: RepairContext, position: MirrorPosition) -> str | N
 
 
 def claimed(context: RepairContext, key: str, market: str, at_ms: int) -> str | None:
-    """The strategy whose decision around that instant spells this key. What cannot be found takes longest, so it is not looked for without end.
+    """The strategy whose decision around that instant made this key. The search is bounded, because a foreign key takes longest.
 
-    What was made while this run holds the account is in its journal, or another daemon's.
+    None for an order that was made after `alone_since_ms`: such an order of ours is in the journal.
     """
     if FORM.fullmatch(key) is None or at_ms >= context.state.alone_since_ms:
         return None
     for instance in context.strategy_host.instances:
-        if market not in instance.markets:  # The gate lets nobody trade in another's market.
+        if market not in instance.markets:  # A strategy trades in its own markets only.
             continue
         for trigger in _triggers(context, instance, at_ms):
             for ordinal, leg in product(range(ORDINALS), SENT):
@@ -97,7 +99,7 @@ def claimed(context: RepairContext, key: str, market: str, at_ms: int) -> str | 
 
 
 def _triggers(context: RepairContext, instance: StrategyInstance, at_ms: int) -> Iterator[str]:
-    """Bars and instants of timers at which an order of that instant can have been decided, the newest first."""
+    """Triggers on which an order of that instant can have been decided: bars and timers, newest first."""
     most = BARS if context.budget.has_time() else LATE
     step = INTERVAL_MS[instance.interval]
     last = at_ms // step * step
@@ -107,7 +109,7 @@ def _triggers(context: RepairContext, instance: StrategyInstance, at_ms: int) ->
         yield f"bar:{market}:{close_ms}"
     for name, spec in instance.timers.items():
         backs = backs_of(context.journal, instance.name, name)
-        every_ms = spec * 1_000 if isinstance(spec, int) else MINUTE_MS  # at the least
+        every_ms = spec * 1_000 if isinstance(spec, int) else MINUTE_MS  # the shortest period
         newest = list(instants(spec, max(first, at_ms - INSTANTS * every_ms), at_ms))
         for due_ms in newest[: -most - 1 : -1]:
             yield trigger_of(name, due_ms, backs)

@@ -44,14 +44,14 @@ async def reconcile(context: RepairContext, snapshot: AccountSnapshot) -> list[D
         log.warning(f"drift.{drift.kind}", market=drift.market, subject=drift.subject, message=drift.message)
         try:
             await repair(context, drift)
-        except ApiError as error:  # Of this one; another may be answered.
+        except ApiError as error:  # Another repair may succeed.
             protection.postpone(error, [drift.market or drift.subject])
             unanswered = unanswered or error
             if not context.budget.has_time():
                 break
     context.position_owners.align_books()
     protection.note_covered(context)
-    if unanswered is not None:  # What is left to do is compared again soon.
+    if unanswered is not None:  # The caller compares again soon.
         raise unanswered
     return drifts
 
@@ -88,7 +88,7 @@ async def overlaps(context: RepairContext) -> bool:
         if is_cursor_lost(error):
             return False
         raise
-    # Of another instant: the service went back, and gives the id again.
+    # Another instant: the service was restored to an earlier state and has given the id again.
     return bool(page.events) and page.events[0].id == cursor.last_id and at_ms in (None, page.events[0].ts)
 
 
@@ -107,17 +107,15 @@ async def restart(context: RepairContext, snapshot: AccountSnapshot) -> bool:
     before = context.journal.events.cursor
     is_reset = before is not None and before.epoch != snapshot.epoch
     if before is not None and is_reset:
-        context.guardians.outlive(
-            before.epoch
-        )  # Before the cursor moves: after it nothing tells of which epoch they are.
+        context.guardians.outlive(before.epoch)  # Before the cursor moves, because afterwards nobody knows their epoch.
         context.strategy_host.forget_heard()
     with context.journal.together():
         void = context.journal.restart_cursor(snapshot.last_event_id, epoch=snapshot.epoch, now_ms=context.now_ms())
-        if is_reset:  # Its event is never taken: the cursor is past it.
+        if is_reset:  # The event of the reset itself is never read: the cursor is past it.
             context.health.incident(
                 "account.reset", f"epoch:{snapshot.epoch}", epoch=snapshot.epoch, balance_usd=snapshot.balance_usd
             )
-            # Where something stands already, somebody is at it again, and those events are skipped.
+            # With positions or orders after the reset, another writer is active again, and its events are skipped.
             if not snapshot.positions and not snapshot.orders:
                 context.health.restore(FOREIGN)
     context.mirror.of_snapshot(snapshot)
@@ -129,7 +127,7 @@ async def restart(context: RepairContext, snapshot: AccountSnapshot) -> bool:
     return is_reset
 
 
-# -- drifts that the mirror cannot see by itself
+# -- drifts that the account state cannot see by itself
 
 
 def _unowned(context: RepairContext) -> list[Drift]:
@@ -147,7 +145,7 @@ def _unguarded(context: RepairContext, snapshot: AccountSnapshot) -> list[Drift]
     ]
 
 
-# -- repairs, one a kind
+# -- repairs, one for each kind of drift
 
 
 async def _believe(context: RepairContext, drift: Drift) -> None:
@@ -162,25 +160,25 @@ async def _judge_order(context: RepairContext, drift: Drift) -> None:
     if context.foreign_positions == "flatten":
         try:
             await context.port.cancel(drift.subject)
-        except Refused as error:  # Filled or gone meanwhile; the next look tells.
+        except Refused as error:  # Filled or gone meanwhile; the next comparison shows it.
             log.warning("repair.refused", market=drift.market, code=error.code, message=error.message)
 
 
 async def _judge_position(context: RepairContext, drift: Drift) -> None:
-    """adopt: the first strategy of that market answers for it; flatten: it is closed; ignore: said once, then left alone."""
+    """adopt: the first strategy of the market owns it; flatten: close it; ignore: report it once."""
     assert drift.market is not None
     policy = context.foreign_positions
     instance = context.strategy_host.seat_of(drift.market)
     position = context.mirror.positions.get(drift.market)
     if position is None or position.owner is not None:
-        return  # An earlier repair has learned more.
+        return  # An earlier repair found the owner.
     if policy == "adopt" and instance is not None:
         context.mirror.adopt(drift.market, instance.name)
         await protection.protect(context)
     elif policy == "flatten":
         if context.mirror.events_named or not context.execution.in_doubt(
             drift.market
-        ):  # Else it may be ours: the answer tells.
+        ):  # Otherwise it may be ours; the reply will show it.
             await protection.close_all(context, position, "foreign")
     else:
         context.foreign_activity.known_markets.add(drift.market)
@@ -190,7 +188,7 @@ Repair = Callable[[RepairContext, Drift], Awaitable[None]]
 
 
 async def _nothing(context: RepairContext, drift: Drift) -> None:
-    """cursor_lost never reaches the table: the feed is begun anew before anything is compared."""
+    """A lost cursor never reaches the table, because the events begin anew before anything is compared."""
     raise AssertionError(drift)
 
 

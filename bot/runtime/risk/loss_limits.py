@@ -1,7 +1,7 @@
 """Daily losses: a strategy that has lost its `daily_loss_usd` since 00:00 UTC opens nothing more until the next day. Exits go on.
 
-The books know what it has lost; here is when that is too much. Reached once, it holds for the day whatever the price does
-afterwards, and over a restart, also one that begins with a new journal (safety.py).
+A limit that was reached holds for the rest of the day, whatever the price does afterwards. It also holds over a restart, even one with a
+new journal (journal/halt_flags.py).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LossLimits:
         self._noted: dict[str, list[int]] = json.loads(journal.state.note(HALTED) or "{}")  # strategy -> [epoch, day]
 
     def watch(self, now_ms: int, market: str | None = None) -> None:
-        """Halt whoever has reached its limit; with a market, whoever holds something there, because its price has moved."""
+        """Halt the strategies that have reached their limit. `market`: only those with a position there, because its price has changed."""
         if market is not None and not self.has_limits(market):
             return
         for name in list(self.strategy_limits if market is None else self.attribution.shares.get(market, ())):
@@ -64,7 +64,7 @@ class LossLimits:
         limit = self._limit(strategy)
         if limit is None or not self._is_of_today(now_ms):
             return None
-        # Just reached, it counts at once; `watch` will write that it holds, which may not be done in the middle of a page.
+        # A limit that was just reached counts at once. `watch` writes the halt later, because a page of events may be half applied now.
         if (
             not self.attribution.is_halted(strategy)
             and not self._was_halted(strategy)
@@ -80,9 +80,9 @@ class LossLimits:
         )
 
     def narrowed(self, series: Series, calm: Calm) -> Calm:
-        """The band of a session's fast path, without the closes that would reach a limit: those go through `watch`.
+        """The price band of a session's fast path without the closes that would reach a limit, because `watch` must see those.
 
-        The next day begins at other values, so the fast path ends there for a market in which somebody with a limit stands.
+        The band also ends with the day if a strategy with a limit has a position in the market.
         """
         if not self.has_limits(series.market):
             return calm
@@ -107,7 +107,7 @@ class LossLimits:
         return Calm(lo, hi, until_ms)
 
     def has_limits(self, market: str) -> bool:
-        """Whether anybody with a limit has a share there."""
+        """True if a strategy with a limit has a position in the market."""
         held = self.attribution.shares.get(market)
         if not held:
             return False
@@ -118,7 +118,7 @@ class LossLimits:
         return False
 
     def _is_of_today(self, now_ms: int) -> bool:
-        """Whether what the books have lost is today's; a day that has begun begins for them, too."""
+        """Begin the new day in the attribution, if there is one. False if the losses there may be of an earlier day."""
         if self._state.is_uncertain:  # Nothing is opened then, whatever the limits say.
             return now_ms - self.attribution.day_ms < DAY_MS
         self.attribution.roll(now_ms)
@@ -129,7 +129,7 @@ class LossLimits:
         return None if limits is None else limits.daily_loss_usd
 
     def _was_halted(self, name: str) -> bool:
-        """Today, by the notes; the books say it again then. Books that were begun anew have forgotten what it had lost."""
+        """True if the notes say that the strategy was halted today. A new journal has no losses of today, so the halt is set again."""
         if self._noted.get(name) != [self.attribution.epoch, self.attribution.day_ms]:
             return False
         self.attribution.halt(name)
@@ -146,7 +146,7 @@ class LossLimits:
         )
         log.error("strategy.halted", strategy=name, message=message)
         ref = f"daily_loss:{name}:{self.attribution.day_ms}"
-        # Noted and not told, it would never be told: the note says that it was halted before.
+        # One transaction: with the note alone, the notice would never be sent.
         with self._journal.together():
             self._journal.state.write_note(HALTED, json.dumps(self._noted))
             self._position_owners.write_attribution(

@@ -17,20 +17,20 @@ from bot.wire import (
     OrderRequest,
 )
 
-REQUESTS_KEPT: Final = 256  # entries that were wanted before, whose requests need not be made again
+REQUESTS_KEPT: Final = 256  # requests in the cache
 
 
-PX_FIGURES: Final = 5  # of a price; a whole one may have more
+PX_FIGURES: Final = 5  # significant figures of a price; a whole number may have more
 
 
-PX_DECIMALS: Final = 6  # of a price and of its market's sizes together
+PX_DECIMALS: Final = 6  # decimals of a price and of a size of its market, together
 
 
-EVENT_PX_DECIMALS: Final = 3  # of a price between 0 and 1
+EVENT_PX_DECIMALS: Final = 3  # decimals of an event price, which is between 0 and 1
 
 
 class Grid(NamedTuple):
-    """The prices that a market takes. The interface does not tell them: it is the venue's rule, by the decimals of a size. No figures: a fixed tick."""
+    """The prices that a market accepts, by the venue's rule on size decimals; the interface does not show them. `figures` None: a fixed tick."""
 
     decimals: int
     figures: int | None = None
@@ -54,11 +54,11 @@ Rounding: TypeAlias = Callable[[Decimal], Decimal]
 _CENT: Final = Decimal("0.01")
 
 
-_UNIT: Final = Decimal("0.00000001")  # the finest that a request may hold
+_UNIT: Final = Decimal("0.00000001")  # finest price or size in a request
 
 
 def _exact(value: Number) -> Decimal:
-    """A number of a strategy as the decimal that it prints as."""
+    """A strategy's number as a decimal with the digits that it prints."""
     return value if isinstance(value, Decimal) else Decimal(repr(value))
 
 
@@ -68,10 +68,10 @@ def _maybe(value: Number | None) -> Decimal | None:
 
 @lru_cache(maxsize=REQUESTS_KEPT)
 def _order_request(signal: Open, size: str | None, require_protection: bool, grid: Grid) -> OrderRequest:
-    """The request of an entry. It follows from these alone, and a strategy of fixed sizes wants the same again and again.
+    """The request of an entry. Cached, because a strategy with fixed sizes makes the same request again and again.
 
-    Prices go to the market's grid: a long's limit and target down and its stop up, a short's the other way. So no entry is worse than was
-    wanted, and stop and target are nearer to it.
+    Prices are rounded to the market's grid: limit and target of a long down and its stop up, those of a short the other way. So no entry
+    is worse than the strategy asked for, and stop and target are nearer to it.
     """
     down, up = (grid.down, grid.up) if signal.side == "long" else (grid.up, grid.down)
     return OrderRequest(

@@ -1,8 +1,8 @@
-"""Pauses and quarantines: which strategies open nothing, by a person's word or by their own fault. Kept in the journal's notes and beside it (halt_flags.py).
+"""Pauses and quarantines: the strategies that open nothing, because the operator paused them or because they failed.
 
-A paused strategy is asked as before, and its entries are refused; exits and protection go on. A quarantined one is asked
-nothing. It stays so over a restart as long as its code and params are those that failed; a person's `resume`, or other
-code or params, brings it back.
+A paused strategy is still called, and its entries are refused; exits and protection go on. A quarantined strategy is not called. It stays
+quarantined over a restart until its code or params change, or the operator resumes it. Both are kept in the journal's notes and in a file
+beside it (halt_flags.py).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from bot.runtime.journal.journal import Journal
 
 log = structlog.get_logger()
 
-OIDS_TOLD: Final = 10  # of the entries that rest; a field of a notice is short, and bot orders has all of them
+OIDS_MAX: Final = 10  # resting entries that a notice names; bot orders lists all of them
 
 
 class Quarantine(NamedTuple):
-    """Why, of which version of the strategy, and when."""
+    """Why a strategy is quarantined, which version of it, and since when."""
 
     why: str
     version: str
@@ -32,7 +32,7 @@ class Quarantine(NamedTuple):
 
 
 class Pauses:
-    """`names` are the paused strategies; ALL is everyone, also those that come later."""
+    """`names` are the paused strategies; ALL stands for every strategy, also those that are added later."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -43,11 +43,11 @@ class Pauses:
         return ALL in self.names
 
     def pause(self, strategy: str | None) -> bool:
-        """False when it was so already."""
+        """Pause a strategy, or all. False if it was paused already."""
         return self._set(self.names | {strategy or ALL})
 
     def resume(self, strategy: str | None) -> bool:
-        """One goes on only when it was paused by itself; None lets everyone go on, also those that were paused one by one."""
+        """Resume a strategy that was paused by name; None resumes all, also those that were paused by name."""
         return self._set(frozenset() if strategy is None else self.names - {strategy})
 
     def refusal(self, strategy: str) -> Refusal | None:
@@ -66,13 +66,13 @@ class Pauses:
 
 
 def quarantine_of(journal: Journal, strategy: str) -> Quarantine | None:
-    """What is kept of a strategy that failed."""
+    """The quarantine of a strategy, if it has one."""
     text = journal.state.note(_note(strategy))
     return Quarantine(*json.loads(text)) if text else None
 
 
 def keep_quarantine(journal: Journal, strategy: str, quarantine: Quarantine | None) -> None:
-    """None: it may be asked again."""
+    """Write the quarantine of a strategy; None ends it."""
     if quarantine is not None or journal.state.note(_note(strategy)):
         journal.state.write_note(_note(strategy), "" if quarantine is None else json.dumps(quarantine))
 
@@ -80,10 +80,10 @@ def keep_quarantine(journal: Journal, strategy: str, quarantine: Quarantine | No
 def quarantine(
     journal: Journal, strategy: str, version: str, why: str, *, at_ms: int, resting: Sequence[str] | None = None
 ) -> None:
-    """Keep it, and tell it. `resting`: its entries that may still fill; None when nobody knows yet."""
+    """Quarantine a strategy and write a notice. `resting`: ids of its entries that may still fill; None if they are not known yet."""
     left = _of_resting(resting)
     log.error("strategy.quarantined", strategy=strategy, message=why, resting=left)
-    said = notice(
+    alert = notice(
         "strategy.quarantined",
         f"quarantine:{strategy}:{at_ms}",
         at_ms=at_ms,
@@ -91,7 +91,7 @@ def quarantine(
         message=why,
         resting=left,
     )
-    journal.notify([said], now_ms=at_ms)
+    journal.notify([alert], now_ms=at_ms)
     keep_quarantine(journal, strategy, Quarantine(why, version, at_ms))
 
 
@@ -100,8 +100,8 @@ def _of_resting(oids: Sequence[str] | None) -> str:
         return "entries of it that rest may still fill (bot orders)"
     if not oids:
         return "no entry of it rests"
-    more = f" and {len(oids) - OIDS_TOLD} more" if len(oids) > OIDS_TOLD else ""
-    return f"entries that rest may still fill: {', '.join(oids[:OIDS_TOLD])}{more} (bot orders)"
+    more = f" and {len(oids) - OIDS_MAX} more" if len(oids) > OIDS_MAX else ""
+    return f"entries that rest may still fill: {', '.join(oids[:OIDS_MAX])}{more} (bot orders)"
 
 
 def _note(strategy: str) -> str:

@@ -87,10 +87,10 @@ class RiskEngine:
         self.strategy_limits.update(strategy_limits)
 
     def judge(self, strategy: str, ask: RiskRequest) -> ApprovedOrder | Refusal:
-        """The first rule that says no, or the request."""
+        """The request to send, or the refusal of the first rule that refuses."""
         try:
             return self._judge(self.strategy_limits[strategy], ask)
-        except (ValueError, ArithmeticError) as error:  # A number that is one, and that no order can carry.
+        except (ValueError, ArithmeticError) as error:  # A valid number that no order can hold.
             return Refusal("invalid_input", f"no order can be made of {ask.signal!r:.200}: {_why(error)}")
 
     def _judge(self, limits: StrategyLimits, ask: RiskRequest) -> ApprovedOrder | Refusal:
@@ -104,7 +104,7 @@ class RiskEngine:
         return self._close(limits, signal, ask) if isinstance(signal, Close) else self._cancel(limits, signal)
 
     def may_still_open(self, intent: Intent, now_ms: int) -> Refusal | None:
-        """Asked again right before an entry leaves: the world may have moved since it was written."""
+        """Why an entry must not be sent now, though it was approved: the account may have changed since."""
         stopped = self.conditions.entries_stopped(now_ms)
         if stopped is not None:
             return stopped
@@ -113,14 +113,14 @@ class RiskEngine:
         return self.of_its_own(intent, now_ms)
 
     def of_its_own(self, intent: Intent, now_ms: int) -> Refusal | None:
-        """The part of it that keeps out its strategy alone."""
+        """The part of `may_still_open` that concerns this strategy alone."""
         limits = self.strategy_limits.get(intent.strategy)
         if limits is not None and (no := self.over_leverage(limits, intent.market, intent.order().leverage)):
             return no
         return self.conditions.strategy_stopped(intent.strategy, now_ms)
 
     def used_usd(self, strategy: str, closing: frozenset[str] = frozenset()) -> Decimal:
-        """Entry notional of what stays of the strategy's positions, of its resting entries and live intents."""
+        """The part of its budget that a strategy uses: open positions without what is being closed, resting entries and live intents."""
         mirror = self.mirror
         used = Decimal(0)
         if (limits := self.strategy_limits.get(strategy)) is not None and limits.nets:
@@ -143,7 +143,7 @@ class RiskEngine:
         )
 
     def over_leverage(self, limits: StrategyLimits, market: str, leverage: int | None) -> Refusal | None:
-        """An order without a leverage of its own takes that of the position, which another strategy or an earlier config may have chosen."""
+        """Refuse leverage above the limit. An order without a leverage takes that of the position, which another strategy may have chosen."""
         most, position = limits.max_leverage, self.mirror.positions.get(market)
         if leverage is not None:
             if leverage <= most:
@@ -162,7 +162,7 @@ class RiskEngine:
         )
 
     def _accepted_leverage(self, market: str) -> float:
-        """Of a position that the events have not told yet: of what was accepted there by now."""
+        """The leverage of a position that no event has shown yet, by the entries that were accepted."""
         accepted = (
             one
             for one in self.intents.live.values()
@@ -181,14 +181,14 @@ class RiskEngine:
             return Refusal("below_min_notional", f"a size of {signal.size} {signal.market} rounds down to nothing")
         sized = None if size is None else format_decimal(size)
         request = _order_request(signal, sized, limits.require_protection, self._grid(signal.market))
-        # One request settles only where the service is known to give our key back; before that it is planned, then confirmed.
-        # So is the entry of a strategy that wants to see the plan first.
+        # A direct order is safe to repeat only if the service is known to show our keys. Until then, and for a strategy that wants to see the
+        # plan, the entry is planned and confirmed.
         is_direct = limits.path == "direct" and self.mirror.keys_proven
         path: Path = "direct" if is_direct and not self.looks_at_plans(limits.strategy) else "plan"
         return ApprovedOrder(request, "open", signal.market, path, notional)
 
     def _close(self, limits: StrategyLimits, signal: Close, ask: RiskRequest) -> ApprovedOrder | Refusal:
-        """All of it, or an absolute size: both can be sent again without closing more. Of a shared position never more than the share."""
+        """Close the whole position or an absolute size: both can be sent again without closing more. Of a shared position at most the share."""
         position = self.mirror.positions[signal.market]
         if not limits.nets:
             whole = position.size - self.mirror.leaving(signal.market)
@@ -200,7 +200,7 @@ class RiskEngine:
                 return Refusal(
                     "closing", f"its share of the {signal.market} position is being closed", {"action": "wait"}
                 )
-            whole = self._size(signal.market, whole)  # An older version has cut shares finer.
+            whole = self._size(signal.market, whole)  # Shares of an older version may be finer than a step.
             if not whole:
                 return Refusal("below_min_notional", f"its share of the {signal.market} position is less than a step")
         price = None if ask.price is None else unit_px(signal.market, position.side, ask.price)
@@ -209,13 +209,13 @@ class RiskEngine:
             return size
         if limits.nets:
             if size is None or size >= whole or (price and (whole - size) * price < LEAST_USD):
-                size = whole  # A share that is worth less could not be closed by itself any more.
+                size = whole  # A share worth less than LEAST_USD cannot be closed alone.
         elif size is None or size >= whole:
             return ApprovedOrder(WHOLE, "close", signal.market, "direct")
         return ApprovedOrder(CloseRequest(size=format_decimal(size), source="agent"), "close", signal.market, "direct")
 
     def _closing_size(self, market: str, strategy: str) -> Decimal:
-        """What closes of the strategy may still take, of which not all fills have come, so that two of them never take another's share."""
+        """The size that closes of the strategy may still fill, so that two of them never close a share of another strategy."""
         waiting = self.mirror.closing(market, strategy)
         told = {*self.mirror.closed, *(one.key for one in waiting)}
         return sum((one.size - one.filled for one in waiting), Decimal(0)) + sum(
@@ -248,7 +248,7 @@ class RiskEngine:
         )
 
     def _cancel(self, limits: StrategyLimits, signal: Cancel) -> ApprovedOrder | Refusal:
-        """Resting entries only: a position keeps its stop, whatever a strategy cancels, and what goes at market goes, in a session as live."""
+        """Cancel resting entries. A position keeps its stop, and a market order that waits for the open is not cancelled."""
         if signal.market is not None:
             oids = tuple(
                 o.oid
@@ -273,21 +273,21 @@ class RiskEngine:
         return ApprovedOrder(CancelOrders((order.oid,)), "cancel", order.market, "direct")
 
     def _is_left_alone(self, order: MirrorOrder) -> bool:
-        """Another hand's entry, where the config says that such are ignored."""
+        """True if the entry is foreign and the config ignores foreign orders."""
         return self.foreign_positions == "ignore" and order.kind not in PROTECTIVE and self.mirror.is_foreign(order.key)
 
     def _is_anothers(self, order: MirrorOrder, limits: StrategyLimits) -> bool:
-        """A resting entry of a strategy that shares this market."""
+        """True if the entry belongs to another strategy that shares this market."""
         if not limits.nets or order.kind in PROTECTIVE or order.key is None:
             return False
         return self.mirror.owner_of(order.key) not in (None, limits.strategy)
 
     def step(self, market: str) -> Decimal:
-        """What the sizes of a market are whole numbers of."""
+        """The smallest size in this market."""
         return size_step(self.size_decimals, market)
 
     def _size(self, market: str, size: Decimal) -> Decimal:
-        """Down to what the market trades in: never more than was wanted."""
+        """The size rounded down to the market's step."""
         return size.quantize(self.step(market), ROUND_DOWN)
 
     def _grid(self, market: str) -> Grid:
@@ -306,7 +306,7 @@ def _why(error: ValueError | ArithmeticError) -> str:
     return "a number in it has too many digits" if isinstance(error, ArithmeticError) else str(error)
 
 
-# -- rules: each answers a no, or nothing
+# -- rules: each returns a refusal, or None
 
 
 def own_market(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
@@ -322,7 +322,8 @@ def fresh(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal
     if not risk.judges_freshness or ask.now_ms - ask.at_ms <= FRESH_INTERVALS * limits.interval_ms:
         return None
     return Refusal(
-        "stale_bar", f"its cause is {(ask.now_ms - ask.at_ms) / 1000:.1f} s old, older than {FRESH_INTERVALS} intervals"
+        "stale_bar",
+        f"the bar or event is {(ask.now_ms - ask.at_ms) / 1000:.1f} s old, older than {FRESH_INTERVALS} intervals",
     )
 
 
@@ -350,7 +351,7 @@ def strategy_not_stopped(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequ
 
 
 def not_anothers(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
-    """A position of another strategy, which no longer runs or trades here: neither grown nor closed by this one."""
+    """Refuse a signal on a position whose owner no longer runs or trades here."""
     position = risk.mirror.positions.get(ask.signal.market or "")
     if limits.nets or position is None or position.owner in (None, limits.strategy):
         return None
@@ -362,7 +363,7 @@ def not_anothers(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> 
 
 
 def not_against_others(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
-    """Who shares a market goes the same way as the others: an entry against them would close what is theirs."""
+    """In a shared market, refuse an entry against the side of the others, because it would close their shares."""
     signal = ask.signal
     assert isinstance(signal, Open)
     if not limits.nets:
