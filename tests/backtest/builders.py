@@ -1,4 +1,4 @@
-"""Candles and configs for sessions: seeded minutes, strategies that are a function of the bar, and a session in one call."""
+"""Builders for backtest tests: seeded candles, configs, strategies that depend only on the bar, and a whole backtest in one call."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def minutes(
 
 
 def busy(view: View, bar: Bar) -> Iterable[Intent]:
-    """Something on many bars: brackets, trailing stops, resting entries, parts, reversals. A function of bar and view alone."""
+    """Trades on many bars: brackets, trailing stops, resting entries, partial closes, reversals. Depends only on bar and view."""
     n = bar.at_ms // MINUTE_MS
     held = view.position(bar.market)
     kind = n * 2_654_435_761 % 97
@@ -87,7 +87,7 @@ def busy(view: View, bar: Bar) -> Iterable[Intent]:
 
 
 class Scripted(Strategy):
-    """Wants what its script says, and counts bars, fills and triggers in its durable state."""
+    """Yields the signals of its script, and counts bars, fills and triggers in its durable state."""
 
     def __init__(self, script: Script, *, name: str, markets: Sequence[str], counts: bool = True) -> None:
         super().__init__(name=name, markets=markets)
@@ -130,7 +130,7 @@ def settings(
 def placing(
     script: Script = busy, *, counts: bool = True, kind: type[Scripted] = Scripted
 ) -> Callable[[Settings], list[StrategySpec]]:
-    """What stands in for the loader: a Scripted, or one of its kinds, for each strategy of the config."""
+    """Replaces the strategy loader: returns a `kind` of Scripted for each strategy of the config."""
 
     def place(made: Settings) -> list[StrategySpec]:
         return [
@@ -145,7 +145,7 @@ def placing(
 
 @dataclass(frozen=True)
 class Ran:
-    """A session that has ended."""
+    """A finished backtest."""
 
     test: Backtest
     result: Result
@@ -160,7 +160,7 @@ def ran(
     candles: Sequence[Candles], *, made: Settings | None = None, script: Script = busy, rates: Mapping[str, list[tuple[int, int]]] | None = None,
     progress: Callable[[int, int], bool] | None = None, **options: Any,
 ) -> Ran:  # fmt: skip
-    """A whole session over these candles."""
+    """Run a whole backtest on these candles."""
     made = made if made is not None else settings(sorted({one.market for one in candles}))
     test = Backtest(made, candles, SessionOptions(**options), rates=rates or {}, place=placing(script))
     lines = StringIO(newline="")

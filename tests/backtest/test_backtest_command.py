@@ -349,7 +349,7 @@ def test_a_disk_that_is_full_in_the_middle_ends_the_session_there_and_what_was_r
         assert "PARTIAL: stopped after " in said.out
 
 
-def test_a_disk_that_takes_no_journal_is_told_as_a_sessions_and_not_as_a_daemons(
+def test_a_journal_that_cannot_be_written_is_reported_for_the_backtest_and_not_for_a_daemon(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     from bot.backtest import backtest
@@ -380,7 +380,7 @@ class Mine(Strategy):
 """
 
 
-def test_what_a_strategy_says_is_in_the_folder_with_the_instant_that_it_said_it_at(
+def test_a_strategys_log_lines_are_in_the_folder_with_their_instants(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     made = strategy(tmp_path, "")
@@ -473,7 +473,7 @@ def test_in_a_session_a_call_has_no_limit_and_ctrl_c_keeps_what_was_reached(
     assert [one.name for one in left.iterdir()] == ["events.jsonl"]
 
 
-def test_a_session_that_is_to_outlive_its_terminal_does(tmp_path: Path, data: Path, number: signal.Signals):
+def test_a_backtest_under_nohup_outlives_its_terminal(tmp_path: Path, data: Path, number: signal.Signals):
     """nohup has the hangup ignored."""
     signal.signal(number, signal.SIG_IGN)
     folder = run(tmp_path, presses(tmp_path, number), data)
@@ -503,7 +503,7 @@ def test_what_a_strategy_prints_is_no_part_of_the_json(tmp_path: Path, data: Pat
     assert json.loads(capfd.readouterr().out)["differences"] == []
 
 
-def test_a_wish_that_is_returned_bare_is_told_how_it_is_given(tmp_path: Path, data: Path):
+def test_a_signal_returned_without_a_list_gives_an_error_with_the_right_form(tmp_path: Path, data: Path):
     made = strategy(tmp_path, "return Close(bar.market)")
     summary = json.loads((run(tmp_path, made, data, code=1) / "summary.json").read_text())
     assert summary["quarantined"] == {
@@ -577,7 +577,7 @@ def test_a_strategy_that_raises_is_quarantined_with_the_line_of_its_own_file(
         (("--accept-everything",), "No such option"),
     ],
 )
-def test_bad_options_are_told_in_one_sentence(
+def test_bad_options_give_one_sentence(
     tmp_path: Path, data: Path, more: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ):
     assert call(["backtest", str(config(tmp_path)), "--data", str(data), "--out", str(tmp_path / "runs"), *more]) != 0
@@ -672,9 +672,7 @@ def test_the_caps_of_a_key_refuse_in_a_session_what_they_refuse_live(
     [("maxTrade=5", "did you mean maxTradeUsd?"), ("maxLeverage=99", "maxLeverage must be 1..50"), ("maxExposureUsd=0", "maxExposureUsd must be > 0"),
      ("maxOpenPositions=1.5", "must be a whole number"), ("allowedCoins=BTX", "market 'BTX' is not listed"), ("expiresAt=1", "is not a cap")],
 )  # fmt: skip
-def test_a_cap_that_is_none_is_refused(
-    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str], cap: str, says: str
-):
+def test_an_unknown_cap_is_refused(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str], cap: str, says: str):
     assert (
         call(["backtest", str(config(tmp_path)), "--data", str(data), "--out", str(tmp_path / "runs"), "--cap", cap])
         != 0

@@ -1,4 +1,4 @@
-"""The commands of docs/backtesting.md, line by line in a folder of their own, as a user would type them."""
+"""Runs the commands of docs/backtesting.md line by line in a new folder, as a user would type them."""
 
 from __future__ import annotations
 

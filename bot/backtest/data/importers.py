@@ -1,5 +1,5 @@
-"""Foreign files into candles: column names, delimiters, time zones and units of others, samples of a price, many markets in one file. A wrong row is
-named; nothing is repaired in silence."""
+"""Read candle files of other programs: their column names, delimiters, time zones and units, samples of a price, many markets in one file. An error names
+the row; nothing is repaired silently."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from bot.errors import ConfigError
 from bot.wire.vocabulary import INTERVAL_MS
 from bot.words import many
 
-# The names that exports of exchanges, terminals and data sellers use. What is not here is said by --columns.
+# Column names in the exports of exchanges, terminals and data vendors. Others are given by --columns.
 ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "ts": (
         "ts",
@@ -58,17 +58,17 @@ ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
 UNITS: Final = ("auto", "s", "ms", "us", "ns", "iso")
 STAMPS: Final = ("open", "close")
 NO_COLUMN: Final = "none"  # as in volume=none
-PRICE: Final = "price"  # in the place of open, high, low and close: a file of samples
-MARKETS_MAX: Final = 10_000  # in one file; a column with more names is no column of markets
-ABOUT: Final = 0.1  # samples are taken every so often, give or take this share of it
+PRICE: Final = "price"  # the column of a file with samples, instead of open, high, low and close
+MARKETS_MAX: Final = 10_000  # in one file; a column with more different values is not a column of markets
+ABOUT: Final = 0.1  # tolerated deviation of samples from their interval, as a share of it
 SAMPLE_CHARS: Final = 65_536
 SAMPLE_LINES: Final = 20
 DATE_CHARS: Final = 10  # 2025-06-01
-HOURS: Final = ("%H", "%I", "%X", "%c")  # what of a strptime format says the hour
-QUARTER_MS: Final = 900_000  # time zones change at quarters of an hour, if not at hours
+HOURS: Final = ("%H", "%I", "%X", "%c")  # directives of strptime that give the hour
+QUARTER_MS: Final = 900_000  # offsets of time zones are multiples of a quarter of an hour
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - a wall clock's reading, of whatever zone
 _PER_MS: Final = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
-PANDAS_INDEX: Final = "__index_level_"  # how pandas calls an index without a name in Parquet
+PANDAS_INDEX: Final = "__index_level_"  # the name that pandas gives to an index without a name in Parquet
 _THOUSANDS: Final = re.compile(r"[+-]?[0-9]{1,3}(?:[,.'\s][0-9]{3})+(?:[.,][0-9]+)?")
 _COMMA: Final = re.compile(r"[+-]?[0-9]+,[0-9]+")
 _EXPONENT: Final = re.compile(r"[+-]?[0-9](?:\.[0-9]{1,30})?[eE]\+?[0-9]{1,2}", re.ASCII)
@@ -78,14 +78,13 @@ _STAMP: Final = re.compile(r"[+-]?[0-9]{1,20}(\.[0-9]{1,12})?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """How a foreign file is to be read. `columns`: our name -> its name, its number from 1, two joined by `+`, or `none` for the volume. `price`
-    there names the one price of each row, which is its open, high, low and close. `market` is a form like `event:{id}`: the column `id` says of
-    each row which market it is of."""
+    """How to read a file of another program. `columns` maps our names to the file's names, to numbers from 1, to two names joined by `+`, or the volume to
+    `none`. The name `price` stands for open, high, low and close. `market` is a pattern like `event:{id}`, where `id` is the column with each row's market."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
     tz: str = "UTC"
     unit: str = "auto"  # one of UNITS, or a strptime format
-    stamp: str = "open"  # what a row's time is: the open of its candle, or the close
+    stamp: str = "open"  # whether a row's time is the open or the close of its candle
     decimal: str = "."
     interval: str | None = None
     skip: int = 0  # lines before the header
@@ -118,7 +117,7 @@ class Mapped:
 
 
 def columns_of(text: str) -> dict[str, str]:
-    """`ts=Time,open=O,volume=none` as a mapping. ConfigError says what is wrong with it."""
+    """Parse `ts=Time,open=O,volume=none` to a mapping. ConfigError if it is wrong."""
     found: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, sign, column = (one.strip() for one in part.partition("="))
@@ -148,13 +147,13 @@ _PRICES: Final = ("open", "high", "low", "close")
 def read_foreign(
     path: Path, market: str, mapped: Mapped, report: Callable[[int], None] = lambda _rows: None
 ) -> Candles:
-    """The candles of a foreign file, in its order. `report` hears how many rows have been read. What is wrong is a ConfigError with file and row."""
+    """Read the candles of a file, in its order. `report` is called with the number of rows read. ConfigError with file and row for wrong data."""
     columns, rows, _ = _read(path, mapped, report)
     return _candles(path, market, mapped, columns, rows)
 
 
 def read_markets(path: Path, mapped: Mapped, report: Callable[[int], None] = lambda _rows: None) -> list[Candles]:
-    """The candles of every market that a foreign file holds, by `mapped.market`; of each in the file's order."""
+    """Read the candles of every market in a file, by `mapped.market`. Each market keeps the file's order."""
     assert mapped.market is not None
     columns, rows, names = _read(path, mapped, report)
     indices: dict[str, list[int]] = {}
@@ -185,7 +184,7 @@ def read_markets(path: Path, mapped: Mapped, report: Callable[[int], None] = lam
 def _read(
     path: Path, mapped: Mapped, report: Callable[[int], None]
 ) -> tuple[tuple[array[Any], ...], array[int], list[str]]:
-    """Columns, the row of each value, and what the market's column says in it."""
+    """Read the columns, the row numbers, and the values of the market column."""
     return _parquet(path, mapped) if column_files.is_parquet(path) else _text(path, mapped, report)
 
 
@@ -202,7 +201,7 @@ def _candles(path: Path, market: str, mapped: Mapped, columns: tuple[array[Any],
     interval = _interval(path, at_ms, mapped)
     if mapped.stamp == "close":
         step = INTERVAL_MS[interval]
-        # Off the grid a candle counts in the interval that its last millisecond lies in, at whose end it closes: never before it did.
+        # A close off the grid belongs to the interval of its last millisecond, so that no candle closes earlier than in the file.
         before = 1 if any(at % step for at in at_ms) else step
         at_ms = array("q", (at - before for at in at_ms))
     _, opens, highs, lows, closes, volumes = columns
@@ -210,7 +209,7 @@ def _candles(path: Path, market: str, mapped: Mapped, columns: tuple[array[Any],
 
 
 def _day(at_ms: int) -> str:
-    """For people; what no calendar has, as it is."""
+    """An instant as text; a number outside the calendar stays a number."""
     try:
         return f"{_EPOCH + timedelta(milliseconds=at_ms):%Y-%m-%d}"
     except OverflowError:
@@ -247,7 +246,7 @@ def _interval(path: Path, at_ms: array[int], mapped: Mapped) -> str:
 
 
 def _about(at_ms: array[int]) -> str | None:
-    """The interval that the rows are apart, give or take a little."""
+    """The interval of rows that are only about regular; None if there is none."""
     stamps = sorted(set(at_ms))
     if len(stamps) < 3:
         return None
@@ -293,7 +292,7 @@ def _text(
         for block in column_files.blocks(stream, path, width=len(cells), wanted=wanted, delimiter=delimiter, row=first):
             try:
                 take(block)
-            except ConfigError:  # Of one column; another may have an earlier row that cannot be read.
+            except ConfigError:  # This error is from one column; another column may have an error in an earlier row.
                 for at, row in enumerate(block.rows):
                     take(column_files.Block([[column[at]] for column in block.columns], [row], block.plain))
                 raise
@@ -304,7 +303,7 @@ def _text(
 def _floats(
     texts: Sequence[str], rows: Sequence[int], path: Path, name: str, mapped: Mapped, *, is_plain: bool = False
 ) -> array[float]:
-    """A column of numbers. Of one that is written in another way the error says what to do."""
+    """A column of numbers. The error for another notation says which option to use."""
     cells = list(texts)
     if mapped.decimal == ",":
         cells = [text.replace(".", " ").replace(",", ".") for text in texts]
@@ -328,7 +327,7 @@ def _way(text: str, mapped: Mapped) -> str:
 
 
 def _sniff(path: Path, mapped: Mapped) -> tuple[str, list[str] | None, list[str], int]:
-    """The delimiter, the header (None when the first row has values already), the cells of the first row, and how many lines are before it."""
+    """Detect the delimiter, the header (None if the first row has values), the cells of the first row, and the number of lines before it."""
     with column_files.opened(path) as stream:
         read = stream.read(SAMPLE_CHARS).splitlines()
     ahead = next((number for number, line in enumerate(read) if number >= mapped.skip and line.strip()), mapped.skip)
@@ -342,7 +341,7 @@ def _sniff(path: Path, mapped: Mapped) -> tuple[str, list[str] | None, list[str]
     apart = {delimiter: min(line.count(delimiter) for line in lines) for delimiter in column_files.DELIMITERS}
     usable = [delimiter for delimiter in column_files.DELIMITERS if not (delimiter == "," == mapped.decimal)]
     delimiter = max(usable, key=lambda one: (apart[one], one == ","))
-    if not apart[delimiter]:  # Decimal commas in quotes leave the comma between the columns.
+    if not apart[delimiter]:  # With decimal commas in quotes the delimiter may be a comma too.
         delimiter = ","
     cells = column_files.split_line(lines[0], delimiter)
     least, what = (
@@ -362,7 +361,7 @@ def _sniff(path: Path, mapped: Mapped) -> tuple[str, list[str] | None, list[str]
 
 
 def _places(path: Path, header: list[str] | None, cells: list[str], mapped: Mapped) -> dict[str, list[int]]:
-    """Where each of our columns is, by --columns, by its usual names, or by position in a file without a header."""
+    """The position of each column: by --columns, by the usual names, or by the order in a file without a header."""
     if header is None and not mapped.columns:
         if len(cells) < 6:
             raise ConfigError(
@@ -385,7 +384,7 @@ def _places(path: Path, header: list[str] | None, cells: list[str], mapped: Mapp
             found[name] = [names.index("date"), names.index("time")]
         else:
             alias = next((alias for alias in ALIASES[name] if alias in names), None)
-            if alias is None and name == "ts" and names[:1] == [""]:  # The index of a pandas frame has no name.
+            if alias is None and name == "ts" and names[:1] == [""]:  # An index of a pandas frame may have no name.
                 found[name] = [0]
                 continue
             if alias is None:
@@ -399,7 +398,7 @@ def _places(path: Path, header: list[str] | None, cells: list[str], mapped: Mapp
 
 
 def _market_place(path: Path, mapped: Mapped, header: list[str] | None, width: int) -> list[int]:
-    """Where the column of markets is; nowhere when the file is of one."""
+    """The position of the market column; empty if the file has one market."""
     column = mapped.market_column
     return [] if column is None else [_place(path, column, _lower(header), width)]
 
@@ -429,17 +428,17 @@ def _place(path: Path, column: str, names: list[str], width: int) -> int:
 
 
 class _Stamps:
-    """Times of rows as milliseconds UTC. A file has one unit: a row of another is an error, not a guess."""
+    """Convert the times of rows to milliseconds UTC. A file has one unit: a row with another unit is an error."""
 
     def __init__(self, path: Path, mapped: Mapped, title: str = "") -> None:
-        """`title` is what the header calls the time, for a header that comes again among the rows."""
+        """`title` is the header of the time column, to recognize a repeated header among the rows."""
         self._path = path
         self._unit = mapped.unit
         self._title = title.lower()
         self._zone = _Zone(path, mapped.tz)
 
     def read(self, texts: Sequence[str], rows: Sequence[int], markets: Sequence[str] = ()) -> array[int]:
-        """`markets` says whose each row is, where a file has several."""
+        """Convert times. `markets` has the market of each row if the file has several."""
         if (self._unit == "auto" or self._unit in _PER_MS) and _EXPONENT.fullmatch(texts[0].strip()):
             texts = [self._in_full(text.strip(), row) for text, row in zip(texts, rows, strict=True)]
         if self._unit == "auto":
@@ -467,17 +466,17 @@ class _Stamps:
             if offset is not None:
                 found.append(wall_ms - offset // timedelta(milliseconds=1))
             elif self._is_date(text.strip()):
-                found.append(wall_ms)  # A date is a day of candles, which the service counts in UTC.
+                found.append(wall_ms)  # A date is a UTC day, because the service's daily candles are.
             else:
                 found.append(self._zone.utc(wall_ms, row, name))
         return found
 
     def _is_date(self, text: str) -> bool:
-        """Whether a time says no hour."""
+        """True for a date without an hour."""
         return not any(name in self._unit for name in HOURS) if "%" in self._unit else len(text) <= DATE_CHARS
 
     def _in_full(self, text: str, row: int) -> str:
-        """1.750032000000e+12 as 1750032000000. What a spreadsheet has rounded to 1.75003E+12 is no instant any more."""
+        """1.750032000000e+12 as 1750032000000. ConfigError for a time that a spreadsheet has rounded, like 1.75003E+12."""
         if not _EXPONENT.fullmatch(text):
             return text
         stamp = Decimal(text)
@@ -534,8 +533,8 @@ _UNIT_NAMES: Final = {"s": "seconds", "ms": "milliseconds", "us": "microseconds"
 
 
 class _Zone:
-    """Wall clock readings of a time zone as UTC. The hour that a clock repeats in autumn is taken in the order of each market's rows, oldest or newest
-    first; the hour that it leaves out in spring is an error."""
+    """Converts local times of a time zone to UTC. In the hour that is repeated in autumn, the order of each market's rows decides; an hour that is
+    skipped in spring is an error."""
 
     def __init__(self, path: Path, tz: str) -> None:
         self._path = path
@@ -543,11 +542,11 @@ class _Zone:
         self._zone = ZoneInfo(tz)
         self.is_utc = tz in ("UTC", "Etc/UTC", "Z", "GMT", "Zulu")
         self._known: dict[int, tuple[int, int]] = {}
-        self._last: dict[str, int] = {}  # the instant of the row before, of each market
-        self._falls: bool | None = None  # newest first; None: nobody knows yet
+        self._last: dict[str, int] = {}  # by market: the instant of the row before
+        self._falls: bool | None = None  # True: newest first; None: not known yet
 
     def look(self, walls_ms: Sequence[int], markets: Sequence[str]) -> None:
-        """The next rows are these: which way they go, by the first two readings of one market that differ."""
+        """Find out if the rows are newest first, from the first two different times of one market."""
         if self.is_utc or self._falls is not None:
             return
         first: dict[str, int] = {}
@@ -558,7 +557,7 @@ class _Zone:
                 return
 
     def utc(self, wall_ms: int, row: int, market: str) -> int:
-        """The instant of a reading. Every row is read once, in its order."""
+        """The UTC instant of a local time. Called once for each row, in order."""
         if self.is_utc:
             return wall_ms
         quarter = wall_ms // QUARTER_MS
@@ -613,7 +612,7 @@ def _parquet(path: Path, mapped: Mapped) -> tuple[tuple[array[Any], ...], array[
 
 
 def _with_index(schema: Any, mapped: Mapped) -> list[str]:
-    """The names of the columns; the index that pandas keeps without a name is the time where it holds times and nothing else says that it is."""
+    """The names of the columns. An unnamed index of pandas is the time if it has times and no other column is the time."""
     names = list(schema.names())
     if "ts" in mapped.columns or any(name.lower() in ALIASES["ts"] for name in names):
         return names
@@ -646,7 +645,7 @@ def _parquet_times(path: Path, series: Any, mapped: Mapped, rows: Sequence[int],
         stamps = column_files.column_of(
             pl.DataFrame({"ts": series.cast(pl.Datetime("ms", zone)).dt.epoch("ms")}), "ts", "q"
         )
-        if zone is not None or series.dtype == pl.Date:  # A date is a day of UTC, as in text.
+        if zone is not None or series.dtype == pl.Date:  # A date is a UTC day, as in text files.
             return stamps
         names, place = markets or [""] * len(stamps), _Zone(path, mapped.tz)
         place.look(stamps, names)
@@ -659,7 +658,7 @@ def _parquet_times(path: Path, series: Any, mapped: Mapped, rows: Sequence[int],
 
 
 def ordered(candles: Candles) -> Candles:
-    """Newest first, as some sources write it, turned round; anything else as it is."""
+    """Reverse candles that are newest first. All others stay as they are."""
     at_ms = candles.at_ms
     if len(at_ms) < 2 or any(a <= b for a, b in pairwise(at_ms)):
         return candles
@@ -667,7 +666,7 @@ def ordered(candles: Candles) -> Candles:
 
 
 def closed(candles: Candles, now_ms: int) -> Candles:
-    """Without the candle that is still running at `now_ms`: many sources give it as their newest, and it will have other values."""
+    """Remove a candle that is not closed at `now_ms`. Many sources have it as their newest, and its values will change."""
     newest_ms = max(candles.at_ms, default=0)
     opened_ms = newest_ms - newest_ms % candles.step_ms
     return candles.slice(None, opened_ms) if opened_ms <= now_ms < opened_ms + candles.step_ms else candles

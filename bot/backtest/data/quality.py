@@ -1,4 +1,4 @@
-"""Are candles sound? The look at every one of them, and what a session takes: refused with the report, accepted by flags, mended as findings.py says.
+"""Check every candle for faults. A backtest refuses candles with faults, unless a flag accepts the fault; `mended` then repairs it as findings.py says.
 
 Reading is candles.py's, time and holes are gaps.py's; nothing here changes a file.
 """
@@ -42,14 +42,14 @@ from bot.venue import outcome
 from bot.venue.numbers import E8
 
 ZERO_VOLUME_SHARE: Final = 0.05
-# What one bar moves at most, as a share of the price, before it is worth a look; more in a market whose bars usually move much.
+# A larger relative move in one bar is reported. In a volatile market the limit is higher.
 JUMPS: Final = {"1m": 0.05, "5m": 0.10, "15m": 0.12, "1h": 0.20, "4h": 0.25, "1d": 0.35}
-FALL_MAX: Final = 0.5  # however wild a market is, half of its price at once is worth a look
+FALL_MAX: Final = 0.5  # highest limit: a move by half of the price is reported in every market
 LONG_MS: Final = 14 * DAY_MS
 JUMP_DEVIATIONS: Final = 12.0
 DEVIATION_SAMPLE: Final = 5_000
-MAD_TO_DEVIATION: Final = 1.4826  # of a normal variate: standard deviation over median absolute deviation
-# The usual splits: new shares for old ones. Smaller ones move a price no further than news do.
+MAD_TO_DEVIATION: Final = 1.4826  # ratio of standard deviation to median absolute deviation for a normal distribution
+# The usual splits: new shares for old ones. Smaller splits cannot be told from news.
 SPLITS: Final = (
     *((new, 1) for new in (2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 50)),
     *((3, 2), (4, 3), (5, 2), (5, 3), (5, 4), (7, 5)),
@@ -59,16 +59,16 @@ SPLIT_WITHIN: Final = (
     0.02  # of an open to what a split makes of the close before; of the close of that bar twice as much
 )
 NO_SPLIT: Final = (0.84, 1.9)  # a close over the close before; none of the splits lies between
-PX_MAX: Final = 1e12  # USD; the venue counts in whole numbers, and a float of hundreds of digits is none of them
+PX_MAX: Final = 1e12  # USD; a higher price does not fit the venue's integers
 VOLUME_MAX: Final = 1e18
-DIGITS_LOST: Final = 0.0001  # of a price: a basis point, of which spreads are made
-ODDS_MIN, ODDS_MAX = outcome.PX_MIN / E8, outcome.PX_MAX / E8  # the last prices that an event market has
+DIGITS_LOST: Final = 0.0001  # relative; one basis point, the size of a spread
+ODDS_MIN, ODDS_MAX = outcome.PX_MIN / E8, outcome.PX_MAX / E8  # lowest and highest price of an event market
 
 
 def checked(
     candles: Iterable[Candles], *, accept: Collection[str] = (), hours: str | None = None
 ) -> tuple[list[Candles], list[AuditReport]]:
-    """The candles as a session takes them, with their reports. FaultyData when something in them is not accepted."""
+    """Return the candles for a backtest, mended where faults are accepted, with their reports. FaultyData if a fault is not accepted."""
     unknown = sorted(set(accept) - set(ACCEPTS))
     if unknown:
         raise ConfigError(
@@ -83,7 +83,7 @@ def checked(
 
 
 def mended(candles: Candles, report: AuditReport) -> Candles:
-    """Sorted candles on their grid, one an instant, whose high and low hold open and close: what KINDS says is done. The same object when nothing is."""
+    """Repair accepted faults as KINDS says: sort, move to the grid, remove duplicates, widen high and low. Returns the same object if nothing changes."""
     kinds = {item.kind for item in report.findings}
     if not kinds & {"unsorted", "duplicate", "off_grid", "ohlc", "odds"}:
         return candles
@@ -110,7 +110,7 @@ def mended(candles: Candles, report: AuditReport) -> Candles:
 
 
 def audit(candles: Candles, *, hours: str | None = None) -> AuditReport:
-    """Look at every candle. `hours` is continuous, equity or index; by default what the service lists for the market, or what the rows show."""
+    """Check every candle. `hours` is continuous, equity or index; by default the service's hours of the market, or those detected from the rows."""
     is_known = hours is not None or is_listed(candles.market)
     hours = hours or hours_of(candles)
     if hours not in HOURS:
@@ -125,7 +125,9 @@ def audit(candles: Candles, *, hours: str | None = None) -> AuditReport:
             if hours == EQUITY:
                 found += session_hours(candles, "fault" if is_known else "note")
             found += times(candles, hours)
-            if is_known and hours == EQUITY:  # A guess may be of currencies, which know no exchange's holidays.
+            if (
+                is_known and hours == EQUITY
+            ):  # Detected hours may be those of currencies, which trade on an exchange's holidays.
                 found += holidays(candles)
             if not any(one.kind == "price" for one in found):
                 found += _odds(candles) if candles.market.startswith("event:") else _digits(candles)
@@ -159,7 +161,7 @@ def _units(candles: Candles) -> Iterator[Finding]:
 
 
 def _is_sound(candles: Candles) -> bool:
-    """Whether every price is a number above 0 that can be, and each high and low hold open and close. No comparison holds of what is no number."""
+    """True if all prices are valid and each high and low enclose open and close. False for NaN, because every comparison with NaN is false."""
     opens, highs, lows, closes = candles.open, candles.high, candles.low, candles.close
     return (
         all(map(le, lows, opens))
@@ -201,10 +203,10 @@ def _bound(value: float, most: float) -> str:
 
 
 def _digits(candles: Candles) -> Iterator[Finding]:
-    """The venue counts prices in 0.00000001: what is lost of a small one with more digits is more than a spread."""
+    """Prices that lose too much when they are rounded to the venue's 0.00000001, which matters for small prices."""
     places: list[tuple[int, str]] = []
     for name, column in _prices_of(candles):
-        if min(column) * DIGITS_LOST * E8 < 0.5:  # The most that rounding takes of any price.
+        if min(column) * DIGITS_LOST * E8 < 0.5:  # The largest relative error of rounding.
             places += [
                 (index, f"{name} is {px:.12g}, and {round(px * E8) / E8:.8f} would be traded")
                 for index, px in enumerate(column)
@@ -218,7 +220,7 @@ def _digits(candles: Candles) -> Iterator[Finding]:
 
 
 def _odds(candles: Candles) -> Iterator[Finding]:
-    """A share of an event pays 1 USD at the most. Near its end a source goes on where an event market has no prices any more."""
+    """Prices of an event market above 1 USD, the most that a share pays, and prices beyond the venue's lowest and highest, as sources have near an event's end."""
     places: list[tuple[int, str]] = []
     above: list[tuple[int, str]] = []
     for name, column in _prices_of(candles):
@@ -243,7 +245,7 @@ def _ohlc(candles: Candles) -> Iterator[Finding]:
     for index, (o, h, low, c) in enumerate(zip(opens, highs, lows, closes, strict=True)):
         if h < low:
             places.append((index, f"high {h:g} is below low {low:g}"))
-        elif o < low or o > h:  # What is no number is another finding.
+        elif o < low or o > h:  # NaN is reported by another finding.
             places.append((index, f"open {o:.12g} lies outside low..high ({low:.12g}..{h:.12g})"))
         elif c < low or c > h:
             places.append((index, f"close {c:.12g} lies outside low..high ({low:.12g}..{h:.12g})"))
@@ -270,8 +272,8 @@ def _volumes(candles: Candles) -> Iterator[Finding]:
 
 
 def _jumps(candles: Candles, hours: str) -> Iterator[Finding]:
-    """Closes far from the close before, wicks far from their bar's open and close, and what looks like a split of a share, which is no move.
-    A break in the data may move as far as a day does."""
+    """Report closes far from the close before, wicks far from open and close, and moves that look like a share's split.
+    After a gap the limit is that of a day."""
     closes, highs, lows, opens, at_ms, step = (
         candles.close,
         candles.high,
@@ -294,7 +296,7 @@ def _jumps(candles: Candles, hours: str) -> Iterator[Finding]:
             bars = (at_ms[index] - at_ms[index - 1]) / step
             bound = most if bars <= 1 else most * math.sqrt(bars) if hours == CONTINUOUS else max(most, JUMPS["1d"])
             if at_ms[index] - at_ms[index - 1] > LONG_MS:
-                bound = math.inf  # A hole of weeks is a finding of its own.
+                bound = math.inf  # A gap of weeks is reported as a gap.
             if not 1 - min(bound, FALL_MAX) <= moves[index - 1] <= 1 + bound:
                 places.append((index, _jump_text(candles, index, moves[index - 1])))
                 continue
@@ -328,7 +330,7 @@ def _jump_text(candles: Candles, index: int, move: float) -> str:
 
 
 def _is_split(candles: Candles, index: int, move: float) -> bool:
-    """Whether a share opens, after a closed session, where a usual split puts it, and stays there."""
+    """True if a share opens at the price of a usual split after a closed exchange, and stays there."""
     if NO_SPLIT[0] <= move <= NO_SPLIT[1] or _split_of(candles.open[index] / candles.close[index - 1], move) is None:
         return False
     before, at = (trading_date(candles.at_ms[one], candles.step_ms) for one in (index - 1, index))
@@ -340,7 +342,7 @@ def _comes_back(closes: array[float], index: int, move: float) -> bool:
 
 
 def _split_of(opened: float, move: float) -> tuple[int, int] | None:
-    """The split that an open and a close fit, each over the close before it."""
+    """The split that fits both ratios: the open and the close, each divided by the close before."""
     for new, old in SPLITS:
         if abs(opened * new / old - 1) < SPLIT_WITHIN and abs(move * new / old - 1) < 2 * SPLIT_WITHIN:
             return new, old
@@ -348,7 +350,7 @@ def _split_of(opened: float, move: float) -> tuple[int, int] | None:
 
 
 def _deviation(closes: array[float]) -> float:
-    """The usual move of a bar: a standard deviation out of the median absolute return of a sample, which a few jumps do not change."""
+    """The usual move of a bar: a standard deviation estimated from the median absolute return of a sample, so that a few jumps do not matter."""
     stride = max(1, len(closes) // DEVIATION_SAMPLE)
     moves = sorted(abs(closes[i] / closes[i - 1] - 1) for i in range(1, len(closes), stride))
     return moves[len(moves) // 2] * MAD_TO_DEVIATION if moves else 0.0

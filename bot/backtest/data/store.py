@@ -1,6 +1,6 @@
-"""The store of candles: a folder `<MARKET>/<interval>.parquet`, or `.csv.gz` without the research extra. Files change whole or not at all.
+"""The store of candles: a folder `<MARKET>/<interval>.parquet`, or `.csv.gz` without the research extra. A file is replaced as a whole or not at all.
 
-What is in it is sorted, without doubles, and of closed bars. Nothing here judges candles or asks a service.
+Stored candles are sorted, closed and without duplicates. The store does not check candles.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ PART: Final = ".part"  # of a file that is being written
 
 
 class Conflict(BotError):
-    """The store holds other values of the same instants; nothing was changed."""
+    """The store has different values for the same instants. Nothing was changed."""
 
 
 class Written(NamedTuple):
-    """What a write did: candles that are new, that were there with the same values, and whose values were replaced."""
+    """The result of a write: the number of new candles, of candles that were stored already, and of replaced ones."""
 
     path: Path
     rows: int
@@ -63,20 +63,20 @@ class Store:
     root: Path
 
     def file(self, market: str, interval: str) -> Path | None:
-        """The file that holds them; None when there is none."""
+        """The file of a market and interval; None if there is none."""
         return next((file for coin, name, file in self._files() if (coin, name) == (market, interval)), None)
 
     def read(
         self, market: str, interval: str, start_ms: int | None = None, end_ms: int | None = None
     ) -> Candles | None:
-        """What is held, or None."""
+        """Read the candles of a market and interval; None if there are none."""
         file = self.file(market, interval)
         if file is None:
             return None
         return read_file(file, market=market, interval=interval, start_ms=start_ms, end_ms=end_ms)
 
     def held(self, unread: list[ConfigError] | None = None) -> list[Held]:
-        """Everything in the store, by market and interval. What is wrong with files that cannot be read goes into `unread`; else the first raises."""
+        """List the store by market and interval. Errors of unreadable files are added to `unread`; without it the first error is raised."""
         found: list[Held] = []
         for market, interval, file in self._files():
             try:
@@ -92,11 +92,11 @@ class Store:
         return found
 
     def write(self, candles: Candles, *, replacing: bool = False) -> Written:
-        """Add candles, which are sorted and without doubles. Conflict, and nothing done, when the store holds other values of an instant and not `replacing`."""
+        """Add candles, sorted and without duplicates. Conflict, without a change, if the store has different values for an instant and not `replacing`."""
         return self.write_all([candles], replacing=replacing)[0]
 
     def write_all(self, many: Sequence[Candles], *, replacing: bool = False) -> list[Written]:
-        """The same for several markets and intervals, each of them once: a conflict of one, or a disk that is full, changes none."""
+        """`write` for several markets and intervals, each once. A conflict of one, or a full disk, changes none of them."""
         assert len({(one.market, one.interval) for one in many}) == len(many), "each is there once"
         with self._alone(), ExitStack() as parts:
             done, ready = [], []
@@ -110,7 +110,7 @@ class Store:
         return done
 
     def _prepare(self, candles: Candles, parts: ExitStack, *, replacing: bool) -> tuple[Written, Path | None]:
-        """What a write will have done, and the file that will take the place of the old one; None when nothing changes."""
+        """Write the new file beside the old one. Returns the result of the write and the new file; None if nothing changes."""
         assert len(candles), "there is something to write"
         assert all(a < b for a, b in zip(candles.at_ms, candles.at_ms[1:], strict=False)), (
             "they are sorted, one an instant"
@@ -131,7 +131,7 @@ class Store:
             before.unlink()
 
     def put(self, candles: Candles, *, replacing: bool = False) -> Written:
-        """Make these the candles of their market and interval, and no others. Conflict when the store holds others and not `replacing`."""
+        """Replace all candles of a market and interval. Conflict if the store has different ones and not `replacing`."""
         with self._alone():
             before = self.file(candles.market, candles.interval)
             if before is not None and not replacing:
@@ -159,7 +159,7 @@ class Store:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """One writer at a time: what is read, merged and written back must not change in between."""
+        """Lock the store, because another writer must not change it between reading and writing back."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             with (self.root / ".lock").open("a") as lock:
@@ -171,7 +171,7 @@ class Store:
 
 
 def merge(held: Candles, more: Candles, *, replacing: bool = False) -> tuple[Candles, int, int]:
-    """Both as one, how many of `more` were there already, and how many of them replaced other values. Conflict unless `replacing`."""
+    """Merge both. Returns the candles, the number of `more` that were stored already, and the number of replaced ones. Conflict unless `replacing`."""
     overlap = held.slice(more.at_ms[0], more.at_ms[-1] + 1)
     if not len(overlap):
         first, last = (held, more) if held.at_ms[-1] < more.at_ms[0] else (more, held)
@@ -222,15 +222,15 @@ def _after(first: Candles, last: Candles) -> Candles:
 
 
 def write_file(path: Path, candles: Candles) -> None:
-    """Write candles as Parquet or CSV, by the name's ending. Whoever reads meanwhile sees the old file or the new one."""
+    """Write candles as Parquet or CSV, by the ending of the name. A reader sees either the old file or the new one."""
     with _part(path, candles) as part:
         _put_in_place(part, path)
 
 
 @contextmanager
 def _part(path: Path, candles: Candles, *, is_alone: bool = False) -> Iterator[Path]:
-    """The candles on disk beside `path`, to be put in its place; gone at the end if they are not. Nobody else writes there when `is_alone`: then
-    what a killed writer has left goes first."""
+    """Write the candles to a temporary file beside `path`; delete it at the end if it was not moved to `path`. With `is_alone` (the store is locked),
+    delete what a killed writer has left."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f".{path.name}.*{PART}") if is_alone else ():
         left.unlink(missing_ok=True)
@@ -266,13 +266,13 @@ def _write_parquet(file: IO[bytes], candles: Candles) -> None:
         name: pl.Series(name, np.frombuffer(column, dtype=kinds[column.typecode]))
         for name, column in zip(COLUMNS, candles.columns, strict=True)
     }
-    made = io.BytesIO()  # Polars would call a full disk an error of its own.
+    made = io.BytesIO()  # Polars reports a full disk as its own kind of error.
     pl.DataFrame(columns).write_parquet(made, compression="zstd")
     file.write(made.getbuffer())
 
 
 def _write_csv(file: IO[bytes], candles: Candles, *, zipped: bool) -> None:
-    """Text, gzipped or not: the same bytes for the same candles."""
+    """Write CSV, gzipped or not. The same candles give the same bytes."""
     with (
         gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0, compresslevel=6)
         if zipped
@@ -289,7 +289,7 @@ def _texts(column: array[Any]) -> Sequence[str]:
 
 
 def _text(value: float) -> str:
-    """The shortest digits that read back as the same float; never an exponent."""
+    """The shortest decimal text that gives the same float; without exponent."""
     text = repr(value)
     if "e" in text:
         return format(Decimal(text), "f")

@@ -1,9 +1,10 @@
-"""Generated candles: moods of days and weeks, busy and quiet hours, fat tails, nights of an exchange, holes. The same arguments, the same candles.
+"""Generate candles with regimes of days and weeks, busy and quiet hours, fat tails, an exchange's nights, and gaps. The same arguments give the same
+candles.
 
-A minute's return is normal with a deviation that is the product of the market's own, the mood's, the hour's and of two mean-reverting factors, one
-of minutes and one of days; so quiet and wild stretches cluster and tails are fat. High and low are those of a Brownian bridge between open and close
-(its maximum has a closed form: Karatzas and Shreve, Brownian Motion and Stochastic Calculus, 4.3.40). Coarser candles are made of the minutes, so
-that intervals of one seed agree. Odds of events are the embedded service's own (a martingale). Made as a playground and for tests: no market.
+A minute's return is normal. Its deviation is the product of those of the market, the regime and the hour, and of two mean-reverting factors, one over
+minutes and one over days. So volatility clusters and tails are fat. High and low are those of a Brownian bridge between open and close (its maximum has
+a closed form: Karatzas and Shreve, Brownian Motion and Stochastic Calculus, 4.3.40). Longer candles are made of the minutes, so that all intervals of a
+seed agree. Odds of events come from the embedded service's simulator (a martingale). For trying things out and for tests; these are not real prices.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from bot.words import many
 
 
 class Regime(NamedTuple):
-    """A mood: drift of a day in deviations of the market's day, how lively moves are against the market's own, and how many days it lasts in `mixed`."""
+    """A market regime: daily drift in daily standard deviations, volatility relative to the market's own, and its number of days in `mixed`."""
 
     drift: float
     liveliness: float
@@ -58,25 +59,25 @@ TEMPLATES: Final = {
     "stock": "AAPL",
     "bond": "TLT",
     "event": "event:RATE-CUT",
-}  # of a market that is not listed
-HOURS: Final = {"regular": (9 * 60 + 30, 16 * 60), "extended": (4 * 60, 20 * 60)}  # minutes of New York's day
+}  # for markets that the service does not list
+HOURS: Final = {"regular": (9 * 60 + 30, 16 * 60), "extended": (4 * 60, 20 * 60)}  # minutes from midnight in New York
 EARLY: Final = {"regular": 13 * 60, "extended": 17 * 60}  # the end of a half day
 DAYS_MAX: Final = 3_660
 HOLES_MAX: Final = 10_000
-HOLE_BARS: Final = 30.0  # of a hole, on average
+HOLE_BARS: Final = 30.0  # average length of a gap
 
 DAY_MINUTES: Final = 1_440
-NIGHT_SHARE: Final = 0.3  # of a share's variance of a day lies between its exchange's close and open
-THIN: Final = 0.3  # deviation of a minute before 09:30 and after 16:00, against one between
-FAST_KEEP, FAST_NOISE = 0.97, 0.09  # the factor of minutes: half of it is gone after 23 of them
-SLOW_KEEP, SLOW_NOISE = 0.9, 0.15  # the factor of days
-# What both factors do to a variance in the long run, so that a day's deviation is the market's.
+NIGHT_SHARE: Final = 0.3  # share of a day's variance between the exchange's close and open
+THIN: Final = 0.3  # volatility before 09:30 and after 16:00, relative to regular hours
+FAST_KEEP, FAST_NOISE = 0.97, 0.09  # volatility factor over minutes; half-life 23 minutes
+SLOW_KEEP, SLOW_NOISE = 0.9, 0.15  # volatility factor over days
+# The long-run effect of both factors on the variance, divided out so that the daily deviation is the market's.
 LIVELY: Final = math.exp(-(FAST_NOISE**2) / (1 - FAST_KEEP**2) - SLOW_NOISE**2 / (1 - SLOW_KEEP**2))
-NEWS_CHANCE: Final = 1 / (7 * DAY_MINUTES)  # of a jump in a minute
-NEWS_SIZE: Final = 0.4  # of a day's deviation
-BUSIEST: Final = 8.0  # times the usual deviation of a minute, at most
-MOVE_MAX: Final = 0.04  # of a minute, as a log return: what is beyond is a fault in real data, too
-PULL: Final = 0.004  # a day leads back so much of the way to where the market was listed
+NEWS_CHANCE: Final = 1 / (7 * DAY_MINUTES)  # probability of a jump in a minute
+NEWS_SIZE: Final = 0.4  # size of a jump, in daily deviations
+BUSIEST: Final = 8.0  # largest deviation of a minute, relative to the usual one
+MOVE_MAX: Final = 0.04  # largest log return of a minute; an audit would report a larger one
+PULL: Final = 0.004  # share of the way back to the listing's price in a day
 DECIMALS_MAX: Final = 6
 FIGURES: Final = 5
 
@@ -86,7 +87,7 @@ Minute = tuple[int, float, float, float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be generated."""
+    """The arguments of `generate`."""
 
     market: str
     interval: str
@@ -109,7 +110,7 @@ class Wanted:
             raise ConfigError(f"--gaps must be 0 to {HOLES_MAX}, not {self.gaps}")
         if not MS_MIN <= self.start_ms < MS_MAX - self.days * DAY_MS:
             raise ConfigError(
-                "--from must be 1973-03-04 or later, and long before the year 5138: other times look like those of another unit"
+                "--from must be 1973-03-04 or later, and long before the year 5138: other times could be mistaken for another unit"
             )
         if self.start_ms % DAY_MS:
             raise ConfigError("--from must be a date: generated candles begin at 00:00 UTC")
@@ -118,7 +119,7 @@ class Wanted:
 
 
 def generate(wanted: Wanted, report: Callable[[int], None] = lambda _days: None) -> Candles:
-    """The candles. `report` hears how many days are made."""
+    """Generate the candles. `report` is called with the number of finished days."""
     listing = listing_of(wanted.market, wanted.asset_class)
     if listing.spec.margin_mode == "full":
         if wanted.regimes != MIXED:
@@ -132,7 +133,7 @@ def generate(wanted: Wanted, report: Callable[[int], None] = lambda _days: None)
 
 
 def listing_of(market: str, asset_class: str | None) -> Listing:
-    """What the service lists for the market; of one that it does not list, a typical one of the class."""
+    """The service's listing of the market, or a typical listing of the class if the service does not list it."""
     listing = CATALOGUE.get(market)
     if listing is None:
         if asset_class is None:
@@ -150,9 +151,9 @@ def listing_of(market: str, asset_class: str | None) -> Listing:
 
 
 def _prices(wanted: Wanted, listing: Listing, report: Callable[[int], None]) -> Candles:
-    """Minutes of a day at a time, made into candles of the interval."""
+    """Generate the minutes day by day, and make candles of the interval from them."""
     walk = _Walk(wanted, listing)
-    # Extended hours reach into the next day of UTC in winter, which is no day of theirs.
+    # In winter extended hours end on the next UTC day.
     hours = "regular" if wanted.interval == "1d" else wanted.hours
     whole: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
     for day, mood in enumerate(_moods(wanted)):
@@ -161,7 +162,7 @@ def _prices(wanted: Wanted, listing: Listing, report: Callable[[int], None]) -> 
         span = _hours(at, hours) if listing.spec.hours is not None else None
         ends_ms = at + DAY_MS if span is None else _ends(at, hours, span)
         for one in walk.day(at, mood, span):
-            if one[0] >= ends_ms:  # The walk goes on, so that a half day changes no other day.
+            if one[0] >= ends_ms:  # The walk takes all minutes, so that a half day does not change later days.
                 continue
             for column, value in zip(minutes, one, strict=True):
                 column.append(value)
@@ -177,7 +178,7 @@ def _prices(wanted: Wanted, listing: Listing, report: Callable[[int], None]) -> 
 
 
 class _Walk:
-    """A price on its way, with the two factors of how busy it is."""
+    """A random walk of a price with its two volatility factors."""
 
     def __init__(self, wanted: Wanted, listing: Listing) -> None:
         self._chance = Random(f"{wanted.seed}:{wanted.market}:walk")  # by text: the same on every machine
@@ -191,7 +192,7 @@ class _Walk:
         self._begun = False
 
     def day(self, at_ms: int, mood: Regime, hours: tuple[int, int] | None) -> Iterator[Minute]:
-        """The minutes of a UTC day; of a share those in its exchange's hours (in minutes from midnight UTC), after a night's move."""
+        """The minutes of a UTC day. For a share: the move of the night, then the minutes in the exchange's hours."""
         chance, gauss = self._chance, self._chance.gauss
         self._slow = SLOW_KEEP * self._slow + gauss(0, SLOW_NOISE)
         sigma = self._vol * mood.liveliness
@@ -207,7 +208,7 @@ class _Walk:
                 self._px *= math.exp(math.sqrt(NIGHT_SHARE) * sigma * max(-3.0, min(3.0, gauss(0, 1))))
             sigma *= math.sqrt(1 - NIGHT_SHARE)
         self._begun = True
-        # Deviation of a minute, so that a day's is sigma.
+        # Deviation of a minute, so that the daily deviation is sigma.
         usual = LIVELY * sigma / math.sqrt(sum(weight * weight for weight in weights))
         mean = drift / (last - first)
         usd = self._day_usd / sum(weights) * (0.6 + 0.4 * mood.liveliness)
@@ -239,7 +240,7 @@ class _Walk:
         self._fast, self._px = fast, px
 
 
-# How lively each minute of a day is: around the clock with a swell in the afternoon of UTC, or open and close of an exchange.
+# Relative volatility of each minute of a day: higher in the UTC afternoon, or at open and close of an exchange.
 _AROUND: Final = tuple(
     1.0 - 0.3 * math.cos((minute - 180) / DAY_MINUTES * 2 * math.pi) for minute in range(DAY_MINUTES)
 )
@@ -258,26 +259,26 @@ def _exchange(minutes: int) -> tuple[float, ...]:
 
 @lru_cache(maxsize=8)
 def _hours(at_ms: int, hours: str) -> tuple[int, int]:
-    """When the exchange opens and closes on the date of a UTC day, in minutes from its midnight; both 0 when it does not."""
+    """Open and close of the exchange on a UTC date, in minutes from midnight UTC; both 0 on a closed day."""
     day = datetime.fromtimestamp(at_ms / 1000, UTC).date()
     if not is_trading_day(day):
         return 0, 0
     midnight = (
         int(datetime(day.year, day.month, day.day, tzinfo=_NEW_YORK).timestamp()) * 1000
-    )  # Clocks change on Sundays.
+    )  # Daylight saving time changes on Sundays, when the exchange is closed.
     opens, closes = HOURS[hours]
     shift = (midnight - at_ms) // MINUTE_MS
     return opens + shift, closes + shift
 
 
 def _ends(at_ms: int, hours: str, span: tuple[int, int]) -> int:
-    """When the last candle of an exchange's day ends: on a half day early."""
+    """The end of the last candle of an exchange's day; earlier on a half day."""
     is_half = is_half_day(datetime.fromtimestamp(at_ms / 1000, UTC).date())
     return at_ms + (span[1] - (HOURS[hours][1] - EARLY[hours] if is_half else 0)) * MINUTE_MS
 
 
 def _moods(wanted: Wanted) -> list[Regime]:
-    """The mood of each day."""
+    """The regime of each day."""
     if wanted.regimes.strip() == MIXED:
         return _mixed(wanted)
     stretches: list[Regime] = []
@@ -292,7 +293,7 @@ def _moods(wanted: Wanted) -> list[Regime]:
 
 
 def _mixed(wanted: Wanted) -> list[Regime]:
-    """Stretches in a random order and of random lengths; a crash is followed by a recovery."""
+    """Regimes in random order and of random lengths. A recovery follows each crash."""
     chance = Random(f"{wanted.seed}:{wanted.market}:regimes")
     found: list[Regime] = []
     name = "sideways"
@@ -308,7 +309,7 @@ def _mixed(wanted: Wanted) -> list[Regime]:
 
 
 def _odds(wanted: Wanted, listing: Listing, report: Callable[[int], None]) -> Candles:
-    """An event's market, settled at the end of its days."""
+    """Candles of an event market, which is settled at the end of the last day."""
     start, end = wanted.start_ms, wanted.start_ms + wanted.days * DAY_MS
     source = EventMarket(
         coin=listing.spec.coin, seed=wanted.seed, prior=listing.px, start_ms=start, expires_ms=end, pace=listing.daily_vol, day_usd=listing.day_usd,
@@ -325,7 +326,7 @@ def _odds(wanted: Wanted, listing: Listing, report: Callable[[int], None]) -> Ca
 
 
 def _holed(candles: Candles, wanted: Wanted) -> Candles:
-    """The candles with so many holes of random lengths. The first and the last candle stay."""
+    """Remove `--gaps` gaps of random lengths. The first and the last candle stay."""
     chance = Random(f"{wanted.seed}:{wanted.market}:holes")
     longest = (len(candles) - 2) // (2 * wanted.gaps)
     if longest < 1:

@@ -55,7 +55,7 @@ class MarketCursor:
         )  # fmt: skip
         self.first = self.at = bisect_left(self.ts, start_ms)
         self.step = 0
-        # It starts inside a bar: the points that are left of it follow.
+        # The backtest starts inside a bar, so the remaining points of that bar follow.
         if self.at and self.ts[self.at - 1] + self.step_ms - 1 > start_ms:
             self.first = self.at = self.at - 1
             self.step = sum(at <= start_ms for at in self._times())

@@ -12,8 +12,8 @@ from bot.runtime.bar_feed import Series
 
 
 class SlotPath:
-    """Moves all markets up to the next close, then gives the bars that close there to the strategies that listen to them. Where candles are missing, a
-    coarser bar may close or a timer be due. `aligned` takes blocks of aligned bars, where there is one; `may_leap`: see `_leap`."""
+    """Moves all markets up to the next close, then gives the bars that close there to their strategies. If candles are missing, the next instant may also
+    be the close of a longer bar or a timer. `may_leap` allows `_leap`."""
 
     def __init__(
         self, timeline: Timeline, options: SessionOptions, exchange: ExchangeControl, stepper: Stepper, monitor: RunMonitor, *,

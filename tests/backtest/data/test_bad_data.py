@@ -1,4 +1,4 @@
-"""Data that a backtest does not take: each refusal names the file, the row and what is wrong there, and leaves no folder behind."""
+"""Data that a backtest refuses: each error names the file, the row and the fault, and no results folder is made."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_rows_that_cannot_be_played_are_refused_with_file_row_and_reason(
         ("BTC_1d.csv", "one", "give finer data"),
     ],
 )
-def test_files_that_are_none_or_of_something_else_are_named(
+def test_missing_files_and_files_of_other_kinds_are_named(
     tmp_path: Path, name: str, text: str | None, said: str, capsys: pytest.CaptureFixture[str]
 ):
     rows = ROWS if text is None else [(START_MS + n * 86_400_000, 100, 101, 99, 100, 5) for n in range(30)]
@@ -88,7 +88,7 @@ def test_files_that_are_none_or_of_something_else_are_named(
 
 
 @pytest.mark.parametrize("option", ["--data", "--funding"])
-def test_a_pipe_in_the_place_of_a_file_is_refused_with_the_way_out(
+def test_a_pipe_instead_of_a_file_is_refused_with_advice(
     tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
 ):
     data = tmp_path / "BTC_1m.csv"

@@ -1,4 +1,4 @@
-"""Candles out of files: what is read, what is refused with its row, digests that know no format, and coarser candles."""
+"""Reading candles from files: errors with their row, digests that do not depend on the format, and longer candles."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_rows_keep_their_numbers_past_empty_lines(tmp_path: Path) -> None:
         (rows(4, step=8 * 60 * MINUTE), HEADER, "8 h apart"),
     ],
 )
-def test_what_cannot_be_held_is_refused_with_file_and_row(
+def test_values_that_cannot_be_parsed_are_refused_with_file_and_row(
     tmp_path: Path, lines: list[str], header: str, says: str
 ) -> None:
     path = file(tmp_path, lines, header=header)
@@ -146,7 +146,7 @@ def test_broken_files_are_named(tmp_path: Path) -> None:
         load([tmp_path / "empty"])
 
 
-def test_what_of_a_folder_is_no_candles_is_left_out_and_told(tmp_path: Path) -> None:
+def test_files_in_a_folder_that_are_no_candles_are_ignored_and_reported(tmp_path: Path) -> None:
     (expected,) = load([file(tmp_path, rows(3))])
     (tmp_path / "notes.txt").write_text("Downloaded on Monday, in a hurry.\nMore follows.\n")
     (tmp_path / "BTC.csv.bak").write_text("anything")
@@ -162,7 +162,7 @@ def test_what_of_a_folder_is_no_candles_is_left_out_and_told(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("content", ["", "\n".join([HEADER, *rows(3)]), "2025;1;2;3;4\n"])
-def test_what_may_be_candles_of_a_market_that_nobody_knows_refuses_a_folder(tmp_path: Path, content: str) -> None:
+def test_a_folder_with_candles_of_an_unknown_market_is_refused(tmp_path: Path, content: str) -> None:
     file(tmp_path, rows(3))
     (tmp_path / "prices.txt").write_text(content)
     with pytest.raises(ConfigError) as refused:
@@ -181,7 +181,7 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pyte
         load([tmp_path])
 
 
-def test_tables_beside_a_store_are_told_of(tmp_path: Path) -> None:
+def test_tables_beside_a_store_are_reported(tmp_path: Path) -> None:
     store = tmp_path / "data"
     Store(store).write(candles(3))
     file(store, rows(3), "ETH.csv")
@@ -196,7 +196,7 @@ def test_tables_beside_a_store_are_told_of(tmp_path: Path) -> None:
     assert ": ETH.csv, BTC/1m.csv; `bot data import`" in line
 
 
-def test_a_market_is_given_or_in_the_name_or_refused(tmp_path: Path) -> None:
+def test_a_market_comes_from_an_option_or_the_file_name_or_is_refused(tmp_path: Path) -> None:
     named = file(tmp_path, rows(2), "binance_ETHUSDT_1m.csv")
     nameless = file(tmp_path, rows(2), "candles.csv")
     assert load([named])[0].market == "ETH"
@@ -218,7 +218,7 @@ def test_a_market_is_given_or_in_the_name_or_refused(tmp_path: Path) -> None:
     assert {one.market for one in Store(tmp_path / "store").held()} == {"BRK.B", "EUR_USD", "event:RATE_CUT.2"}
 
 
-def test_a_name_that_says_another_interval_is_refused(tmp_path: Path) -> None:
+def test_a_file_name_with_another_interval_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="its name says 5m candles, but most of its rows are 1m apart"):
         load([file(tmp_path, rows(5), "BTC_5m.csv")])
     assert [interval_in(name) for name in ("hl_BTC_1h.csv", "BTC-1d-2024.csv", "BTC.csv", "x_1M_2.csv", "15m.parquet")] == [
@@ -284,7 +284,7 @@ def test_parquet_and_csv_have_one_digest(tmp_path: Path) -> None:
     assert cut.where(1) == (tmp_path / "BTC.parquet", 102)
 
 
-def test_bare_numbers_are_read_at_once_to_the_last_bit_and_anything_else_cell_by_cell(tmp_path: Path) -> None:
+def test_plain_numbers_are_read_in_blocks_to_the_last_bit_and_all_else_cell_by_cell(tmp_path: Path) -> None:
     odd = (
         "0.1,0.30000000000000004,1e-7,0.2,123456789.123456", "9007199254740993,1e23,5e-324,1E-05,1e400", "1.7976931348623157e308,2,3,4,0",
         f"1.{'3' * 40},{7**30},2.2250738585072011e-308,8.5e22,4.35",
@@ -388,7 +388,7 @@ def test_a_parquet_file_whose_path_is_not_utf_8_is_refused_in_words(tmp_path: Pa
         load([path])
 
 
-def test_coarser_candles_are_whole() -> None:
+def test_longer_candles_are_complete() -> None:
     """From 00:03 to 01:12: of the hours only the first would be whole, and it lacks its first minutes."""
     fine = candles(70, start=1_750_032_180_000)
     five = resample(fine, "5m")
@@ -408,7 +408,7 @@ def test_coarser_candles_are_whole() -> None:
         resample(five, "1m")
 
 
-def test_holes_inside_a_coarser_candle_are_left_as_they_are() -> None:
+def test_gaps_inside_a_longer_candle_are_ignored() -> None:
     fine = candles(20)
     holed = fine.pick([n for n in range(20) if not 6 <= n <= 13])
     five = resample(holed, "5m")
@@ -417,7 +417,7 @@ def test_holes_inside_a_coarser_candle_are_left_as_they_are() -> None:
 
 
 def test_the_recorded_hour_is_the_sum_of_its_minutes(shared: Path) -> None:
-    """An exchange's own 1h candles against ours out of its 5m candles: all whole hours but the odd one that the sources name."""
+    """Compares an exchange's 1h candles with those that we make from its 5m candles. The sources name the one hour that differs."""
     (five,) = load([shared / "data/crypto/hl_BTC_5m.csv.gz"])
     (hour,) = load(
         [shared / "data/crypto/hl_BTC_1h.csv.gz"], start_ms=five.at_ms[0], end_ms=five.end_ms - five.end_ms % 3_600_000

@@ -1,4 +1,4 @@
-"""Recorded funding: what a file says of each hour, and which files a session does not take as they are."""
+"""Recorded funding rates: the rate of each hour, and the files that a backtest refuses."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ def hourly(first: int, last: int, *, skip: range = range(0), rate: str = BASE) -
         ([], [1]),
     ],
 )
-def test_a_rate_was_paid_for_as_many_hours_as_it_comes_after_the_one_before(
-    tmp_path: Path, apart: list[int], hours: list[int]
-) -> None:
+def test_a_rate_covers_the_hours_since_the_rate_before(tmp_path: Path, apart: list[int], hours: list[int]) -> None:
     at = [START_MS + sum(apart[:number]) * HOUR_MS for number in range(len(apart) + 1)]
     read = read_funding(file(tmp_path, [f"{ts},0.0024" for ts in at]))
     assert list(read.hours) == hours
@@ -88,7 +86,7 @@ def test_a_bad_funding_file_is_named_with_its_row_and_what_is_wrong(tmp_path: Pa
     assert said in str(refused.value)
 
 
-def test_what_is_no_file_of_rates_is_said(tmp_path: Path) -> None:
+def test_a_file_without_rates_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="row 1: the columns are 'when,what', they must hold ts and rate"):
         read_funding(file(tmp_path, ["1,2"], header="when,what"))
     with pytest.raises(ConfigError, match=r"BTC\.parquet: funding is read from CSV"):
@@ -112,7 +110,7 @@ DAY: tuple[int, int] = (START_MS, START_MS + 24 * HOUR_MS)  # 23 payments: at it
         ([f"{START_MS - 9 * HOUR_MS},0"], (), None),  # one row is one rate for all the time from then on
     ],
 )  # fmt: skip
-def test_rates_that_are_not_those_of_the_session_are_refused(
+def test_rates_of_another_time_than_the_backtest_are_refused(
     tmp_path: Path, rows: list[str], accept: tuple[str, ...], said: str | None
 ) -> None:
     read = read_funding(file(tmp_path, rows))
@@ -149,7 +147,7 @@ def test_rates_of_eight_hours_say_that_they_are_paid_in_parts(
     )
 
 
-def test_a_backtest_says_what_it_assumes_of_funding_and_refuses_what_is_meant_for_nobody(
+def test_a_backtest_lists_its_funding_assumptions_and_refuses_rates_of_untraded_markets(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = write(minutes(600), tmp_path / "BTC_1m.csv")
@@ -176,7 +174,7 @@ def test_a_backtest_says_what_it_assumes_of_funding_and_refuses_what_is_meant_fo
 def test_shares_pay_the_baseline_after_a_weekend_on_daily_candles_as_on_hourly_ones(
     shared: Path, interval: str, funding_usd: float
 ) -> None:
-    """The daily candle of a Monday begins an hour before the exchange opens, with a price that the oracle has not."""
+    """The daily candle of a Monday begins an hour before the exchange opens, and its price is not the oracle's yet."""
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:
         if view.position(bar.market) is None:

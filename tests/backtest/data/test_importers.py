@@ -1,4 +1,4 @@
-"""Foreign files: names, delimiters, clocks and units of others become candles, and what is wrong is named with its row."""
+"""Importing files of other programs: column names, delimiters, time zones and units, and errors with their row."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ FORMS: dict[str, tuple[str | None, list[str], str, Mapped]] = {
 
 
 @pytest.mark.parametrize("quote", ["", '"'])
-def test_a_separator_at_the_end_of_rows_is_no_column(tmp_path: Path, quote: str) -> None:
+def test_a_separator_at_the_end_of_rows_adds_no_column(tmp_path: Path, quote: str) -> None:
     lines = [",".join([f"{quote}{at}{quote}", *cells(n)]) + ("," if n % 2 else ", ") for n, at in enumerate(stamps())]
     (tmp_path / "x.csv").write_text("\n".join(["ts,open,high,low,close,volume", *lines]) + "\n")
     assert list(read_foreign(tmp_path / "x.csv", "BTC", Mapped()).at_ms) == stamps()
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_a_form_is_read_as_the_same_candles(tmp_path: Path, name: str) -> None:
+def test_every_file_format_gives_the_same_candles(tmp_path: Path, name: str) -> None:
     header, times, sign, mapped = FORMS[name]
     read = read_foreign(foreign(tmp_path, header, times, sign=sign), "BTC", mapped)
     assert list(read.at_ms) == stamps()
@@ -126,7 +126,7 @@ def test_times_with_an_exponent_are_read_when_no_digit_is_lost(tmp_path: Path) -
         (["1750032000000,1,2,1,2,1", '"1750032060000,1,2,1,2,1', "1750032120000,1,2,1,2,1"], ".", "row 3: a quote begins there and does not end"),
     ],
 )  # fmt: skip
-def test_a_cell_that_is_written_otherwise_is_named_with_the_way_out(
+def test_a_cell_in_another_notation_is_named_with_the_option_to_use(
     tmp_path: Path, lines: list[str], decimal: str, says: str
 ) -> None:
     path = tmp_path / "x.csv"
@@ -152,7 +152,7 @@ def test_a_column_that_is_there_twice_is_chosen_by_its_number(tmp_path: Path) ->
     assert read_foreign(tmp_path / "x.csv", "BTC", Mapped({"close": "7"})).close[0] == 3.0
 
 
-def test_newest_first_is_turned_round_and_nothing_else_is(tmp_path: Path) -> None:
+def test_only_candles_that_are_newest_first_are_reversed(tmp_path: Path) -> None:
     backward = read_foreign(foreign(tmp_path, None, [str(at) for at in reversed(stamps())]), "BTC", Mapped())
     turned = ordered(backward)
     assert list(turned.at_ms) == stamps()
@@ -182,7 +182,7 @@ def test_a_date_is_a_day_of_utc_whatever_the_zone(tmp_path: Path) -> None:
         ([f"2025-06-{day} 16:00" for day in range(16, 21)], Mapped(tz="America/New_York"), [MS + n * DAY for n in range(5)]),
     ],
 )  # fmt: skip
-def test_a_close_off_the_grid_dates_no_candle_before_it_was_over(
+def test_a_close_off_the_grid_never_moves_a_candle_to_an_earlier_close(
     tmp_path: Path, times: list[str], mapped: Mapped, opens: list[int]
 ) -> None:
     read = read_foreign(foreign(tmp_path, None, times), "BTC", replace(mapped, stamp="close"))
@@ -206,7 +206,7 @@ def test_the_hour_that_a_clock_repeats_is_taken_in_the_order_of_the_rows(tmp_pat
         assert list(one.at_ms) == instants, one.market
 
 
-def test_a_time_that_says_its_hour_is_no_date_however_short_it_is(tmp_path: Path) -> None:
+def test_a_time_with_an_hour_is_not_read_as_a_date(tmp_path: Path) -> None:
     hours = foreign(tmp_path, None, ["2025060113", "2025060114", "2025060115"])
     read = read_foreign(hours, "SPY", Mapped(tz="America/New_York", unit="%Y%m%d%H"))
     assert datetime.fromtimestamp(read.at_ms[0] / 1000, UTC) == datetime(2025, 6, 1, 17, tzinfo=UTC)
@@ -237,9 +237,7 @@ def test_a_time_that_says_its_hour_is_no_date_however_short_it_is(tmp_path: Path
         ("ts,open,high,low,close,volume", [str(MS + n * 3_600_000) for n in range(4)], Mapped(interval="1m"), "finer candles cannot be made"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_with_file_and_row(
-    tmp_path: Path, header: str, times: list[str], mapped: Mapped, says: str
-) -> None:
+def test_errors_name_file_and_row(tmp_path: Path, header: str, times: list[str], mapped: Mapped, says: str) -> None:
     path = foreign(tmp_path, header, times)
     with pytest.raises(ConfigError) as refused:
         read_foreign(path, "BTC", mapped)
@@ -257,7 +255,7 @@ def test_what_is_wrong_is_said_with_file_and_row(
         ("price=p,low=l", "names price, which is low too"),
     ],
 )
-def test_a_mapping_that_is_none_is_refused(text: str, says: str) -> None:
+def test_a_wrong_column_mapping_is_refused(text: str, says: str) -> None:
     with pytest.raises(ConfigError) as refused:
         columns_of(text)
     assert says in str(refused.value)
@@ -268,7 +266,7 @@ def test_a_mapping_that_is_none_is_refused(text: str, says: str) -> None:
     [({"market": "event:{}"}, "names no column"), ({"tz": "Mars/Olympus"}, "is no time zone"), ({"unit": "minutes"}, "write auto, s, ms"), ({"stamp": "end"}, "open or close"),
      ({"decimal": "'"}, "a point or a comma")],
 )  # fmt: skip
-def test_an_option_that_is_none_is_refused(given: dict[str, str], says: str) -> None:
+def test_an_unknown_option_value_is_refused(given: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError) as refused:
         Mapped(**given)  # type: ignore[arg-type]
     assert says in str(refused.value)
@@ -328,7 +326,7 @@ def test_a_file_of_many_markets_and_of_samples_of_a_price_is_read_market_by_mark
         ([f"{MS},a,0.5,0", f"{MS + DAY},a,x,0"], SAMPLES, "row 3: open 'x' is not a number"),
     ],
 )
-def test_a_file_of_many_markets_says_what_is_wrong_with_it(
+def test_errors_in_a_file_of_many_markets_name_the_cause(
     tmp_path: Path, rows: list[str], mapped: Mapped, says: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:

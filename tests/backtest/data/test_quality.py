@@ -1,4 +1,4 @@
-"""The audit: every fault is found in a file that has it, with its row; what a session refuses, what a flag accepts, and what real files hold."""
+"""The audit: it finds every kind of fault with its row; a backtest refuses faults unless a flag accepts them; findings in real files."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_the_flags_of_the_command_line_are_those_of_the_audit() -> None:
     assert set(accept_flags.ACCEPTS) == set(ACCEPTS)
 
 
-def test_a_session_refuses_with_the_report_until_the_flag_is_given(tmp_path: Path) -> None:
+def test_a_backtest_refuses_faulty_data_until_the_flag_is_given(tmp_path: Path) -> None:
     rows = good()
     del rows[100:200]
     read = load([write(tmp_path, rows)])
@@ -138,7 +138,7 @@ def test_nothing_accepts_wrong_units_or_prices_of_zero(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("px", "is_sound"), [(1.23456, True), (0.00123456, True), (0.00001234, True), (0.0000123456, False), (3e-9, False)]
 )
-def test_small_prices_are_played_as_long_as_none_of_their_digits_matters(px: float, *, is_sound: bool) -> None:
+def test_small_prices_are_accepted_unless_rounding_loses_too_much(px: float, *, is_sound: bool) -> None:
     flat = Candles("BTC", "1m", array("q", [START]), *(array("d", [px]) for _ in range(4)), array("d", [5.0]))
     assert (audit(flat).findings == ()) is is_sound
     event = Candles("event:RATE-CUT", "1m", *(one[:] for one in flat.columns))
@@ -151,7 +151,7 @@ def odds(*closes: float) -> Candles:
     return Candles("event:RATE-CUT", "1m", at_ms, px, px, px, px, array("d", [5.0] * len(closes)))
 
 
-def test_odds_beyond_the_last_prices_of_an_event_market_are_held_to_them() -> None:
+def test_odds_beyond_the_price_limits_of_an_event_market_are_clamped() -> None:
     (held,), (report,) = checked([odds(0.0005, 0.001, 0.5, 0.999, 0.9995, 1)])
     (found,) = report.findings
     assert (found.kind, found.severity, found.count) == ("odds", "note", 3)
@@ -162,13 +162,13 @@ def test_odds_beyond_the_last_prices_of_an_event_market_are_held_to_them() -> No
     assert audit(odds(0.001, 0.5, 0.999)).findings == ()
 
 
-def test_odds_in_cents_are_refused_with_the_way_out() -> None:
+def test_odds_in_cents_are_refused_with_advice() -> None:
     with pytest.raises(FaultyData, match="odds in cents or percent are divided by 100") as refused:
         checked([odds(0.9, 1, 45, 99)], accept=ACCEPTS)
     assert [one.count for one in refused.value.reports[0].findings] == [2]
 
 
-def test_what_is_accepted_is_mended_as_the_table_says(tmp_path: Path) -> None:
+def test_accepted_faults_are_repaired_as_the_table_says(tmp_path: Path) -> None:
     rows = good()
     expected = load([write(tmp_path, rows, "BTC_whole.csv")])[0]
     rows.insert(0, [*rows[50][:5], 1234.0])  # other values, which a later row corrects
@@ -184,7 +184,7 @@ def test_what_is_accepted_is_mended_as_the_table_says(tmp_path: Path) -> None:
     assert audit(mended).findings == ()
 
 
-def test_the_same_row_twice_is_one(tmp_path: Path) -> None:
+def test_a_repeated_row_counts_once(tmp_path: Path) -> None:
     rows = good(20)
     (mended,), _ = checked(load([write(tmp_path, [*rows[:10], rows[9], *rows[10:]])]))
     assert len(mended) == 20
@@ -357,7 +357,7 @@ def test_a_market_whose_hours_are_a_guess_gets_a_note_about_its_clock() -> None:
     )
 
 
-def test_hours_that_are_none_are_refused() -> None:
+def test_unknown_hours_are_refused() -> None:
     with pytest.raises(ConfigError, match="there are continuous, equity, index"):
         audit(share([0]), hours="nyse")
 

@@ -1,4 +1,4 @@
-"""The store and the generator: files change whole or not at all, conflicts are refused, and the same arguments make the same candles."""
+"""The store and the generator: a file is replaced as a whole or not at all, conflicts are refused, and the same arguments give the same candles."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_what_is_written_is_what_is_read_and_loaded(store: Store) -> None:
     assert [(one.market, one.interval, one.rows, one.first_ms) for one in store.held()] == [("BTC", "1m", 100, START)]
 
 
-def test_more_is_appended_put_in_front_and_into_holes(store: Store) -> None:
+def test_new_candles_are_added_after_before_and_between_stored_ones(store: Store) -> None:
     store.write(candles(40, 50))
     store.write(candles(80, 100))
     store.write(candles(0, 20))
@@ -109,7 +109,7 @@ def test_a_write_that_fails_leaves_the_old_file(store: Store, monkeypatch: pytes
     assert [one.name for one in (store.root / "BTC").iterdir() if one.name.endswith(".part")] == []
 
 
-def test_a_file_that_the_disk_does_not_hold_is_said_and_the_old_one_stays(store: Store) -> None:
+def test_a_full_disk_is_reported_and_the_old_file_stays(store: Store) -> None:
     store.write(candles(0, 10))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4_096, hard))
@@ -173,7 +173,7 @@ def test_the_same_candles_are_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "a.csv.gz").read_bytes() == (tmp_path / "b.csv.gz").read_bytes()
 
 
-def test_merging_says_what_was_there_and_what_was_not() -> None:
+def test_merging_counts_new_and_known_candles() -> None:
     merged, same, replaced = merge(candles(0, 10), candles(5, 15))
     assert (merged, same, replaced) == (candles(0, 15), 5, 0)
     merged, same, replaced = merge(candles(0, 10), candles(2, 4, shift=1), replacing=True)
@@ -222,7 +222,7 @@ def test_another_seed_is_another_market_and_intervals_of_one_seed_agree() -> Non
     assert generate(Wanted("BTC", "1h", START, 2)) == resample(minutes, "1h")
 
 
-def test_moods_are_what_they_say_and_busy_minutes_cluster() -> None:
+def test_regimes_have_their_drift_and_volatility_clusters() -> None:
     def moves(regime: str) -> list[float]:
         return [
             math.log(b / a) for a, b in pairwise(generate(Wanted("BTC", "1m", START, 6, regimes=f"{regime}:6")).close)
@@ -237,7 +237,7 @@ def test_moods_are_what_they_say_and_busy_minutes_cluster() -> None:
     assert kurtosis > 4  # a normal variate has 3
 
 
-def test_generated_files_play_in_the_demo(tmp_path: Path) -> None:
+def test_generated_files_run_in_the_demo(tmp_path: Path) -> None:
     made = generate(Wanted("KPEPE", "5m", START, 1))
     write_file(tmp_path / "KPEPE.csv.gz", made)
     read = read_candles(tmp_path / "KPEPE.csv.gz", sz_decimals=0)
@@ -265,7 +265,7 @@ def test_generated_files_play_in_the_demo(tmp_path: Path) -> None:
         ({"market": "event:RATE-CUT", "regimes": "bull:3"}, "a martingale"),
     ],
 )
-def test_what_cannot_be_generated_is_refused(given: dict[str, object], says: str) -> None:
+def test_impossible_generator_arguments_are_refused(given: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError) as refused:
         generate(Wanted(**({"market": "BTC", "interval": "1m", "start_ms": START, "days": 1} | given)))  # type: ignore[arg-type]
     assert says in str(refused.value)

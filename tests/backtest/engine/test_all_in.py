@@ -69,7 +69,7 @@ def test_every_all_in_entry_is_filled_wherever_the_next_open_is(market: str, px:
         assert usd * 0.99 < worth / 10**8 <= usd
 
 
-def test_an_all_in_order_keeps_to_what_an_order_may_be():
+def test_an_all_in_order_respects_the_order_limits():
     source = ToySource(["BTC"])
     view = View(source)
     source.free_margin_usd = 1_000.018

@@ -1,4 +1,4 @@
-"""What a session may be told of costs and time: latency, fees, spread, depth, grids, funding, key instants. Figures by hand."""
+"""Options of a backtest about costs and time: latency, fees, spread, depth, tick and lot, funding. All figures are computed by hand."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_an_order_is_filled_at_the_next_open_and_with_latency_at_the_point_after
 
 
 @pytest.mark.parametrize(("latency_ms", "filled_ms"), [(0, 0), (500, 20_000)])
-def test_a_strategy_that_turns_by_a_close_and_an_entry_holds_what_it_wanted(latency_ms: int, filled_ms: int):
-    """Live the close has filled when the entry comes; in a session both meet the same price."""
+def test_a_close_and_an_entry_in_one_decision_reverse_the_position(latency_ms: int, filled_ms: int):
+    """Live, the close has filled before the entry is sent. In a backtest both fill at the same price."""
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:
         n = (bar.at_ms - START_MS) // MINUTE_MS
@@ -76,7 +76,7 @@ def test_a_strategy_that_turns_by_a_close_and_an_entry_holds_what_it_wanted(late
 
 
 @pytest.mark.parametrize("others", [[], ["ETH"]])
-def test_a_coarser_bar_that_closes_in_a_hole_is_decided_there_whoever_else_trades(others: list[str]):
+def test_a_longer_bar_that_closes_in_a_gap_is_decided_at_its_close(others: list[str]):
     """The last two minutes of a quarter are missing: the order fills at the first open after it, as where they are there."""
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:
@@ -107,7 +107,7 @@ def test_a_warm_up_is_that_of_its_own_series_and_what_of_it_lies_in_the_range_is
         timeline.timeline_of([minutes(600)], [fine, coarse], options, {fine: 40, coarse: 11})
 
 
-def test_what_latency_and_an_exchange_that_closes_mean_is_said():
+def test_latency_and_closed_exchanges_are_listed_as_assumptions():
     data = [minutes(60, market=market, px=100.0) for market in ("BTC", "NVDA")]
     for latency_ms, funded in ((0, []), (500, ["NVDA"])):
         one = Backtest(settings(["BTC", "NVDA"]), data, SessionOptions(latency_ms=latency_ms), place=placing())
@@ -122,7 +122,7 @@ def test_what_latency_and_an_exchange_that_closes_mean_is_said():
         assert closed.endswith("; from the instant the exchange opens the oracle is the price again")
 
 
-def test_every_multiplier_of_the_venue_is_said():
+def test_every_multiplier_of_the_venue_is_listed_as_an_assumption():
     names = ["BTC", "HYG", "event:RATE-CUT"]
     data = [
         minutes(60, market=market, px=px, decimals=3) for market, px in zip(names, (100_000.0, 80.0, 0.5), strict=True)
@@ -168,7 +168,7 @@ def test_a_latency_as_long_as_a_bar_is_refused_since_the_next_one_would_know_the
         entry(latency_ms=60_000)
 
 
-def test_what_happens_while_another_markets_order_is_on_its_way_is_not_known_to_who_decides_at_its_close():
+def test_a_strategy_does_not_see_what_happens_while_another_markets_order_is_in_flight():
     """ETH is decided after BTC at each close, and its own stops and targets fill also in the seconds that BTC's orders need."""
 
     def seen(is_busy: bool) -> list[tuple[int, bool]]:
@@ -200,7 +200,7 @@ def test_orders_that_several_markets_cause_at_one_close_arrive_together():
     assert fills(one.lines) == [(MINUTE_MS + 40_000, market) for market in markets]
 
 
-def test_an_order_that_a_fill_has_caused_is_on_its_way_as_long_as_one_that_a_bar_has():
+def test_an_order_caused_by_a_fill_has_the_same_latency_as_one_caused_by_a_bar():
     class Adds(Strategy):
         def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
             return at_once(view, bar)
@@ -220,7 +220,7 @@ def test_an_order_that_a_fill_has_caused_is_on_its_way_as_long_as_one_that_a_bar
 
 
 class Takes(Strategy):
-    """BTC with a target, in again when it is out; ETH a minute later."""
+    """Buys BTC with a target, again after each exit, and ETH a minute later."""
 
     def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
         minute = (bar.at_ms - START_MS) // MINUTE_MS
@@ -235,7 +235,7 @@ class Takes(Strategy):
 
 
 class Leaves(Strategy):
-    """A resting entry, left as soon as it is filled."""
+    """Rests an entry, and closes as soon as it is filled."""
 
     def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
         if bar.at_ms == START_MS + MINUTE_MS:
@@ -269,7 +269,7 @@ def test_an_order_caused_by_a_fill_that_came_while_another_order_was_on_its_way_
     ]  # fmt: skip
 
 
-def test_what_an_event_of_an_outage_causes_leaves_when_the_daemon_is_up_again():
+def test_orders_caused_by_events_of_an_outage_are_sent_after_the_restart():
     data = [candles(FLAT, FLAT, TARGET, FLAT, FLAT, FLAT)]
     outage = Outage(START_MS + 2 * MINUTE_MS + 5_000, 70_000)
     # The entry fills at 20 s of the third minute. Up at 15 s of the fourth, the close is there at 45 s: the next price is the last.
@@ -279,7 +279,7 @@ def test_what_an_event_of_an_outage_causes_leaves_when_the_daemon_is_up_again():
 
 
 class Early(Strategy):
-    """Wants ETH on three bars of BTC: long before ETH's first candle, at the instant of it, and a bar later."""
+    """Buys ETH on three bars of BTC: long before ETH's first candle, at its instant, and a bar later."""
 
     shown: ClassVar[list[float]] = []
 
@@ -350,7 +350,7 @@ def test_a_share_of_no_is_worth_what_is_missing_to_a_dollar(nets: bool, close: C
     assert summary["refusals"] == {}, "it costs 250 USD, not 4,750"
 
 
-def test_fee_and_spread_are_paid_as_told():
+def test_fee_and_spread_are_those_of_the_options():
     rules = {"": MarketRules(taker=Decimal("0.001"), spread_bps=Decimal(20), depth_usd=Decimal(0), tick=Decimal("0.1"))}
     one = ran([candles(FLAT, FLAT, FLAT)], script=at_once, rules=rules)
     (fill,) = [json.loads(line)["data"] for line in one.lines if json.loads(line)["type"] == "fill"]
@@ -443,7 +443,7 @@ def test_a_band_names_the_trailing_stop_that_fills_elsewhere_by_another_path():
     }  # fmt: skip
 
 
-def test_a_position_that_no_close_sees_is_exposed_as_long_as_it_was_held():
+def test_a_position_inside_one_bar_counts_for_exposure():
     rows = candles(FLAT, (100_000.0, 100_050.0, 90_000.0, 90_100.0), FLAT, FLAT)
     result = ran([rows], script=at_once, rules=FREE, path="olhc").result
     (trip,) = result.trade_ledger.trips
@@ -514,7 +514,7 @@ def test_a_session_that_is_stopped_inside_a_coarse_bar_is_kept(stopped_at: int, 
 
 
 def test_the_curve_of_a_large_size_at_a_small_price_ends_where_the_ledger_does():
-    """An average entry of eight places would be cents off on each million."""
+    """An average entry price with eight decimals would be wrong by cents for each million."""
 
     def more_and_more(view: View, bar: Bar) -> Iterable[Intent]:
         if bar.at_ms // MINUTE_MS % 7 == 0:
@@ -542,8 +542,8 @@ def test_the_curve_of_prices_with_more_digits_than_the_venue_counts_ends_where_t
 
 
 @pytest.mark.parametrize(("market", "left_usd"), [("BTC", 0), ("SPY", 5_100)])
-def test_what_a_jump_takes_below_zero_the_house_pays_and_the_costs_say_so(market: str, left_usd: int):
-    """A cross position is carried by the whole account, an isolated one by its margin of 4,900 USD alone."""
+def test_losses_beyond_the_margin_are_paid_by_the_service_and_listed_as_costs(market: str, left_usd: int):
+    """The whole account backs a cross position; only its margin of 4,900 USD backs an isolated one."""
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:
         if bar.at_ms == START_MS + MINUTE_MS:
@@ -615,7 +615,7 @@ def test_indicators_foreseen_by_a_session_are_those_of_live_bars_to_the_last_bit
 
 
 @pytest.mark.parametrize(("path", "px"), [("sl_first", 100_400), ("ohlc", 100_000)])
-def test_a_session_that_begins_inside_of_a_bar_has_what_is_left_of_it_and_hears_it_when_it_closes(path: Any, px: int):
+def test_a_backtest_that_begins_inside_a_bar_gets_the_rest_of_it_and_its_close(path: Any, px: int):
     """As a replay does of a daemon that was started at any second: what was decided on the bar before is filled in the rest of this one."""
     heard: list[int] = []
 

@@ -1,4 +1,4 @@
-"""MaxHold, schedules and the dead-man switch in a session: where no candle is they fill at the next open, inside a candle near to its real price."""
+"""MaxHold, schedules and the dead-man switch in a backtest: in a gap they fill at the next open, inside a candle near the real price of the instant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bar that is skipped and a bar that is fed: the same happens. One market or many, one interval or several, with guardians, funding and holes."""
+"""A backtest that shows the venue every bar and one that skips quiet bars have the same events: one or many markets and intervals, guardians, funding, gaps."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _one_market(world: int) -> None:
     assert sum(kinds(skipped).values()) > 10
 
 
-def test_what_grows_slow_of_a_sudden_is_stopped_within_moments_and_not_after_a_whole_chunk():
+def test_a_strategy_that_becomes_slow_can_be_stopped_before_the_end_of_its_chunk():
     """From bar 5,000 on each decision takes 5 ms; the chunk in which that begins has 3,000 more of them."""
     slow = 0
 
@@ -84,8 +84,8 @@ DOWN = Outage(PAST_MS + 100 * MINUTE_MS, 100 * MINUTE_MS)
 @pytest.mark.parametrize(
     ("newest_ms", "outages", "bars"), [(PAST_MS, (), 0), (0, (DOWN,), 200)], ids=["start", "outage"]
 )
-def test_a_long_past_is_stopped_within_moments(newest_ms: int, outages: tuple[Outage, ...], bars: int, tmp_path: Path):
-    """A thousand bars of the past, each of which takes 5 ms: before the first decision, or of the daemon that comes up after an outage."""
+def test_a_long_warm_up_can_be_stopped_at_once(newest_ms: int, outages: tuple[Outage, ...], bars: int, tmp_path: Path):
+    """A warm-up of a thousand bars, each taking 5 ms: before the first decision, or after an outage."""
     slow = 0
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:
@@ -103,8 +103,8 @@ def test_a_long_past_is_stopped_within_moments(newest_ms: int, outages: tuple[Ou
     assert summary_lines(one.result, [])
 
 
-def test_a_session_whose_bars_are_taken_away_again_and_again_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch):
-    """What indicators foresee is of whole chunks, and is handed out to the end of them."""
+def test_a_backtest_whose_granted_bars_are_withdrawn_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch):
+    """Indicators are computed for whole chunks, and each chunk's values are used to its end."""
 
     class Crossed(Scripted):
         average = sma(5)
@@ -162,7 +162,7 @@ def _several_markets(world: int) -> None:
 
 
 class Between(Scripted):
-    """Orders its coarse market also in the midst of a bar, by a timer: at market, resting, and out of it again."""
+    """Trades its market with longer bars also inside a bar, by a timer: at market, with a resting order, and out again."""
 
     timers: ClassVar[dict[str, str]] = {"look": "*/7 * * * *"}
 
@@ -247,7 +247,7 @@ class Alarmed(Averaged):
 
 
 def played(test: Backtest) -> tuple[str, list[Any]]:
-    """The events of a whole session, and what else no way through its bars may change."""
+    """Everything that must not depend on the path through the bars: the events, the curve and the counts of a whole backtest."""
     lines = io.StringIO()
     result = test.run(events=lines)
     placed = test.settings.strategies
@@ -326,7 +326,7 @@ def _driven(world: int) -> None:
 
 
 class Hourly(Scripted):
-    """Trades on longer bars than those that drive, and by a timer between them."""
+    """Trades on bars longer than the candles, and by a timer between them."""
 
     average = sma(5)
     timers: ClassVar[dict[str, str]] = {"look": "*/35 * * * *"}
@@ -363,8 +363,8 @@ class Hourly(Scripted):
 
 
 @pytest.mark.soak(worlds=8, full=300)
-def test_closes_that_nobody_hears_are_leapt_over_and_nothing_else(worlds: int, base_seed: int):
-    """Strategies on bars of 15 minutes or an hour, on candles of a minute: with every minute walked, or only those that somebody has to look at."""
+def test_only_closes_without_a_listening_strategy_are_leapt_over(worlds: int, base_seed: int):
+    """Strategies on bars of 15 minutes or an hour, with candles of a minute: every minute is processed, or only those that can matter."""
     for world in range(base_seed, base_seed + worlds):
         _leaping(world)
 
@@ -426,9 +426,7 @@ def nothing(_view: View, _bar: Bar) -> Iterable[Intent]:
 
 
 @pytest.mark.parametrize("markets", [("BTC",), ("BTC", "ETH")], ids=["one", "two"])
-def test_a_strategy_that_takes_its_time_is_looked_at_often_and_does_the_same(
-    markets: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-):
+def test_frequent_progress_reports_do_not_change_the_events(markets: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
     """Between two looks passes no time at all, or a second: more and more bars, or fewer and fewer."""
     monkeypatch.setattr(progress, "WATCH_S", 600.0)  # The thread would take of the instants that the looks are given.
     candles = [minutes(600, market=market) for market in markets]
@@ -448,9 +446,7 @@ def test_a_strategy_that_takes_its_time_is_looked_at_often_and_does_the_same(
 
 
 @pytest.mark.parametrize("markets", [("BTC",), ("BTC", "ETH")], ids=["one", "two"])
-def test_a_session_that_is_told_to_stop_at_its_last_bar_is_whole(
-    markets: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_backtest_stopped_at_its_last_bar_is_complete(markets: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(progress, "CHUNK", 1)
     one = ran([minutes(50, market=market) for market in markets], progress=lambda done, of: done < of)
     stats = one.result.stats

@@ -1,4 +1,4 @@
-"""Everything a strategy is told live it is told in a session, at the same instants: fills, triggers, guardians, timers; and its daily loss holds."""
+"""A backtest calls the same hooks as a live run, at the same instants: fills, triggers, guardians, timers. The daily loss limit holds too."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.backtest.builders import FREE, MINUTE_MS, START_MS, Scripted, minutes
 
 
 class Listening(Strategy):
-    """Writes down what it hears."""
+    """Records its hook calls."""
 
     timers: ClassVar[dict[str, str | int]] = {"often": "*/7 * * * *"}
 
@@ -153,7 +153,7 @@ def test_timers_of_a_strategy_on_coarse_bars_fire_between_them():
 
 
 class Timed(Strategy):
-    """Buys at the third of its timers and writes them all down."""
+    """Buys at its third timer and records all timers."""
 
     timers: ClassVar[dict[str, str | int]] = {"often": "*/7 * * * *", "each": 60}
 
@@ -229,7 +229,7 @@ def test_a_guardian_that_acts_in_a_hole_is_told_at_the_next_bar_that_closes_ther
     assert strategies[-1].told == [START_MS + 45 * MINUTE_MS - 1]
 
 
-def test_what_is_heard_does_not_depend_on_bars_being_skipped():
+def test_the_hooks_called_do_not_depend_on_skipped_bars():
     assert listened() == listened(skip=False)
 
 
@@ -262,7 +262,7 @@ def level(
 
 @pytest.mark.parametrize("skip", [True, False])
 def test_a_daily_limit_that_a_fill_has_reached_holds_whatever_the_close_of_its_bar_says(skip: bool):
-    """As live, where the fill is heard amid the bar: 20 USD lost by a stop, and 15 gained back elsewhere by the close of the same minute."""
+    """As live, where the fill comes inside the bar: a stop loses 20 USD, and another position gains 15 by the close of the same minute."""
     data = [
         level("BTC", {7: (100_000, 100_000, 97_000, 100_000)}, 100_000),
         level("ETH", {7: (4_000, 4_060, 4_000, 4_060), **dict.fromkeys(range(8, 30), (4_060,) * 4)}, 4_000),
@@ -387,7 +387,7 @@ def test_nothing_is_booked_apart_where_nobody_shares():
 
 
 class Eager(Strategy):
-    """Wants to open before anything has happened."""
+    """Yields an entry in on_start."""
 
     def on_start(self, view: View) -> Any:
         return [Open("BTC", "long", usd=100, bracket=Bracket(stop_pct=1))]
@@ -396,7 +396,7 @@ class Eager(Strategy):
         return ()
 
 
-def test_what_on_start_wants_is_not_lost_in_silence():
+def test_a_signal_from_on_start_is_refused_with_an_error():
     def place(config: Any) -> Any:
         return [each._replace(strategy=Eager(name="s0", markets=["BTC"])) for each in placing()(config)]
 
@@ -407,7 +407,7 @@ def test_what_on_start_wants_is_not_lost_in_silence():
 @pytest.mark.parametrize("listeners", [1, 2])
 @pytest.mark.parametrize("nonsense", [False, 0])
 def test_an_answer_that_lists_nothing_quarantines_in_a_session_as_it_does_live(nonsense: Any, listeners: int):
-    """`return is_up and [Open(...)]` is False on most bars: whoever rehearses it has to hear of it."""
+    """`return is_up and [Open(...)]` returns False on most bars, which must be an error in a backtest too."""
     one = {"use": "x", "markets": ["BTC"], "budget_usd": 2_000, "netting": "allow"}
     made = settings(strategies=[one | {"name": f"s{n}"} for n in range(listeners)])
     summary = Backtest(made, [minutes(10)], SessionOptions(), place=placing(lambda view, bar: nonsense)).run().summary()
@@ -418,7 +418,7 @@ def test_an_answer_that_lists_nothing_quarantines_in_a_session_as_it_does_live(n
 @pytest.mark.parametrize("listeners", [1, 2])
 @pytest.mark.parametrize("yields", [False, True])
 @pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit, BaseException])
-def test_whatever_a_strategy_raises_ends_its_part_and_not_the_session(
+def test_any_exception_of_a_strategy_ends_the_strategy_and_not_the_backtest(
     error: type[BaseException], yields: bool, listeners: int
 ):
     def raises(view: View, bar: Bar) -> Iterable[Intent]:
@@ -438,7 +438,7 @@ def test_whatever_a_strategy_raises_ends_its_part_and_not_the_session(
 
 
 @pytest.mark.parametrize("listeners", [1, 2])
-def test_what_a_strategy_does_to_the_decimals_of_its_thread_is_its_own_as_live(listeners: int):
+def test_a_strategys_decimal_context_is_its_own_as_live(listeners: int):
     """Live it has a thread, where it sets what it likes; a session calls it in the thread that reckons the money."""
     kept = getcontext().prec
     seen: list[int] = []
@@ -594,7 +594,7 @@ def test_an_entry_that_waits_for_the_next_open_takes_of_the_budget():
 
 
 def test_a_position_is_held_no_longer_than_its_max_hold():
-    """The daemon is down meanwhile: it is the service that closes."""
+    """The service closes the position, because the daemon is down."""
 
     def holds(view: View, bar: Bar) -> Iterable[Intent]:
         if bar.at_ms == START_MS + 5 * MINUTE_MS:

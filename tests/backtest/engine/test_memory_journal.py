@@ -1,4 +1,4 @@
-"""The session's journal and the file's are one journal: the same session over both, outages included, ends in the same events and the same beliefs."""
+"""The journal in memory and the journal on disk behave alike: the same backtest on both, with outages, has the same events and state."""
 
 from __future__ import annotations
 

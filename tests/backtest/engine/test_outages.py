@@ -1,4 +1,4 @@
-"""The daemon goes down in simulated time: the dead-man fires, stops act, and a new daemon finds its way from the same journal."""
+"""Outages of the daemon in simulated time: the dead-man switch fires, stops fill, and a new daemon recovers from the same journal."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_daemon_that_was_never_down_lets_no_dead_man_fire():
     assert len(one.result.left) == 1
 
 
-def test_a_stop_at_the_service_acts_while_nobody_is_there():
+def test_a_stop_at_the_service_fires_while_the_daemon_is_down():
     def once(view: View, bar: Bar) -> Iterable[Intent]:
         if bar.at_ms == START_MS + 30 * MINUTE_MS:
             yield Open(bar.market, "long", usd=300, bracket=Bracket(stop_pct=0.3, target_pct=0.3))
@@ -70,7 +70,7 @@ def test_a_stop_at_the_service_acts_while_nobody_is_there():
     assert trip.strategy == "s0"
 
 
-def test_what_being_down_cost_is_reckoned_at_the_prices_of_its_first_and_last_instant():
+def test_the_cost_of_an_outage_uses_the_prices_at_its_start_and_end():
     """Of a strategy of quarter hours, too: the last bar that it heard is seven minutes old then."""
     outage = Outage(START_MS + 2 * HOUR_MS + 7 * MINUTE_MS, HOUR_MS)
     made = settings(interval="15m")
@@ -82,7 +82,7 @@ def test_what_being_down_cost_is_reckoned_at_the_prices_of_its_first_and_last_in
     assert down.open_before == down.open_after == ("BTC long 0.00299",)
 
 
-def test_what_a_strategy_remembers_and_owns_is_there_after_an_outage():
+def test_a_strategys_state_and_positions_survive_an_outage():
     seen: list[tuple[int, int]] = []
 
     def counting(view: View, bar: Bar) -> Iterable[Intent]:

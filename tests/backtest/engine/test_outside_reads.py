@@ -1,4 +1,4 @@
-"""Outside reads: a strategy that opens a file, a database, a connection or a process is not proved causal; what Python and the daemon open is not held against it."""
+"""A strategy that opens a file, a database, a connection or a process is not proved causal. Files that Python or the daemon opens do not count."""
 
 from __future__ import annotations
 
@@ -85,9 +85,7 @@ def test_a_strategy_that_reads_from_outside_is_not_proved(
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_what_tells_a_strategy_nothing_is_not_held_against_it(
-    folder: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_harmless_reads_do_not_spoil_a_proof(folder: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert prove(folder, *SOUND[name], "--journal") == 0, capsys.readouterr().err
     assert "causal: equal decisions on data cut at 5 instants" in capsys.readouterr().out
 

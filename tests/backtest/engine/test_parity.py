@@ -111,7 +111,7 @@ def quiet_first(view: View, bar: Bar) -> list[Intent]:
 
 
 class Killer:
-    """The script, with a hand that throws the kill switch after three quarters of the bars."""
+    """The script, and the kill switch is operated after three quarters of the bars."""
 
     def __init__(self, candles: Candles) -> None:
         self.at_ms = candles.at_ms[HISTORY + (len(candles) - HISTORY) * 3 // 4]

@@ -52,7 +52,7 @@ def subjects(lines: list[str], type_: str) -> list[dict[str, Any]]:
     return [one for one in map(json.loads, lines) if one["type"] == type_]
 
 
-def test_what_is_held_is_paid_its_outcome_and_what_rests_is_canceled():
+def test_at_settlement_positions_are_paid_and_resting_orders_are_canceled():
     """Yes at 0.4 pays 1, No at 0.3 (Yes at 0.7) pays nothing."""
     worth: dict[int, float] = {}
 

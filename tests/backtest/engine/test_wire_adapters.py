@@ -26,7 +26,7 @@ from tests.backtest.builders import MINUTE_MS, START_MS, minutes, placing, ran, 
 
 
 def same(adapter: Any, model: Any, *, where: str) -> None:
-    """Every field of the wire's model, read from the twin by the same name, has the same value."""
+    """Every field of the API model has the same value in the adapter."""
     for name in type(model).model_fields:
         wire, mine = getattr(model, name), getattr(adapter, name)
         if name in ("data", "trade") or (name == "plan" and wire is not None):

@@ -1,4 +1,4 @@
-"""`bot replay`: what a daemon did against a sandbox is done again on candles; equal when nothing has changed, and each change is named."""
+"""`bot replay`: a daemon's run against a sandbox is repeated on candles. It is equal if nothing has changed, and each change is named."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def lived(file: Path, data: Path) -> None:
 
 @pytest.fixture(scope="module")
 def lives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Candles]:
-    """The folder of a config that has run, with its journal and the candles that its service played."""
+    """The folder of a config after a run, with its journal and the candles of its service."""
     folder = tmp_path_factory.mktemp("lives")
     candles = minutes(HISTORY + BARS + 30, vol=0.001)
     asyncio.run(lived(config(folder), write(candles, folder / "BTC_1m.csv")))
@@ -135,7 +135,7 @@ def test_a_param_that_was_changed_since_is_named(lives: tuple[Path, Candles], ca
     assert {one["cause"] for one in found["differences"] if one["what"] == "fill"} == {"follows"}
 
 
-def test_a_candle_that_is_another_is_named_with_both_of_its_values(
+def test_a_different_candle_is_named_with_both_values(
     lives: tuple[Path, Candles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     folder, candles = lives
@@ -155,7 +155,7 @@ def test_a_candle_that_is_another_is_named_with_both_of_its_values(
     assert f"high {bar['high'] + 7:.10g}" in told["replayed"]
 
 
-def test_another_fee_is_named_on_every_fill_and_nothing_else_is(
+def test_another_fee_is_the_only_difference_and_is_named_on_every_fill(
     lives: tuple[Path, Candles], capsys: pytest.CaptureFixture[str]
 ):
     folder, _ = lives
@@ -236,7 +236,7 @@ def test_a_live_fill_after_the_open_is_timing_and_one_outside_its_bar_is_price(
     assert told[far["ts"]]["cause"] == "price"
 
 
-def test_what_the_gate_refused_a_guardian_did_and_nobody_can_tell_have_their_own_causes(
+def test_refusals_guardians_and_unknown_differences_have_their_own_causes(
     lives: tuple[Path, Candles], doctored: Path, capsys: pytest.CaptureFixture[str]
 ):
     folder, _ = lives
@@ -291,7 +291,7 @@ def test_a_fill_whose_order_was_refused_on_one_side_follows_from_that(
     ]
 
 
-def test_what_a_daemon_missed_before_it_was_started_again_is_laid_to_its_being_down(
+def test_decisions_missed_before_a_restart_have_the_cause_down(
     lives: tuple[Path, Candles], doctored: Path, capsys: pytest.CaptureFixture[str]
 ):
     folder, _ = lives
@@ -329,7 +329,7 @@ def test_a_backtest_that_kept_its_journal_is_replayed_by_every_decision(
     assert found["counts"]["decisions"]["recorded"] == found["counts"]["decisions"]["replayed"] > 10
 
 
-def test_decisions_that_became_no_order_are_not_counted_where_the_run_does_not_keep_them(
+def test_decisions_without_an_order_are_not_counted_if_the_run_has_no_journal(
     lives: tuple[Path, Candles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     folder, _ = lives
@@ -521,7 +521,7 @@ def test_a_mark_without_what_is_read_of_it_is_none(tmp_path: Path):
         ("BTC.yaml", "unknown key"),
     ],
 )
-def test_what_cannot_be_replayed_is_told_in_one_sentence(
+def test_a_replay_that_is_not_possible_fails_with_one_sentence(
     tmp_path: Path, what: str, said: str, capsys: pytest.CaptureFixture[str]
 ):
     (tmp_path / "empty").mkdir()

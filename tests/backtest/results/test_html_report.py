@@ -108,7 +108,7 @@ def test_plotlys_own_schema_takes_every_drawing(runs: list[Path]) -> None:
         assert taken == one
 
 
-def test_the_fall_that_is_drawn_begins_with_the_balance_as_the_one_that_is_told_does(runs: list[Path]) -> None:
+def test_the_drawn_drawdown_begins_with_the_start_balance_as_the_figure_does(runs: list[Path]) -> None:
     run = read_run(runs[0])
     at_ms, usd = array("q", [START_MS + 60_000, START_MS + 120_000]), array("d", [9_000.0, 9_500.0])
     drawn = html_report._equity([replace(run, at_ms=at_ms, equity=usd, exposure=array("d", [0.0, 0.0]))])
@@ -283,7 +283,7 @@ def test_the_terminal_the_json_and_the_page_show_one_set_of_figures(
     assert f"<li>{open_at_the_end}</li>" in shown
 
 
-def test_texts_of_others_are_no_markup(runs: list[Path], tmp_path: Path) -> None:
+def test_texts_from_outside_are_escaped_on_the_page(runs: list[Path], tmp_path: Path) -> None:
     pytest.importorskip("plotly")
     evil = "</script><script>alert(1)</script><img src=x>"
     copy = tmp_path / "copy"
@@ -429,7 +429,7 @@ def without(path: Path, *keys: str | int) -> None:
         (lambda run: (run / "equity.npy").write_bytes(b"x"), "equity.npy: is not the curve of a run"),
     ],
 )
-def test_a_folder_that_is_no_run_is_told_so(runs: list[Path], tmp_path: Path, harm: object, problem: str) -> None:
+def test_a_folder_without_a_run_is_refused(runs: list[Path], tmp_path: Path, harm: object, problem: str) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(runs[0], copy)
     harm(copy)  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""Slippage, by hand: what each taker paid against the price that it met, and nothing for makers."""
+"""Slippage, computed by hand: the cost of each taker fill against its reference price, and none for makers."""
 
 from __future__ import annotations
 

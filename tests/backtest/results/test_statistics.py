@@ -183,7 +183,7 @@ def test_a_run_in_which_nothing_happens_has_no_ratios(usd: list[float]) -> None:
     assert figures["Sharpe Ratio"] is figures["Sortino Ratio"] is figures["Calmar Ratio"] is None
 
 
-def test_less_than_a_day_says_nothing_of_a_year() -> None:
+def test_a_run_of_less_than_a_day_has_no_annual_figures() -> None:
     figures = stats.statistics([START + HOUR], [200.0], [], start_ms=START, start_usd=100)
     assert figures["Return [%]"] == 100
     assert figures["Return (Ann.) [%]"] is None

@@ -1,4 +1,4 @@
-"""`bot data`: what each command writes, says and ends with; all in this process."""
+"""`bot data`: the files, the output and the exit code of each command, all in this process."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_candle_that_is_still_running_is_left_out_of_an_import(
     assert "ETH_1m.csv: no candles here" in capsys.readouterr().err
 
 
-def test_holes_are_imported_and_left_for_the_session_to_judge(
+def test_gaps_are_imported_and_left_for_the_backtest_to_refuse(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(tmp_path / "BTC.csv", rows(60, skip=range(10, 20)))
@@ -265,7 +265,7 @@ def test_a_bad_file_ends_with_its_code_and_its_row(
         (["pull", "BTC", "--config", "x.yaml"], 4, "x.yaml"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_call_is_said(
+def test_wrong_arguments_are_named(
     tmp_path: Path, arguments: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path / "BTC.csv", rows(9))
@@ -385,7 +385,7 @@ def test_a_pull_of_a_market_without_a_closed_candle_takes_those_of_the_others(
     assert [one.market for one in Store(Path("data")).held([])] == ["BTC", "SOL"]
 
 
-def test_a_pull_tells_of_holes_in_what_the_service_has(
+def test_a_pull_reports_gaps_in_the_services_candles(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     serving(monkeypatch, BTC=of_service("BTC", [MS + n * MINUTE for n in range(50) if not 10 < n < 20]))
@@ -411,7 +411,7 @@ def test_a_pull_after_a_reset_says_that_the_store_goes_on(sandbox: Sandbox, caps
     assert Store(Path("data")).read("BTC", "1m") == held
 
 
-def test_a_pull_from_nobody_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pull_without_a_service_names_the_address(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.yaml").write_text(
         "account: {base_url: embedded}\nstate_dir: state\nstrategies:\n"
         "  - {name: a, use: a, markets: [BTC], budget_usd: 5}\n"
@@ -424,9 +424,7 @@ def test_a_pull_from_nobody_says_so(capsys: pytest.CaptureFixture[str]) -> None:
         assert re.search(said, capsys.readouterr().err)
 
 
-def test_a_pull_of_a_market_that_is_none_says_which_there_are(
-    sandbox: Sandbox, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pull_of_an_unknown_market_lists_the_markets(sandbox: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(["data", "pull", "DOGGE", "--base-url", sandbox.base_url]) == 2
     said = capsys.readouterr().err
     assert "DOGGE: the service has no such market. Did you mean DOGE? There are " in said
