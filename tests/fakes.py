@@ -1,7 +1,7 @@
 """Small real implementations of the runtime's ports, in memory: a venue with single-use tokens, keys and events, and a pacer that does not wait.
 
-FakeVenue is not the product's venue: no margin, no fees, no slippage. It keeps the promises that the runtime leans on
-(what is due at once, what is single-use, what is replayed) and breaks the network on request.
+FakeVenue is not the product's venue: no margin, no fees, no slippage, and an order at a level fills at that level. It breaks the network
+on request. In all else it answers as the service does: tests/integration/test_fake_venue.py gives both the same commands.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from decimal import Decimal
+from decimal import ROUND_DOWN, Decimal
 from typing import Any
 
 from bot.clock import ManualClock
-from bot.errors import ApiError
+from bot.errors import ApiError, OutcomeUnknown
 from bot.runtime.journal.event_log import EventLog
 from bot.runtime.journal.intent_log import IntentLog
 from bot.wire import (
@@ -90,9 +90,12 @@ class Held:
 
     side: str
     size: Decimal
-    entry: Decimal
+    cost: Decimal
     opened_ms: int
-    stop: Decimal | None = None
+
+    @property
+    def entry(self) -> Decimal:
+        return (self.cost / self.size).quantize(Decimal("0.00000001"), ROUND_DOWN)
 
 
 @dataclass
@@ -118,6 +121,11 @@ def unknown() -> ApiError:
 
 def refused(code: str, message: str = "no", **named: Any) -> ApiError:
     return ApiError.of(code, message, order_submitted=False, retryable=False, request_id="req_1", **named)
+
+
+def absent() -> ApiError:
+    """What a request that is no order names is not there."""
+    return ApiError.of("not_found", "no", retryable=False, request_id="req_1")
 
 
 def _deliver(do: Callable[[], Any]) -> None:
@@ -148,6 +156,7 @@ class FakeVenue:
         self.calls: list[str] = []
         self.refuse: Callable[[OrderRequest], ApiError | None] = lambda _request: None
         self.shows_keys = True
+        self.resizes = True  # False: exits keep their size when the position grows or shrinks
         self.says_gone = True  # False: a wiped cursor is not noticed, the reset comes as an event
         self._event("account", "created", None, {"balanceUsd": "10000"})
 
@@ -281,9 +290,7 @@ class FakeVenue:
             ),
         )
 
-    async def markets(
-        self, *, query: str = "", asset_class: str = "all", view: str = "trending", limit: int = 150
-    ) -> MarketsResult:
+    async def markets(self, *, view: str = "trending", limit: int = 150) -> MarketsResult:
         rows = [
             Market(
                 coin=c,
@@ -326,13 +333,8 @@ class FakeVenue:
         known = self.replies.get(key)
         if known is not None:
             if known[0] and known[0] != body:
-                raise ApiError.of(
-                    "idempotency_conflict",
-                    "other body",
-                    order_submitted="unknown",
-                    retryable=False,
-                    details={"reason": "fingerprint"},
-                )
+                details = {"reason": "fingerprint"}
+                raise OutcomeUnknown("idempotency_conflict", "other body", order_submitted=False, details=details)
             if isinstance(known[1], ApiError):
                 raise known[1]
             return known[1]
@@ -395,7 +397,7 @@ class FakeVenue:
             self._order_event("open", self.working[trade.venue_oid or ""])
         else:
             self._fill(coin, request.side, "open", "market", size, self.px[coin], trade, key)
-            self._protect(request)
+            self._protect(request, trade, self.px[coin])
         return self._result(coin, trade)
 
     def _close(self, market: str, request: CloseRequest, key: str | None) -> OrderResult:
@@ -411,15 +413,23 @@ class FakeVenue:
         if request.size is not None:
             return Decimal(request.size)
         px = Decimal(request.limit_px) if request.limit_px is not None else self.px[request.market]
-        return (Decimal(request.usd_amount or 0) / px).quantize(Decimal("0.0001"))
+        return (Decimal(request.usd_amount or 0) / px).quantize(Decimal("0.0001"), ROUND_DOWN)
 
     def _trade(
-        self, coin: str, side: str, intent: str, kind: str, size: Decimal, key: str | None, source: str | None = "agent"
+        self,
+        coin: str,
+        side: str,
+        intent: str,
+        kind: str,
+        size: Decimal,
+        key: str | None,
+        source: str | None = "agent",
+        oid: str | None = None,
     ) -> Trade:
         self.serial += 1
         trade = Trade(
             id=f"trd_{self.serial:06d}", kind=kind, symbol=coin, side=side, intent=intent, reduce_only=intent == "close", size=size,
-            status="done", venue_oid=str(self.serial), idempotency_key=key if self.shows_keys else None, seq=self.serial,
+            status="open" if kind == "limit" else "done", venue_oid=oid or str(self.serial), idempotency_key=key if self.shows_keys else None, seq=self.serial,
             ts=self.clock.now_ms(), source=source,
         )  # fmt: skip
         self.trade_rows.append(trade)
@@ -431,40 +441,47 @@ class FakeVenue:
         held = self.positions.get(coin)
         realized = None
         if intent == "open":
+            assert held is None or held.side == side, "the fake turns no position around: close it first"
             if held is None:
-                held = self.positions[coin] = Held(side, size, px, self.clock.now_ms())
-            else:
-                held.entry = ((held.entry * held.size + px * size) / (held.size + size)).quantize(Decimal("0.00000001"))
-                held.size += size
+                held = self.positions[coin] = Held(side, Decimal(0), Decimal(0), self.clock.now_ms())
+            held.cost += px * size
+            held.size += size
         else:
             assert held is not None
-            realized = (px - held.entry) * size * (1 if side == "long" else -1)
+            part = (held.cost * size / held.size).quantize(Decimal("0.00000001"))
+            realized = (px * size - part) * (1 if side == "long" else -1)
             self.balance += realized
+            held.cost -= part
             held.size -= size
-        left, entry = held.size, held.entry
+        left, entry = held.size, held.entry if held.size else None
         self._event(
             "fill", "entry" if intent == "open" else "exit", coin,
             {
                 "tradeId": trade.id, "oid": trade.venue_oid, "kind": kind, "side": side, "intent": intent,
                 "reduceOnly": intent == "close", "size": str(size), "px": str(px), "feeUsd": "0",
                 "realizedPnlUsd": None if realized is None else str(realized), "liquidity": "taker", "remainingSize": "0",
-                "positionSize": str(left), "entryPx": str(entry) if left else None, "balanceUsd": str(self.balance),
+                "positionSize": str(left), "entryPx": None if entry is None else str(entry), "balanceUsd": str(self.balance),
             },
             key if self.shows_keys else None,
         )  # fmt: skip
-        if not left:
-            del self.positions[coin]
-            for order in [o for o in self.working.values() if o.coin == coin and o.reduce_only]:
+        for order in [o for o in self.working.values() if o.coin == coin and o.reduce_only]:
+            if left and self.resizes:
+                self.working[order.oid] = order.model_copy(update={"size": left})
+                self._order_event("changed", self.working[order.oid])
+            elif not left:
                 del self.working[order.oid]
                 self._order_event("canceled", order, reason="position_closed")
+        if not left:
+            del self.positions[coin]
             for guardian in [g for g in self.guards.values() if g.coin == coin]:
                 del self.guards[guardian.id]
-                self._guardian_event("disarmed", guardian, reason="position_closed")
+                self._guardian_event("released", guardian, reason="position_closed")
 
-    def _protect(self, request: OrderRequest) -> None:
+    def _protect(self, request: OrderRequest, trade: Trade, px: Decimal) -> None:
         coin = request.market
         held = self.positions[coin]
         sign = 1 if held.side == "long" else -1
+        stop: Decimal | None = None
         for order in [
             o for o in self.working.values() if o.coin == coin and o.reduce_only and request.bracket is not None
         ]:
@@ -477,19 +494,20 @@ class FakeVenue:
             if leg is None:
                 continue
             if leg.px is not None:
-                px = Decimal(leg.px)
+                level = Decimal(leg.px)
             elif leg.pct is not None:
-                px = held.entry * (1 + away * leg.pct / 100)
+                level = px * (1 + away * leg.pct / 100)
             else:
-                assert held.stop is not None and leg.r is not None
-                px = held.entry + sign * leg.r * abs(held.entry - held.stop)
+                assert stop is not None and leg.r is not None
+                level = px + sign * leg.r * abs(px - stop)
+            level = level.quantize(Decimal("0.01"))
             if kind == "stop_loss":
-                held.stop = px
+                stop = level
             self.serial += 1
             oid = str(self.serial)
             self.working[oid] = Order(
-                oid=oid, coin=coin, side=held.side, intent="close", kind=kind, reduce_only=True, size=held.size,
-                filled_size=Decimal(0), trigger_px=px, status="armed", created_at=self.clock.now_ms(),
+                oid=oid, trade_id=trade.id, coin=coin, side=held.side, intent="close", kind=kind, reduce_only=True, size=held.size,
+                filled_size=Decimal(0), trigger_px=level, status="armed", created_at=self.clock.now_ms(),
             )  # fmt: skip
             self._order_event("armed", self.working[oid])
         for inline in request.guardians:
@@ -508,14 +526,12 @@ class FakeVenue:
         del self.working[order.oid]
         held = self.positions.get(order.coin)
         if order.kind == "limit":
-            trade = next(t for t in self.trade_rows if t.id == order.trade_id)
-            at = self.trade_rows.index(trade)
-            trade = self.trade_rows[at] = trade.model_copy(update={"updated_at": self.clock.now_ms()})
+            trade = self._end_trade(order, "done")
             self._fill(order.coin, order.side, "open", "limit", order.size, px, trade, order.idempotency_key)
-            self._protect(self.plans[f"resting-{order.oid}"].request)
+            self._protect(self.plans[f"resting-{order.oid}"].request, trade, px)
             return
         assert held is not None
-        trade = self._trade(order.coin, held.side, "close", order.kind, held.size, None, source=None)
+        trade = self._trade(order.coin, held.side, "close", order.kind, held.size, None, source=None, oid=order.oid)
         data = {
             "oid": order.oid,
             "tradeId": trade.id,
@@ -525,12 +541,24 @@ class FakeVenue:
             "markPx": str(px),
         }
         self._event("trigger", order.kind, order.coin, data)
+        for sibling in [o for o in self.working.values() if o.coin == order.coin and o.reduce_only]:
+            del self.working[sibling.oid]
+            self._order_event("canceled", sibling, reason="sibling_filled")
         self._fill(order.coin, held.side, "close", order.kind, held.size, px, trade, None)
+
+    def _end_trade(self, order: Order, status: str) -> Trade:
+        """The trade of a resting order is filled or canceled."""
+        at = next(n for n, trade in enumerate(self.trade_rows) if trade.id == order.trade_id)
+        ended = self.trade_rows[at].model_copy(update={"status": status, "updated_at": self.clock.now_ms()})
+        self.trade_rows[at] = ended
+        return ended
 
     def _cancel(self, oid: str) -> CancelResult:
         order = self.working.pop(oid, None)
         if order is None:
-            raise refused("not_found")
+            raise absent()
+        if order.kind == "limit":
+            self._end_trade(order, "canceled")
         self._order_event("canceled", order, reason="user")
         return CancelResult(oid=oid, coin=order.coin)
 
@@ -553,7 +581,7 @@ class FakeVenue:
         }
         numbers = {k: float(v) if isinstance(v, Decimal) else v for k, v in given.items()}
         if request.market is not None and request.market not in self.positions:
-            raise refused("not_found")
+            raise absent()
         guardian = Guardian(
             id=f"grd_{self.serial:06d}", type=request.type, scope="position" if request.market else "account", status="armed",
             coin=request.market, created_at=self.clock.now_ms(), **numbers,
@@ -588,7 +616,7 @@ class FakeVenue:
 
     def _position(self, coin: str) -> Position:
         held = self.positions[coin]
-        gain = (self.px[coin] - held.entry) * held.size * (1 if held.side == "long" else -1)
+        gain = (self.px[coin] * held.size - held.cost) * (1 if held.side == "long" else -1)
         stop = next((o.trigger_px for o in self.working.values() if o.coin == coin and o.kind == "stop_loss"), None)
         return Position(
             coin=coin, side=held.side, size=held.size, leverage=1, entry_px=held.entry, mark_px=self.px[coin], book="main",

@@ -279,6 +279,7 @@ async def test_each_loss_of_a_stop_is_counted_and_told_once() -> None:
 
 async def test_a_position_that_grows_beyond_its_stop_is_covered() -> None:
     venue = FakeVenue()
+    venue.resizes = False
     kernel = await opened(venue)
     await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(300)), key="a person")
     await kernel.cycle()
