@@ -5,22 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import structlog
 
 from bot.config import Settings, StrategySettings
 from bot.errors import ConfigError
 from bot.runtime.kernel import Settings as LoopSettings
-from bot.runtime.liveness import heartbeat_rule
 from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.reconciliation.guardians import DEAD_MAN, WantedGuardian
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.runtime.strategy_host.loader import Loaded, build, load
 from bot.wire import INTERVAL_MS, GuardianRequest
-
-if TYPE_CHECKING:
-    from bot.runtime.liveness.heartbeat_rule import BeatTiming
 
 log = structlog.get_logger()
 
@@ -72,16 +67,6 @@ def loop_settings(settings: Settings) -> LoopSettings:
         guardians=wanted_guardians(settings), foreign_positions=settings.safety.foreign_positions,
         reconcile_ms=settings.reconcile_seconds * 1000, require_protection=settings.safety.require_protection,
     )  # fmt: skip
-
-
-def beats_of(settings: Settings, speed: float) -> BeatTiming | None:
-    """The rhythm that keeps the config's dead-man from firing; None without one, or on a clock that is moved by hand. ConfigError when nobody could."""
-    if settings.dead_man is None or speed <= 0:
-        return None
-    try:
-        return heartbeat_rule.beat_timing(settings.dead_man.heartbeat_seconds / speed)
-    except ValueError as error:
-        raise ConfigError(f"dead_man.heartbeat_seconds: {error}") from error
 
 
 def wanted_guardians(settings: Settings) -> tuple[WantedGuardian, ...]:

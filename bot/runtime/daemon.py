@@ -1,149 +1,149 @@
-"""The daemon: composition root. Builds journal, client, heartbeat, strategies and loop from a config, runs passes until it is told to stop.
+"""The daemon: composition root. `run` opens the state directory, reaches the service, opens the journal, and lets a supervisor run.
 
-What the loop does is in `kernel`; here is what it is made of, when it makes its next pass, and how a run begins and ends.
+`kernel` holds what a pass does, `supervisor` how a run starts and ends.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
 import structlog
-from pydantic import SecretStr
 
 from bot.client import Client
 from bot.clock import SystemClock, boot_id
-from bot.config import Settings
 from bot.descriptors import keep_reserve
-from bot.errors import (
-    ApiError,
-    Exit,
-)
+from bot.errors import ApiError, Exit
 from bot.runtime.assembly import place_strategies, source_digests
 from bot.runtime.control_plane import reporting, server
-from bot.runtime.control_plane.log_tail import Tail
+from bot.runtime.control_plane.daemon_access import DaemonAccess
 from bot.runtime.control_plane.metrics import Sources
-from bot.runtime.control_plane.routes import ControlRoutes
+from bot.runtime.control_plane.routes import routes_of
 from bot.runtime.journal import queries
+from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.opening import open_or_rebuild
 from bot.runtime.liveness import systemd
 from bot.runtime.liveness.clock_watch import expire_held
 from bot.runtime.liveness.instance_lock import Held, hold_account, hold_state, kept, noted, private_dir
-from bot.runtime.shutdown import LeftBehind
+from bot.runtime.run_request import RunRequest
+from bot.runtime.shutdown import DaemonEnd, LeftBehind
+from bot.runtime.startup import until_up
 from bot.runtime.strategy_host import fingerprints
 from bot.runtime.strategy_host.crash_evidence import quarantine_asked
-from bot.runtime.supervisor import DaemonEnd, Supervisor, until_up
+from bot.runtime.strategy_host.host import StrategySpec
+from bot.runtime.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from bot.wire import AccountSnapshot
 
 log = structlog.get_logger()
-T = TypeVar("T")
 
 
-async def run(
-    settings: Settings,
-    *,
-    base_url: str,
-    api_key: SecretStr,
-    stop: asyncio.Event,
-    on_ready: Callable[[], None] = lambda: None,
-    held: Held | None = None,
-    tail: Tail | None = None,
-    config: Path | None = None,
-    reread: Callable[[], Settings] | None = None,
-    hangup: asyncio.Event | None = None,
-    trouble: Callable[[], str | None] = lambda: None,
-    at_rest: Callable[[], None] = lambda: None,
-) -> DaemonEnd:
-    """Run until `stop` is set or the run cannot go on. One run a state directory and an account; the service may be away at the start.
+async def run(request: RunRequest, *, held: Held | None = None) -> DaemonEnd:
+    """Run until `request.stop` is set or the run cannot go on. One run per state directory and account; the service may be away at the start.
 
-    `held`: the caller holds the state directory already. `tail` is the log's, `config` the file's name, for the control socket.
-    `reread` reads and judges the config anew, for a reload; `hangup`, when set, asks for one. `trouble` says why the service is known to
-    be away, in a sentence: the run is degraded by it as long as it does. `at_rest` is called between passes where nothing is due for a while.
+    `held`: the caller holds the state directory already.
     """
     keep_reserve()
-    state_dir = private_dir(settings.state_dir)
-    async with contextlib.AsyncExitStack() as stack:
-        if held is None:
-            held = stack.enter_context(hold_state(state_dir))
-        assert held.folder == state_dir
-        stack.enter_context(noted(held))
-        await stack.enter_async_context(kept(held.lock))
-        operations = ControlRoutes(settings, base_url=base_url, stop=stop, tail=tail, config=config)
-        await stack.enter_async_context(server.serving(state_dir, operations.routes(), operations.base))
-        operations.starting = asyncio.create_task(systemd.ask_for_time(operations.told), name="start")
-        stack.push_async_callback(operations.started)
-        specs = place_strategies(settings)
-        client = await stack.enter_async_context(Client(base_url, api_key))
+    async with AsyncExitStack() as stack:
+        state_dir = await _open_state_dir(stack, request, held)
+        access = await _serve_control_socket(stack, request, state_dir)
+        specs = place_strategies(request.settings)
+        client = await stack.enter_async_context(Client(request.base_url, request.api_key))
         log.info(
-            "daemon.started",
-            name=settings.name,
-            base_url=base_url,
-            state_dir=str(state_dir),
-            strategies=[p.strategy.name for p in specs],
-        )
+            "daemon.started", name=request.settings.name, base_url=request.base_url, state_dir=str(state_dir),
+            strategies=[one.strategy.name for one in specs],
+        )  # fmt: skip
         was_used = (state_dir / "progress").exists()
-        try:
-            snapshot = await until_up(client.account, stop, operations.tell_away, is_known=was_used)
-        except ApiError as error:
-            await reporting.tell_unbegun(settings, error, now_ms=client.clock.now_ms())
-            raise
+        snapshot = await _reach_service(request, client, access, was_used=was_used)
         if snapshot is None:
             return DaemonEnd(Exit.DONE, LeftBehind(known=False), "stopped before the service answered")
         account = stack.enter_context(hold_account(snapshot.address, state_dir))
         if account is not None:
             await stack.enter_async_context(kept(account))
         journal, damage = open_or_rebuild(
-            state_dir / queries.FILE,
-            address=snapshot.address,
-            now_ms=SystemClock().now_ms(),
-            was_used=was_used,
+            state_dir / queries.FILE, address=snapshot.address, now_ms=SystemClock().now_ms(), was_used=was_used
         )
         stack.callback(journal.close)
-        quarantine_asked(state_dir, journal, specs, now_ms=client.clock.now_ms())
-        fingerprints.note_run(
-            journal, fingerprints.mark_of(settings, source_digests(specs)), at_ms=client.clock.now_ms(), epoch=snapshot.epoch,
-            balance_usd=snapshot.balance_usd, config=config,
-        )  # fmt: skip
-        if not client.clock.is_sandbox:
-            expire_held(journal, wall_ms=SystemClock().now_ms(), boot_id=boot_id())
-        armed = any(g.type == "dead_man_switch" and g.status == "armed" for g in snapshot.guardians)
-        last_sign = reporting.last_sign(journal, state_dir)
-        one = Supervisor(
-            settings,
-            client,
-            journal,
-            specs,
-            base_url,
-            api_key,
-            stop,
-            on_ready,
-            operations,
-            reread,
-            hangup,
-            trouble,
-            at_rest,
-        )
+        _note_start(request, journal, specs, client, snapshot)
+        last_sign = reporting.last_sign(journal, state_dir)  # Before the supervisor writes this run's first stamp.
+        supervisor = Supervisor(request, client, journal, specs, access)
         if damage is not None:
-            one.kernel.health.incident("journal.rebuilt", queries.FILE, message=damage)
+            supervisor.kernel.health.incident("journal.rebuilt", queries.FILE, message=damage)
         reporting.begin(journal, last_sign, now_ms=client.clock.now_ms())
-        sources = Sources(
-            one.meter, one.kernel, lambda: one.heartbeat, one.notifier, state=lambda: operations.state()[0],
-            is_recovered=lambda: one.is_recovered,
-        )  # fmt: skip
-        port = None if settings.metrics is None else settings.metrics.port
-        await stack.enter_async_context(reporting.notifying(one.notifier, stop))
-        try:
-            await stack.enter_async_context(reporting.exposing(port, state_dir, sources))
-            end = await one.go(beat_at_once=armed)
-        except Exception as error:
-            await reporting.tell_failed(settings, journal, *reporting.failure(error), now_ms=client.clock.now_ms())
-            reporting.ended(journal)
-            raise
-        if end.exit_code is Exit.DONE:
-            reporting.tell(one.kernel, "daemon.stopped", end.message or "as asked")
-        else:
-            await reporting.tell_failed(settings, journal, end.message, end.exit_code, now_ms=client.clock.now_ms())
+        armed = any(g.type == "dead_man_switch" and g.status == "armed" for g in snapshot.guardians)
+        await stack.enter_async_context(reporting.notifying(supervisor.notifier, request.stop))
+        return await _run_to_end(stack, supervisor, beat_at_once=armed)
+
+
+async def _open_state_dir(stack: AsyncExitStack, request: RunRequest, held: Held | None) -> Path:
+    """Hold the state directory for this run, and keep its lock file in place."""
+    state_dir = private_dir(request.settings.state_dir)
+    if held is None:
+        held = stack.enter_context(hold_state(state_dir))
+    assert held.folder == state_dir
+    stack.enter_context(noted(held))
+    await stack.enter_async_context(kept(held.lock))
+    return state_dir
+
+
+async def _serve_control_socket(stack: AsyncExitStack, request: RunRequest, state_dir: Path) -> DaemonAccess:
+    """Answer `bot status` from the start on, and ask the service manager for time until the start is complete."""
+    access = DaemonAccess(
+        request.settings, base_url=request.base_url, stop=request.stop, tail=request.tail, config=request.config
+    )
+    await stack.enter_async_context(server.serving(state_dir, routes_of(access), access.base))
+    access.starting = asyncio.create_task(systemd.ask_for_time(access.summary), name="start")
+    stack.push_async_callback(access.started)
+    return access
+
+
+async def _reach_service(
+    request: RunRequest, client: Client, access: DaemonAccess, *, was_used: bool
+) -> AccountSnapshot | None:
+    """The account, however long the service is away; None if the stop came first. `was_used`: an earlier run has used the state directory."""
+    try:
+        return await until_up(client.account, request.stop, access.set_away, is_known=was_used)
+    except ApiError as error:
+        await reporting.tell_unbegun(request.settings, error, now_ms=client.clock.now_ms())
+        raise
+
+
+def _note_start(
+    request: RunRequest, journal: Journal, specs: Sequence[StrategySpec], client: Client, snapshot: AccountSnapshot
+) -> None:
+    """Write into the journal what this run is, and settle what an earlier run left: strategies that hung, entries of unknown age."""
+    now_ms = client.clock.now_ms()
+    quarantine_asked(request.settings.state_dir, journal, specs, now_ms=now_ms)
+    fingerprints.note_run(
+        journal, fingerprints.mark_of(request.settings, source_digests(specs)), at_ms=now_ms, epoch=snapshot.epoch,
+        balance_usd=snapshot.balance_usd, config=request.config,
+    )  # fmt: skip
+    if not client.clock.is_sandbox:
+        expire_held(journal, wall_ms=SystemClock().now_ms(), boot_id=boot_id())
+
+
+async def _run_to_end(stack: AsyncExitStack, supervisor: Supervisor, *, beat_at_once: bool) -> DaemonEnd:
+    """Run, with the port for metrics open, and write a notice of how the run ended."""
+    settings, journal, clock = supervisor.request.settings, supervisor.journal, supervisor.client.clock
+    sources = Sources(
+        supervisor.passes.meter, supervisor.kernel, lambda: supervisor.heartbeats.process, supervisor.notifier,
+        state=lambda: supervisor.access.state().word, is_recovered=lambda: supervisor.is_recovered,
+    )  # fmt: skip
+    port = None if settings.metrics is None else settings.metrics.port
+    try:
+        await stack.enter_async_context(reporting.exposing(port, settings.state_dir, sources))
+        end = await supervisor.go(beat_at_once=beat_at_once)
+    except Exception as error:
+        await reporting.tell_failed(settings, journal, *reporting.failure(error), now_ms=clock.now_ms())
         reporting.ended(journal)
-        return end
+        raise
+    if end.exit_code is Exit.DONE:
+        reporting.tell(supervisor.kernel, "daemon.stopped", end.message or "as asked")
+    else:
+        await reporting.tell_failed(settings, journal, end.message, end.exit_code, now_ms=clock.now_ms())
+    reporting.ended(journal)
+    return end

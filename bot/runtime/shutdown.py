@@ -11,7 +11,7 @@ from typing import Final, Literal
 import structlog
 
 from bot.clock import iso
-from bot.errors import ApiError, OutcomeUnknown, Refused, TryLater, is_access_lost
+from bot.errors import ApiError, Exit, OutcomeUnknown, Refused, TryLater, is_access_lost
 from bot.runtime.alerts.health import ENDING
 from bot.runtime.kernel import Kernel
 from bot.runtime.model.intents import Intent
@@ -41,6 +41,15 @@ class LeftBehind:
     unprotected: tuple[str, ...] = field(default=())
     known: bool = True  # False: the service could not be asked at the end
     complete: bool = True  # what on_exit asks for was done
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonEnd:
+    """How a run ended: the exit code, what stays at the service, and why it ended if nobody asked for it."""
+
+    exit_code: Exit
+    left: LeftBehind
+    message: str = ""
 
 
 async def wind_down(kernel: Kernel, on_exit: OnExit) -> LeftBehind:

@@ -18,7 +18,7 @@ from bot.config import Settings
 from bot.runtime.assembly import place_strategies
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel import Kernel
-from bot.runtime.supervisor import RealPacer
+from bot.runtime.startup import RealPacer
 
 T = TypeVar("T")
 

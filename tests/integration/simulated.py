@@ -32,8 +32,9 @@ from bot.client.retry import MAX_MS, SPREAD
 from bot.clock import boot_ns, monotonic_ns
 from bot.config import Settings
 from bot.errors import Exit, JournalError, Refused
-from bot.runtime import supervisor
-from bot.runtime.control_plane.routes import ControlRoutes
+from bot.runtime import startup, supervisor
+from bot.runtime.control_plane.command_routes import CommandRoutes
+from bot.runtime.control_plane.daemon_access import DaemonAccess
 from bot.runtime.control_plane.server import Question
 from bot.runtime.execution.outcome import SETTLE_MS
 from bot.runtime.journal.halt_flags import HaltFlagsFile
@@ -45,6 +46,8 @@ from bot.runtime.liveness.progress_stamp import Stamp
 from bot.runtime.model.intents import FINAL, IN_DOUBT
 from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.reconciliation.schedule import REFUSED_MS
+from bot.runtime.run_request import RunRequest
+from bot.runtime.strategy_host import worker_pool
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.service.host import HostOptions, Service, build
 from bot.service.market_data import price_feed
@@ -839,7 +842,7 @@ class World:
         client = Client(BASE, key, transport=_NOWHERE)
         client._exchange._http = _Exchange(self.wire, client._exchange._http.headers.items())  # type: ignore[assignment]
         try:
-            snapshot = await supervisor.until_up(client.account, stop)
+            snapshot = await startup.until_up(client.account, stop)
         except Refused:
             return  # Said more than once before anything was known: the run ends, and a person begins it anew.
         if snapshot is None:
@@ -851,10 +854,11 @@ class World:
         self.spoil()
         armed = any(one.type == "dead_man_switch" and one.status == "armed" for one in snapshot.guardians)
         settings = self._settings()
-        operations = ControlRoutes(settings, base_url=BASE, stop=stop, tail=None, config=None)
-        one = self.one = supervisor.Supervisor(
-            settings, client, journal, self._placed(), BASE, key, stop, self._is_ready, operations, self._settings
+        access = DaemonAccess(settings, base_url=BASE, stop=stop, tail=None, config=None)
+        request = RunRequest(
+            settings=settings, base_url=BASE, api_key=key, stop=stop, on_ready=self._is_ready, reread=self._settings
         )
+        one = self.one = supervisor.Supervisor(request, client, journal, self._placed(), access)
         if damage is not None:
             one.kernel.health.incident("journal.rebuilt", "journal", message=damage)
         end = await one.go(beat_at_once=armed)
@@ -1135,7 +1139,7 @@ class World:
             if one is not None and any(
                 intent.code == "idempotency_conflict" for intent in one.kernel.execution.live.values()
             ):
-                await one.operations.resume(Question({}))
+                await CommandRoutes(one.access).resume(Question({}))
 
     async def _calm(self, tasks: list[asyncio.Task[None]]) -> None:
         looking = asyncio.get_running_loop().create_task(self._look_after())
@@ -1212,8 +1216,9 @@ class World:
         bare = [p.market for p in kernel.account.mirror.unprotected() if p.owner is not None]
         if bare:
             return f"without a stop: {bare}"
-        if one.heartbeat is None or not one.heartbeat.lease().may_open:
-            return f"the heartbeat {one.heartbeat and one.heartbeat.lease()}"
+        process = one.heartbeats.process
+        if process is None or not process.lease().may_open:
+            return f"the heartbeat {process and process.lease()}"
         return None
 
     async def _judge_epoch(self) -> None:
@@ -1430,7 +1435,7 @@ def _in_place(world: World) -> Iterator[None]:
     chance = _Chance(random.Random(f"names {world.seed}"))
     swapped = [
         (supervisor, "HeartbeatProcess", partial(Heartbeat, world)), (supervisor, "ProgressWriter", partial(Progress, world)),
-        (supervisor, "PassScheduler", partial(BeatTiming, world)), (supervisor, "Worker", Inline), (supervisor, "listen", _no_bell), (supervisor, "secrets", chance),
+        (supervisor, "PassScheduler", partial(BeatTiming, world)), (worker_pool, "Worker", Inline), (supervisor, "listen", _no_bell), (supervisor, "secrets", chance), (startup, "secrets", chance),
         (accounts, "secrets", chance), (auth, "secrets", chance), (orders, "secrets", chance),
         (price_feed, "HISTORY_BARS", 2 * CANDLES_MAX),
     ]  # fmt: skip

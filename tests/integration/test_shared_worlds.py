@@ -22,6 +22,7 @@ from bot.runtime.account import attribution
 from bot.runtime.account.attribution import Attribution
 from bot.runtime.assembly import allowance_of
 from bot.runtime.control_plane import commands
+from bot.runtime.control_plane.command_routes import CommandRoutes
 from bot.runtime.control_plane.server import Problem, Question
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.intents import FIRST_LEG
@@ -179,34 +180,34 @@ class Shared(World):
 
     async def _ask(self, act: str, one: supervisor.Supervisor) -> None:
         """What `bot pause` and the like ask. An answer that does not come, because the daemon is killed, says nothing."""
-        operations, name = one.operations, self.config.choice([None, *self.file.names])
+        routes, name = CommandRoutes(one.access), self.config.choice([None, *self.file.names])
         self.note("asked for", act, name)
         try:
             async with asyncio.timeout(ASKED_S):
                 match act:
                     case "pause":
-                        await operations.pause(Question({} if name is None else {"strategy": name}))
+                        await routes.pause(Question({} if name is None else {"strategy": name}))
                         self.paused.setdefault(name or "", _entries(one, name))
                     case "resume":
                         self._judge_pauses(one)
                         for ended in [*self.paused] if name is None else [name]:
                             self.paused.pop(ended, None)
-                        await operations.resume(Question({} if name is None else {"strategy": name}))
+                        await routes.resume(Question({} if name is None else {"strategy": name}))
                     case "reconcile":
-                        await operations.reconcile(Question({}))
+                        await routes.reconcile(Question({}))
                     case "reload":
                         self.file, self.is_edited = File.of(self.config), True
                         self.has_scheduled = self.has_scheduled or self.file.has_schedule
                         with pytest.MonkeyPatch.context() as patch:
                             patch.setattr(commands, "place_strategies", self.place)
                             patch.setattr(commands, "Worker", Inline)
-                            await operations.reload(Question({}))
+                            await routes.reload(Question({}))
                     case "kill":
-                        await operations.kill(
+                        await routes.kill(
                             Question({"flatten": self.config.random() < 0.5, "key": f"kill-{self.now()}"})
                         )
                     case "lift":
-                        await operations.lift(Question({}))
+                        await routes.lift(Question({}))
                     case "stop":
                         self.stop.set()
                         self.asked_to_stop = self.now()

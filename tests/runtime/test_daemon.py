@@ -31,25 +31,25 @@ from bot.clock import iso
 from bot.config import Settings, load
 from bot.config.settings import Metrics, Notify
 from bot.errors import AccessLost, BotError, ConfigError, Exit, JournalError, TryLater
-from bot.runtime import daemon, pass_budget, supervisor, upkeep
+from bot.runtime import daemon, pass_budget, pass_runner, resync, startup, supervisor, upkeep
 from bot.runtime import kernel as loop_module
 from bot.runtime.alerts import notifier
-from bot.runtime.control_plane import commands, reporting
+from bot.runtime.control_plane import commands, reporting, status_documents
 from bot.runtime.control_plane import server as control
+from bot.runtime.control_plane.daemon_access import DaemonAccess
 from bot.runtime.control_plane.metrics import Figures, Sources
-from bot.runtime.control_plane.routes import ControlRoutes
-from bot.runtime.control_plane.server import Question
 from bot.runtime.journal import database, halt_flags
 from bot.runtime.journal import journal as journal_module
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.liveness import heartbeat, heartbeat_rule, systemd
 from bot.runtime.liveness.heartbeat import Lease
-from bot.runtime.liveness.instance_lock import folders_held, is_held, runtime_dir
+from bot.runtime.liveness.instance_lock import Held, folders_held, is_held, runtime_dir
 from bot.runtime.liveness.progress_stamp import ProgressReader
 from bot.runtime.reconciliation.guardians import ARM_TRIES, DEAD_MAN
+from bot.runtime.run_request import RunRequest
+from bot.runtime.shutdown import DaemonEnd
 from bot.runtime.strategy_host import worker
 from bot.runtime.stream_wakeup import listen
-from bot.runtime.supervisor import DaemonEnd
 from bot.service.security.auth import SECRET_LETTERS
 from tests.conftest import REPOSITORY
 from tests.fakes import FakePacer
@@ -291,15 +291,13 @@ class Place:
         config.write_text(text)
         return load(config, {"KEY": self.key})
 
-    def begin(self, settings: Settings, **more: Any) -> asyncio.Task[DaemonEnd]:
-        run = daemon.run(
-            settings,
-            base_url=self.halfway.base_url,
-            api_key=SecretStr(self.key),
-            stop=self.stop,
-            on_ready=self.ready.set,
-            **more,
-        )
+    def request(self, settings: Settings, **more: Any) -> RunRequest:
+        given = {"base_url": self.halfway.base_url, "api_key": SecretStr(self.key), "stop": self.stop}
+        return RunRequest(settings=settings, **(given | more))
+
+    def begin(self, settings: Settings, *, held: Held | None = None, **more: Any) -> asyncio.Task[DaemonEnd]:
+        request = self.request(settings, on_ready=self.ready.set, **more)
+        run = daemon.run(request, held=held)
         self.task = asyncio.create_task(run)
         return self.task
 
@@ -532,7 +530,7 @@ async def test_a_second_daemon_on_one_state_directory_ends_at_once(place: MakePl
     nobody = "http://127.0.0.1:1"  # Whoever asked before it looked would wait for this one.
     with pytest.raises(BotError, match="another daemon runs on"):
         async with asyncio.timeout(PATIENCE_S):
-            await daemon.run(settings, base_url=nobody, api_key=SecretStr(one.key), stop=asyncio.Event())
+            await daemon.run(one.request(settings, base_url=nobody, stop=asyncio.Event()))
     assert (await one.end()).exit_code is Exit.DONE
 
 
@@ -547,7 +545,7 @@ async def test_locks_that_are_taken_away_while_a_daemon_runs_are_put_back(
         lock.unlink()
     await until("both are put back", lambda: account.exists() and is_held(settings.state_dir))
     with pytest.raises(BotError, match="another daemon runs on"):
-        await daemon.run(settings, base_url=one.halfway.base_url, api_key=SecretStr(one.key), stop=asyncio.Event())
+        await daemon.run(one.request(settings, stop=asyncio.Event()))
     assert (await one.end()).exit_code is Exit.DONE
     assert not is_held(settings.state_dir)
 
@@ -566,7 +564,7 @@ async def test_two_daemons_of_one_account_are_told_apart_also_by_other_folders(
     await one.ran(settings)
     other = settings.model_copy(update={"state_dir": one.folder / "other"})
     with pytest.raises(BotError, match=rf"trades account 0x\w+ \(pid {os.getpid()} on {one.folder / 'state'}\)"):
-        await daemon.run(other, base_url=one.halfway.base_url, api_key=SecretStr(one.key), stop=asyncio.Event())
+        await daemon.run(one.request(other, stop=asyncio.Event()))
     assert (await one.end()).exit_code is Exit.DONE
     assert not (one.folder / "other" / "journal.db").exists()
 
@@ -590,14 +588,14 @@ async def test_a_service_that_is_away_at_the_start_is_told_of() -> None:
         stop.set()
         raise TryLater("connect_error", "refused")
 
-    assert await supervisor.until_up(ask, stop, told.append) is None
+    assert await startup.until_up(ask, stop, told.append) is None
     assert told == ["the service does not answer, try 1 (connect_error: refused)"]
     stop.clear()
 
     async def answers() -> int:
         return 1
 
-    assert await supervisor.until_up(answers, stop, told.append) == 1
+    assert await startup.until_up(answers, stop, told.append) == 1
     assert told[1:] == [""], "it is there"
 
 
@@ -607,23 +605,23 @@ async def test_what_a_start_has_not_recovered_is_not_told_as_being_so(place: Mak
     one = await place(still)
 
     async def told() -> tuple[Any, bool]:
-        everything = await run.operations.status(Question({})) | run.operations.base()
+        everything = status_documents.status(run.access) | run.access.base()
         return everything, "bracketbot_positions" in {family.name for family in Figures(sources).collect()}
 
     async with built(one, one.settings("Idle")) as (run, _):
         sources = Sources(
-            run.meter, run.kernel, lambda: None, None, lambda: run.operations.state()[0], lambda: run.is_recovered
+            run.passes.meter, run.kernel, lambda: None, None, lambda: run.access.state()[0], lambda: run.is_recovered
         )
         one.halfway.hangs = lambda path: path == "/v1/guardians"
         recovering = asyncio.create_task(run.kernel.recover())
         await asyncio.wait_for(one.halfway.hung.wait(), PATIENCE_S)
         recovering.cancel()
-        run.operations.tell_away("the service does not answer")
+        run.access.set_away("the service does not answer")
         status, has_figures = await told()
         assert (status["state"], status["why"], has_figures) == ("STARTING", "the service does not answer", False)
         assert (status["epoch"], status["old_s"]) == (None, None)
         assert not {"account", "positions", "unprotected", "is_safe"} & set(status)
-        strategies = (await run.operations.strategies(Question({})))["strategies"]
+        strategies = status_documents.strategies(run, run.settings)
         assert [each["state"] for each in strategies] == ["STARTING"]
         one.halfway.hangs = lambda _path: False
         await run.kernel.recover()
@@ -1001,15 +999,15 @@ async def test_no_entry_leaves_while_a_beat_is_overdue(
     async with built(one, one.settings("Idle")) as (run, _):
         lapsed = Lapsed()
         lapsed.acknowledge(lapsed.lapses)
-        monkeypatch.setattr(run, "heartbeat", lapsed)
-        assert run._belief() is None
+        monkeypatch.setattr(run.heartbeats, "process", lapsed)
+        assert run._lease() is None
         overdue = lapsed.lease()._replace(may_open=False, overdue=True)
         monkeypatch.setattr(lapsed, "lease", lambda: overdue)
-        no = run._belief()
+        no = run._lease()
         assert no is not None
         assert (no.code, no.message) == (
             "heartbeat_unsure",
-            "the dead-man's deadline is not certain (a beat is overdue)",
+            "the dead-man's deadline is not certain (a heartbeat is overdue)",
         )
 
 
@@ -1048,17 +1046,14 @@ async def built(one: Place, settings: Settings) -> AsyncIterator[tuple[superviso
     async with Client(one.halfway.base_url, one.key) as client:
         snapshot = await client.account()
         journal = open_journal(settings.state_dir / "journal.db", address=snapshot.address)
-        run = supervisor.Supervisor(
-            settings, client, journal, daemon.place_strategies(settings), one.halfway.base_url, SecretStr(one.key), one.stop, lambda: None,
-            ControlRoutes(settings, base_url=one.halfway.base_url, stop=one.stop, tail=None, config=None),
-        )  # fmt: skip
+        access = DaemonAccess(settings, base_url=one.halfway.base_url, stop=one.stop, tail=None, config=None)
+        run = supervisor.Supervisor(one.request(settings), client, journal, daemon.place_strategies(settings), access)
         try:
             yield run, client
         finally:
             journal.close()
             run.progress.close()
-            for thread in run.workers.values():
-                thread.close()
+            run.workers.close()
 
 
 @contextlib.asynccontextmanager
@@ -1068,9 +1063,9 @@ async def lapsed_run(
     """A run that is through its start, its client, and its heartbeat, which has lapsed."""
     async with built(one, one.settings("Holds")) as (run, client):
         await run.kernel.recover()
-        run.has_started = True
+        run.heartbeats.is_start_complete = True
         lapsed = Lapsed()
-        monkeypatch.setattr(run, "heartbeat", lapsed)
+        monkeypatch.setattr(run.heartbeats, "process", lapsed)
         yield run, client, lapsed
 
 
@@ -1079,7 +1074,7 @@ def runs_at(run: supervisor.Supervisor, client: Client, speed: float) -> None:
     now_ms = client.clock.now_ms() + 1_000
     client.clock.observe(sandbox=f"{now_ms};speed={speed:g}", date=None, is_service=True, sent_ns=0, received_ns=0)
     assert client.clock.speed == speed
-    run._keep_rhythm()
+    pass_runner._degrade_for(run.kernel.health, "heartbeat_timing", run.heartbeats.follow_clock())
 
 
 async def test_beats_follow_a_clock_that_is_set_to_run_faster(
@@ -1094,10 +1089,10 @@ async def test_beats_follow_a_clock_that_is_set_to_run_faster(
 
         def change() -> None:
             changed.append(client.clock.speed)
-            monkeypatch.setattr(run, "heartbeat", Rhythmic(seconds / client.clock.speed))
+            monkeypatch.setattr(run.heartbeats, "process", Rhythmic(seconds / client.clock.speed))
 
-        monkeypatch.setattr(run, "change_heartbeat", change)
-        monkeypatch.setattr(run, "heartbeat", Rhythmic(seconds))
+        monkeypatch.setattr(run.heartbeats, "replace", change)
+        monkeypatch.setattr(run.heartbeats, "process", Rhythmic(seconds))
         runs_at(run, client, 1)
         assert changed == []
         runs_at(run, client, 2)
@@ -1126,16 +1121,16 @@ async def test_beats_follow_a_clock_that_is_stopped_and_set_to_run_again(
             beats.append(client.clock.speed)
 
         monkeypatch.setattr(client, "heartbeat", beat_once)
-        monkeypatch.setattr(run, "change_heartbeat", lambda: changed.append(client.clock.speed))
-        monkeypatch.setattr(run, "heartbeat", Rhythmic(settings.dead_man.heartbeat_seconds))
+        monkeypatch.setattr(run.heartbeats, "replace", lambda: changed.append(client.clock.speed))
+        monkeypatch.setattr(run.heartbeats, "process", Rhythmic(settings.dead_man.heartbeat_seconds))
         runs_at(run, client, 1)
-        await run._beat_by_hand()
+        await run.heartbeats.beat_by_hand()
         assert beats == [], "its process beats"
         runs_at(run, client, 0)
-        await run._beat_by_hand()
-        await run._beat_by_hand()
+        await run.heartbeats.beat_by_hand()
+        await run.heartbeats.beat_by_hand()
         assert beats == [0], "once each time that the clock has moved: the process cannot know"
-        run.heartbeat = None
+        run.heartbeats.process = None
         runs_at(run, client, 0)
         assert changed == []
         runs_at(run, client, 1)
@@ -1160,13 +1155,13 @@ async def test_a_heartbeat_that_is_changed_before_the_first_pass_of_a_start_stay
     """What beats then counts against the starts that come to nothing."""
     one = await place(still)
     async with built(one, one.settings("Holds")) as (run, _):
-        monkeypatch.setattr(run, "_new_heartbeat", lambda: Witness(60))
+        monkeypatch.setattr(run.heartbeats, "_made", lambda: Witness(60))
         for has_started in (False, True):
-            monkeypatch.setattr(run, "heartbeat", Witness(120))
-            run.has_started = has_started
-            run.change_heartbeat()
-            assert run.heartbeat is not None
-            assert run.heartbeat.may_beat is has_started
+            monkeypatch.setattr(run.heartbeats, "process", Witness(120))
+            run.heartbeats.is_start_complete = has_started
+            run.heartbeats.replace()
+            assert run.heartbeats.process is not None
+            assert run.heartbeats.process.may_beat is has_started
 
 
 async def test_a_lapse_is_followed_by_a_resync_before_anything_is_opened(
@@ -1178,21 +1173,21 @@ async def test_a_lapse_is_followed_by_a_resync_before_anything_is_opened(
     async with built(one, settings) as (run, client):
         await run.kernel.recover()
         lapsed = Lapsed()
-        monkeypatch.setattr(run, "heartbeat", lapsed)
+        monkeypatch.setattr(run.heartbeats, "process", lapsed)
         for guardian in (await one.ask("GET", "/v1/guardians"))["guardians"]:
             await one.ask("DELETE", f"/v1/guardians/{guardian['id']}")
         await one.minute()
         await client.status()
         await run.kernel.cycle()
         assert "BTC" not in await one.state_of(), "opened on a lapsed belief"
-        await run._resync_if_lapsed()
+        await run.resync.if_lapsed()
         assert lapsed.acknowledged == 3
         assert await one.state_of() == ["dead_man_switch"]
         one.halfway.hangs = lambda path: path == "/v1/account"
         lapsed.lapses = 4
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.2):
-                await run._resync_if_lapsed()
+                await run.resync.if_lapsed()
         assert lapsed.acknowledged == 3, "a resync that did not end counts for nothing"
         assert run.kernel.state.ready, (
             "a stop that cuts it winds down what was recovered before, as safety.on_exit says"
@@ -1214,18 +1209,18 @@ async def test_a_resync_that_the_service_holds_up_opens_nothing_and_keeps_no_pas
             await one.minute()
             await client.status()
             made = run.progress.cycles
-            await run._pass()
+            await run.passes.one_pass()
             assert (run.progress.cycles, lapsed.acknowledged) == (made + 1, 0)
             assert run.kernel.journal.state.of_strategy("holds")["bars"] == 1
             await one.minute()
             await client.status()
-            await run._pass()
+            await run.passes.one_pass()
             told = [row["kind"] for row in run.journal.db["outbox"].rows]
             assert told.count("heartbeat.lapsed") == 1, "once, and not in every pass: the outbox has an end"
             assert "BTC" not in await one.state_of(), "opened on a lapsed belief"
         await one.minute()
         await client.status()
-        await run._pass()
+        await run.passes.one_pass()
         assert lapsed.acknowledged == 3
         assert "BTC" in await one.state_of()
 
@@ -1236,7 +1231,7 @@ async def test_a_resync_whose_first_question_hangs_keeps_no_pass_waiting_and_a_s
     """Each pass would be longer by it than the beats wait for: the dead-man would close what a daemon that lives looks after."""
     one = await place(still)
     async with lapsed_run(one, monkeypatch) as (run, client, lapsed):
-        monkeypatch.setattr(supervisor, "BREATH_MS", 1)
+        monkeypatch.setattr(resync, "BREATH_MS", 1)
         account, asked, may_answer = client.account, list[str](), asyncio.Event()
 
         async def slow() -> Any:
@@ -1248,12 +1243,12 @@ async def test_a_resync_whose_first_question_hangs_keeps_no_pass_waiting_and_a_s
         made = run.progress.cycles
         async with asyncio.timeout(PATIENCE_S):
             for _ in range(3):
-                await run._pass()
+                await run.passes.one_pass()
         assert (run.progress.cycles, asked, lapsed.acknowledged) == (made + 3, ["account"], 0)
         may_answer.set()
-        assert run.asking is not None
-        await run.asking
-        await run._pass()
+        assert run.resync.question is not None
+        await run.resync.question
+        await run.passes.one_pass()
         assert lapsed.acknowledged == 3
 
 
@@ -1285,13 +1280,13 @@ async def test_what_is_done_before_a_pass_counts_and_a_whole_pass_follows(
         monkeypatch.setattr(client, "events", told)
         monkeypatch.setattr(client, "account", snapshot)
         made = run.progress.cycles
-        await run._pass(errand, another)
+        await run.passes.one_pass(errand, another)
         assert (done, run.progress.cycles, run.kernel.is_late) == (["errand"], made + 1, True)
-        await run._pass(errand, another)
+        await run.passes.one_pass(errand, another)
         assert set(done[1:]) == {"events"}, "stops and exits of this one wait for nothing"
         assert lapsed.acknowledged == 0
         done.clear()
-        await run._pass(another)
+        await run.passes.one_pass(another)
         assert (done[:2], lapsed.acknowledged) == (["another", "account"], 3)
 
 
@@ -1307,7 +1302,7 @@ async def test_a_heartbeat_that_was_refused_ends_the_run(
         exit_code = int(Exit.REFUSED)
 
     async with built(one, settings) as (run, _):
-        monkeypatch.setattr(run, "heartbeat", Refused())
+        monkeypatch.setattr(run.heartbeats, "process", Refused())
         with pytest.raises(AccessLost):
             run._passed(None)
 
@@ -1337,20 +1332,20 @@ async def test_an_open_position_without_the_dead_man_of_the_config_is_not_safe(
         (guardian,) = await client.guardians()
         await one.ask("DELETE", f"/v1/guardians/{guardian.id}")
         await run.kernel.events.drain()
-        assert run.operations._of_run(run)["is_safe"], "nothing is open"
+        assert status_documents.recovered_status(run, run.settings)["is_safe"], "nothing is open"
         await run.kernel.cycle()
         await one.minute()
         await client.status()
         await run.kernel.cycle()
-        assert run.operations._of_run(run)["is_safe"], "it has armed another one, and opened"
+        assert status_documents.recovered_status(run, run.settings)["is_safe"], "it has armed another one, and opened"
         (guardian,) = await client.guardians()
         await one.ask("DELETE", f"/v1/guardians/{guardian.id}")
         await run.kernel.events.drain()
-        told = run.operations._of_run(run)
+        told = status_documents.recovered_status(run, run.settings)
         assert (told["positions"], told["is_safe"]) == (1, False)
         assert told["unsafe"] == ["the dead-man of the config does not stand"]
         await run.kernel.cycle()
-        assert run.operations._of_run(run)["is_safe"]
+        assert status_documents.recovered_status(run, run.settings)["is_safe"]
 
 
 async def test_an_end_without_a_stop_is_unsafe_and_left_to_the_dead_man_and_says_when(
@@ -1363,11 +1358,11 @@ async def test_an_end_without_a_stop_is_unsafe_and_left_to_the_dead_man_and_says
         await one.minute()
         await client.status()
         await run.kernel.cycle()
-        assert run.operations._of_run(run)["is_safe"]
+        assert status_documents.recovered_status(run, run.settings)["is_safe"]
         (stop,) = (await one.ask("GET", "/v1/orders"))["orders"]
         await one.ask("DELETE", f"/v1/orders/{stop['oid']}")
         await run.kernel.events.drain()
-        told = run.operations._of_run(run)
+        told = status_documents.recovered_status(run, run.settings)
         assert (told["is_safe"], told["unprotected"]) == (False, ["BTC"])
         assert told["unsafe"] == ["without a stop: BTC"]
         one.stop.set()
@@ -1668,7 +1663,7 @@ async def test_a_reload_makes_passes_while_its_strategies_warm(
     place: MakePlace, fast: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stamp that the heartbeat and the watchdog go by: without it a long warm-up would look like a loop that stands still."""
-    monkeypatch.setattr(supervisor, "BREATH_MS", 50)
+    monkeypatch.setattr(pass_runner, "BREATH_MS", 50)
     one = await place(fast)
     await one.ran(one.settings("Holds"), reread=lambda: load(one.folder / "bot.yaml", {"KEY": one.key}))
     progress = ProgressReader(str(one.folder / "state" / "progress"))

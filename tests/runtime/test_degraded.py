@@ -18,10 +18,12 @@ from bot.clock import MINUTE_MS, boot_ns
 from bot.errors import NO_ERROR_OBJECT, ApiError, Refusal, Refused
 from bot.runtime import pass_scheduler
 from bot.runtime.alerts.health import Health, key_problem
+from bot.runtime.control_plane import status_documents
+from bot.runtime.control_plane.command_routes import CommandRoutes
 from bot.runtime.control_plane.commands import Commands
+from bot.runtime.control_plane.daemon_access import DaemonAccess
 from bot.runtime.control_plane.metrics import STUCK_S, Meter, Sources
 from bot.runtime.control_plane.reporting import PORT_FILE, Scraped, exposing
-from bot.runtime.control_plane.routes import ControlRoutes, intents_of
 from bot.runtime.control_plane.server import Problem, Question
 from bot.runtime.control_plane.status import state_of
 from bot.runtime.execution.order_sender import EXIT_AGAIN_MS, OTHERWISE
@@ -30,6 +32,7 @@ from bot.runtime.journal import queries
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.journal.order_trace import explain
 from bot.runtime.kernel import Kernel, Settings
+from bot.runtime.liveness.heartbeat_supervision import HeartbeatSupervision
 from bot.runtime.model.intents import Intent as Written
 from bot.runtime.model.run_state import EXITS_WAIT_MS
 from bot.runtime.pass_budget import PASS_MS
@@ -37,7 +40,7 @@ from bot.runtime.reconciliation.guardians import WantedGuardian
 from bot.runtime.reconciliation.protection import COVER_MS, REARM_MS, closing, lost_distance_pct
 from bot.runtime.reconciliation.schedule import RECONCILE_MS, REFUSED_MS
 from bot.runtime.shutdown import wind_down
-from bot.runtime.supervisor import REFUSALS_MAX, RealPacer, Supervisor, until_up
+from bot.runtime.startup import REFUSALS_MAX, RealPacer, until_up
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
 from bot.wire import CloseRequest, EventsPage, GuardianRequest, OrderRequest, OrderResult, Trade
 from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault, refused
@@ -166,11 +169,11 @@ async def test_a_comparison_that_was_not_made_is_neither_an_answer_nor_an_end_of
     assert list(kernel.health.degraded) == ["reconcile"], "nothing was compared"
     run: Any = SimpleNamespace(kernel=kernel)
     settings: Any = None
-    operations = ControlRoutes(settings, base_url="embedded", stop=asyncio.Event(), tail=None, config=None)
-    operations.run = run
-    asked = asyncio.create_task(operations.reconcile(Question({})))
+    access = DaemonAccess(settings, base_url="embedded", stop=asyncio.Event(), tail=None, config=None)
+    access.daemon = run
+    asked = asyncio.create_task(CommandRoutes(access).reconcile(Question({})))
     await asyncio.sleep(0)
-    await operations.mailbox.do_next()
+    await access.mailbox.do_next()
     with pytest.raises(Problem, match="could not be read to their end") as told_so:
         await asked
     assert told_so.value.status == 503
@@ -754,7 +757,7 @@ async def test_an_order_that_waits_for_a_person_is_told_and_waits_until_there_wa
     assert "intent.quarantined" in told(kernel)
     why = f"{OTHERWISE} (other body)"
     named = {"id": waits.id, "strategy": "trend", "action": "open", "market": "BTC", "message": why}
-    assert intents_of(kernel) == {"open": 1, "in_doubt": 1, "quarantined": 1, "waiting": [named]}
+    assert status_documents.intents(kernel) == {"open": 1, "in_doubt": 1, "quarantined": 1, "waiting": [named]}
     with queries.in_rows(kernel.journal.db.conn) as db:
         answer = explain(db, waits.id[:12])[-1].text
     assert answer == f"quarantined: waits for a person: {why}; look at the account, then bot resume"
@@ -957,10 +960,10 @@ async def test_a_beat_by_hand_that_is_refused_ends_no_run() -> None:
             raise error
 
     client = SimpleNamespace(clock=venue.clock, heartbeat=heartbeat)
-    run: Any = SimpleNamespace(settings=SimpleNamespace(dead_man=60), heartbeat=None, client=client, beaten_ms=0)
+    run: Any = SimpleNamespace(settings=SimpleNamespace(dead_man=60), process=None, _port=client, _beaten_ms=0)
     for _ in range(3):
-        await Supervisor._beat_by_hand(run)
-    assert (run.beaten_ms, beats) == (venue.clock.now_ms(), [AWAY])
+        await HeartbeatSupervision.beat_by_hand(run)
+    assert (run._beaten_ms, beats) == (venue.clock.now_ms(), [AWAY])
 
 
 async def test_pages_of_a_gateway_at_a_restart_are_no_wrong_address(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,12 +17,12 @@ from bot.runtime.bar_feed import Series
 from bot.runtime.control_plane.status import State, state_of
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel import Kernel
+from bot.runtime.liveness.heartbeat_supervision import HeartbeatSupervision
 from bot.runtime.pass_budget import BREATH_MS, PASS_MS
 from bot.runtime.shutdown import wind_down
 from bot.runtime.strategy_host.event_backlog import NOTE_EVENTS, EventBacklog, Heard
 from bot.runtime.strategy_host.host import run_inline
 from bot.runtime.strategy_host.instance import StrategyInstance
-from bot.runtime.supervisor import Supervisor
 from bot.strategy import Bar, Bracket, Close, Intent, Open, View
 from bot.wire import CandlesResult, Event
 from tests.fakes import ADDRESS, Crash, FakePacer, FakeVenue, Fault, refused
@@ -266,18 +266,10 @@ def test_the_first_pass_lets_the_heartbeat_beat_that_was_a_witness() -> None:
             said.append("start")
             self.may_beat = True
 
-    silent: Any = SimpleNamespace(cycle_done=lambda **_named: None, pass_done=lambda: None)
-    run: Any = SimpleNamespace(
-        has_started=False,
-        progress=silent,
-        watchdog=silent,
-        notifier=None,
-        stop=SimpleNamespace(is_set=lambda: False),
-        heartbeat=Beats(),
-    )
-    run._let_beat = lambda: Supervisor._let_beat(run)
+    heartbeats: Any = SimpleNamespace(process=Beats())
+    heartbeats.let_beat = lambda: HeartbeatSupervision.let_beat(heartbeats)
     for _ in range(3):
-        Supervisor._passed(run, None)
+        assert not HeartbeatSupervision.check(heartbeats)
     assert said == ["stop", "start"]
 
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -18,8 +17,8 @@ from bot.clock import DAY_MS, MINUTE_MS
 from bot.errors import ApiError
 from bot.runtime.alerts.messages import render
 from bot.runtime.bar_feed import Series
+from bot.runtime.control_plane import reporting, status_documents
 from bot.runtime.control_plane.metrics import Figures, Meter, Sources
-from bot.runtime.control_plane.routes import _position
 from bot.runtime.decisions.entry_conditions import SCHEDULED
 from bot.runtime.execution.order_sender import HELD_MS
 from bot.runtime.journal.halt_flags import HALTED
@@ -32,7 +31,6 @@ from bot.runtime.reconciliation.key_recovery import claimed
 from bot.runtime.shutdown import wind_down
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.runtime.strategy_host.timers import instants, newest_until, next_after
-from bot.runtime.supervisor import Supervisor
 from bot.strategy import Bar, Bracket, Close, Fill, Intent, Open, Strategy, Timer, View
 from bot.wire import CloseRequest, OrderRequest
 from tests.fakes import ADDRESS, START_MS, FakeVenue, Fault, refused
@@ -99,7 +97,10 @@ async def test_each_has_its_share_and_a_close_takes_no_more_than_that(venue: Fak
     await minutes(kernel, venue, "120")
     await minutes(kernel, venue, "120")
     assert (a.holds[-1], b.holds[-1]) == (1, 3)
-    assert _position(kernel, kernel.account.mirror.positions["BTC"])["shares"] == {"alpha": "1", "beta": "3"}
+    assert status_documents.position(kernel, kernel.account.mirror.positions["BTC"])["shares"] == {
+        "alpha": "1",
+        "beta": "3",
+    }
     b.wants = [Close("BTC")]
     await minutes(kernel, venue, "130")
     assert venue.positions["BTC"].size == 1
@@ -806,8 +807,7 @@ async def test_a_notice_of_a_fill_names_those_whose_fill_it_was(venue: FakeVenue
     """Another hand in a strategy's market is not that strategy; what closes all of a shared position is everybody's."""
     a, b = Told("alpha"), Told("beta")
     kernel = await begun(venue, a, b, nets=True)
-    run: Any = SimpleNamespace(kernel=kernel)
-    kernel.events.notices_of = partial(Supervisor._notices_of, run)
+    kernel.events.notices_of = partial(reporting.notices_of, kernel)
     a.wants, b.wants = [Open("BTC", "long", size=1, bracket=STOP)], [Open("BTC", "long", size=1, bracket=STOP)]
     await minutes(kernel, venue, "100")
     await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(100)), key="STRANGER")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bot.logs import Listener
     from bot.runtime.control_plane.log_tail import Tail
     from bot.runtime.liveness.instance_lock import Held
-    from bot.runtime.supervisor import DaemonEnd
+    from bot.runtime.shutdown import DaemonEnd
 
 EPILOG = """\b
 Examples:
@@ -120,8 +120,8 @@ async def _run(
     from bot.cli.run.run_daemon import play, stopped_by_signals
     from bot.errors import ApiError, BotError, Exit
     from bot.runtime.liveness.systemd import asking_for_time, is_managed
-    from bot.runtime.shutdown import LeftBehind
-    from bot.runtime.supervisor import DaemonEnd, until_up
+    from bot.runtime.shutdown import DaemonEnd, LeftBehind
+    from bot.runtime.startup import until_up
 
     def reread() -> Settings:
         return judged(config).settings

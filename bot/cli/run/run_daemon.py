@@ -21,7 +21,8 @@ from bot.errors import Exit
 from bot.runtime import daemon
 from bot.runtime.control_plane.log_tail import Tail
 from bot.runtime.liveness.instance_lock import Held, collect_at_rest
-from bot.runtime.supervisor import DaemonEnd
+from bot.runtime.run_request import RunRequest
+from bot.runtime.shutdown import DaemonEnd
 
 log = structlog.get_logger()
 
@@ -45,11 +46,12 @@ async def play(
     if keeper is not None:
         keeper.add_done_callback(lambda task: None if task.cancelled() else stop.set())
     try:
-        return await daemon.run(
-            settings, base_url=base_url, api_key=api_key, stop=stop, on_ready=on_ready, held=held, tail=tail, config=config,
+        request = RunRequest(
+            settings=settings, base_url=base_url, api_key=api_key, stop=stop, on_ready=on_ready, tail=tail, config=config,
             reread=reread, hangup=hangup, trouble=lambda: None if embedded is None else embedded.trouble,
             at_rest=collect_at_rest,
         )  # fmt: skip
+        return await daemon.run(request, held=held)
     finally:
         if keeper is not None:
             keeper.cancel()

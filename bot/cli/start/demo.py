@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bot.cli.start.event_lines import Narrator
     from bot.client import Client
     from bot.config import Settings
-    from bot.runtime.supervisor import DaemonEnd
+    from bot.runtime.shutdown import DaemonEnd
 
 EPILOG = """\b
 Examples:

@@ -398,10 +398,10 @@ def _heartbeat(patient: Patient) -> None:
     speed = patient.speed
     if speed is None:  # It has not answered; it is as the config says, or a hosted one, which goes with the world.
         speed = settings.embedded.speed if settings.account.embedded else 1.0
-    from bot.runtime.assembly import beats_of
+    from bot.runtime.liveness.heartbeat_supervision import beat_timing_of
 
     try:
-        lengths = beats_of(settings, speed)
+        lengths = beat_timing_of(settings, speed)
     except ConfigError as error:
         patient.say("dead-man", "fail", str(error), "set a larger dead_man.heartbeat_seconds", int(Exit.CONFIG))
         return

@@ -19,10 +19,11 @@ from bot.config import Settings, StrategySettings
 from bot.config.diff import Change, diff
 from bot.errors import AccessLost, ApiError, BotError, ConfigError, Declined, Exit, Refused, StrategyError
 from bot.runtime.alerts.messages import notice
-from bot.runtime.assembly import beats_of, loop_settings, place, place_strategies, source_digests, wanted_guardians
+from bot.runtime.assembly import loop_settings, place, place_strategies, source_digests, wanted_guardians
 from bot.runtime.control_plane.hot_reload import Warm, hot_reload, warm_up
 from bot.runtime.control_plane.status import State, state_of
 from bot.runtime.journal.halt_flags import FOREIGN
+from bot.runtime.liveness.heartbeat_supervision import beat_timing_of
 from bot.runtime.risk.pauses import keep_quarantine
 from bot.runtime.strategy_host import fingerprints
 from bot.runtime.strategy_host.host import StrategySpec
@@ -186,7 +187,9 @@ class Commands:
         kernel = self._run.kernel
         try:
             warm = await self._warmed([one for one in plan.specs if one.strategy.name in plan.fresh])
-            beats_of(plan.settings, self._run.client.clock.speed)  # ConfigError when nobody could keep it from firing.
+            beat_timing_of(
+                plan.settings, self._run.client.clock.speed
+            )  # ConfigError when nobody could keep it from firing.
             await kernel.guardians.change(wanted_guardians(plan.settings), epoch=kernel.account.mirror.epoch)
             kernel.health.keep("guardian:", kernel.guardians.refused)
         except (ConfigError, CommandTimeout) as error:
@@ -274,7 +277,7 @@ class Commands:
             except ApiError as error:
                 applied.append(f"guardians of before still stand ({error.code}); the next pass takes them away")
         if beats:
-            run.change_heartbeat()
+            run.heartbeats.replace()
         kernel.take_settings(loop_settings(new))
         mark = fingerprints.mark_of(new, source_digests(plan.specs))
         fingerprints.note_run(kernel.journal, mark, at_ms=kernel.now_ms(), epoch=kernel.account.mirror.epoch)
@@ -294,10 +297,10 @@ class Commands:
 
     async def _hot_reload(self, specs: list[StrategySpec], warm: dict[str, Warm], gone: list[str]) -> None:
         run = self._run
-        await hot_reload(run.kernel, specs, fresh=warm, gone=gone, renew=run.renew, yield_to_pass=run.yield_to_pass)
-        names = {one.strategy.name for one in specs}
-        for name in [name for name in run.workers if name not in names]:
-            run.workers.pop(name).close()
+        await hot_reload(
+            run.kernel, specs, fresh=warm, gone=gone, renew=run.workers.renew, yield_to_pass=run.yield_to_pass
+        )
+        run.workers.keep_only(one.strategy.name for one in specs)
 
     async def _build_anew(self, name: str) -> None:
         """A quarantined strategy from its file as that is now, and the config as it runs."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import MutableMapping
 from typing import Protocol
 
 from bot.client import Client
 from bot.config import Settings
 from bot.runtime.journal.journal import Journal
 from bot.runtime.kernel import Kernel
-from bot.runtime.liveness.heartbeat import HeartbeatProcess
+from bot.runtime.liveness.heartbeat_supervision import HeartbeatSupervision
 from bot.runtime.liveness.progress_stamp import ProgressWriter
-from bot.runtime.strategy_host.worker import Worker
+from bot.runtime.strategy_host.worker_pool import WorkerPool
 
 
 class DaemonHandle(Protocol):
@@ -22,10 +21,14 @@ class DaemonHandle(Protocol):
     client: Client
     journal: Journal
     settings: Settings
-    stop: asyncio.Event  # set when the daemon is asked to stop
-    heartbeat: HeartbeatProcess | None
+    heartbeats: HeartbeatSupervision
+    workers: WorkerPool
     progress: ProgressWriter
     passed_ns: int | None  # monotonic time when the newest pass ended
+
+    @property
+    def stop(self) -> asyncio.Event:
+        """Set when the daemon is asked to stop."""
 
     @property
     def is_recovered(self) -> bool:
@@ -35,18 +38,8 @@ class DaemonHandle(Protocol):
     def away(self) -> str:
         """Why the start waits for the service; empty when it does not."""
 
-    @property
-    def workers(self) -> MutableMapping[str, Worker]:
-        """The thread of each strategy, by the strategy's name."""
-
     def take_settings(self, settings: Settings) -> None:
         """Run by these settings from now on."""
-
-    def renew(self, name: str) -> None:
-        """Give the strategy of this name a new thread for its next call."""
-
-    def change_heartbeat(self) -> None:
-        """Replace the heartbeat process after the dead-man switch of the config has changed."""
 
     async def yield_to_pass(self) -> None:
         """Run one pass if the last one is too long ago."""

@@ -11,66 +11,66 @@ from bot.runtime.control_plane.server import Problem
 
 T = TypeVar("T")
 
-ERRANDS_MAX: Final = 16  # waiting for the next pass; one operator never has so many
+WAITING_MAX: Final = 16  # requests that wait for the next pass; one operator never has so many
 
 
-class _Errand(NamedTuple):
+class _Request(NamedTuple):
     work: Callable[[], Awaitable[Any]]
     answer: asyncio.Future[Any]
     is_urgent: bool
 
 
 class Mailbox:
-    """Work that is done between two passes of the loop, in the order that it was asked for. `ring` wakes the loop for it."""
+    """Work to be done between two passes, in the order of its requests. `wake` makes the next pass come at once."""
 
     def __init__(self) -> None:
-        self.ring: Callable[[], None] = lambda: None
-        self._waiting: list[_Errand] = []
+        self.wake: Callable[[], None] = lambda: None
+        self._waiting: list[_Request] = []
 
     async def ask(self, work: Callable[[], Awaitable[T]], *, is_urgent: bool = False) -> T:
-        """The result of the work, once a pass has ended; its exception otherwise. `is_urgent`: done while strategies live through their past, too."""
-        if len(self._waiting) >= ERRANDS_MAX:
-            raise Problem(503, "busy", "the loop has enough to do; ask again")
+        """The result of the work once it was done between two passes, or its exception. Urgent work is also done while strategies warm up."""
+        if len(self._waiting) >= WAITING_MAX:
+            raise Problem(503, "busy", f"{WAITING_MAX} requests wait for the next pass already; ask again")
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Errand(work, answer, is_urgent))
-        self.ring()
+        self._waiting.append(_Request(work, answer, is_urgent))
+        self.wake()
         return await answer
 
     async def do_next(self) -> None:
-        """Called by the run between two passes, and does one: each may wait for the service, and passes go on between. Rings for the others.
+        """Do one request between two passes, because each may wait for the service. If more wait, the next pass comes at once.
 
-        What ends a run (lost access, a bad journal) ends it from here too.
+        Lost access and a journal that cannot be used are raised here too, because they end the run.
         """
         while self._waiting:
             if await self._do(self._waiting.pop(0)):
                 break
         if self._waiting:
-            self.ring()
+            self.wake()
 
     async def do_urgent(self) -> None:
-        """Called in the midst of a start or of another errand, before a pass that it makes room for. Nothing overtakes what was asked for earlier."""
+        """Do the urgent requests at the head of the queue, before a pass within a start or a reload. They overtake no earlier request."""
         while self._waiting and self._waiting[0].is_urgent:
             await self._do(self._waiting.pop(0))
 
-    async def _do(self, one: _Errand) -> bool:
-        """False: whoever asked has gone, and nothing is done."""
-        if one.answer.done():
+    async def _do(self, request: _Request) -> bool:
+        """False if its caller has gone; then nothing is done."""
+        if request.answer.done():
             return False
         try:
-            result = await one.work()
+            result = await request.work()
         except (BotError, Problem) as error:
-            if not one.answer.done():
-                one.answer.set_exception(error)
+            if not request.answer.done():
+                request.answer.set_exception(error)
             if isinstance(error, JournalError | AccessLost):
                 raise
         else:
-            if not one.answer.done():
-                one.answer.set_result(result)
+            if not request.answer.done():
+                request.answer.set_result(result)
         return True
 
-    def give_up(self) -> None:
-        """The run ends: nothing of it is done any more."""
-        for one in self._waiting:
-            if not one.answer.done():
-                one.answer.set_exception(Problem(409, "stopping", "the daemon is stopping"))
+    def refuse_all(self) -> None:
+        """Refuse the waiting requests, because the daemon stops."""
+        for request in self._waiting:
+            if not request.answer.done():
+                request.answer.set_exception(Problem(409, "stopping", "the daemon is stopping"))
         self._waiting.clear()

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -18,7 +18,7 @@ import structlog
 from bot.clock import SystemClock, boot_id, boot_ns, iso, monotonic_ns
 from bot.errors import BotError, ConfigError, Exit, JournalError
 from bot.runtime.alerts import notifier as notify
-from bot.runtime.alerts.messages import notice
+from bot.runtime.alerts.messages import notice, of_event, owners_in_words
 from bot.runtime.control_plane import metrics
 from bot.runtime.control_plane.acceptor import Acceptor
 from bot.runtime.control_plane.server import HEAD_BYTES_MAX, Problem, read_request, send_answer
@@ -33,8 +33,12 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from bot.config import Settings
+    from bot.runtime.account.account_state import Mirror
     from bot.runtime.journal.journal import Journal
     from bot.runtime.kernel import Kernel
+    from bot.runtime.liveness.heartbeat import HeartbeatProcess
+    from bot.runtime.model.shares import Part
+    from bot.wire import Event
 
 log = structlog.get_logger()
 
@@ -71,6 +75,33 @@ def tell(kernel: Kernel, kind: str, message: str) -> None:
     now_ms = kernel.now_ms()
     with contextlib.suppress(JournalError):
         kernel.journal.notify([notice(kind, f"{kind}:{now_ms}", at_ms=now_ms, message=message)], now_ms=now_ms)
+
+
+def notices_of(kernel: Kernel, event: Event, parts: Mapping[str, Part]) -> Iterable[Notice]:
+    """The notices of an event of the service. `parts` are the shares of a fill, by owner.
+
+    A service that shows no keys does not say whose fill it is. Then a fill without an owner counts as the market's strategy's.
+    """
+    instance = kernel.strategy_host.seat_of(event.coin or "")
+    is_owner_known = kernel.account.mirror.events_named or any(not name.startswith("@") for name in parts)
+    owner = owners_in_words(parts) if is_owner_known else None
+    return of_event(event, kernel.account.order_owners.owner_of, owner or (None if instance is None else instance.name))
+
+
+def log_heartbeat(process: HeartbeatProcess | None) -> None:
+    if process is None:
+        return
+    lease = process.lease()
+    left_ns = None if lease.deadline_boot_ns is None else lease.deadline_boot_ns - boot_ns()
+    log.debug(
+        "heartbeat.status", armed=lease.armed, deadline_s=None if left_ns is None else round(left_ns / 1e9, 1), beats=lease.beats,
+        next_deadline_ms=lease.next_deadline_ms, error=lease.error or None,
+    )  # fmt: skip
+
+
+def log_account_value(mirror: Mirror) -> None:
+    usd, free_usd = round(mirror.equity_usd, 2), round(mirror.free_margin_usd, 2)
+    log.debug("account.value", usd=usd, free_usd=free_usd, positions=len(mirror.positions))
 
 
 def failure(error: Exception) -> tuple[str, Exit]:

@@ -11,6 +11,7 @@ from decimal import Decimal
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +19,8 @@ import pytest
 from bot.config import Settings, load
 from bot.errors import ApiError, BotError, ConfigError, Exit, OutcomeUnknown, StrategyError
 from bot.runtime.assembly import place_strategies, wanted_guardians
-from bot.runtime.control_plane import commands
+from bot.runtime.control_plane import commands, status_documents
 from bot.runtime.control_plane.commands import Commands
-from bot.runtime.control_plane.routes import ControlRoutes
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel import Hooks, Kernel
 from bot.runtime.kernel import Settings as LoopSettings
@@ -82,29 +82,29 @@ async def _nothing() -> None:
 
 
 @dataclass
-class House:
+class FakeDaemon:
     """What Controls know of a run: a loop over a fake venue, and a config in a folder."""
 
     folder: Path
     venue: FakeVenue = field(default_factory=FakeVenue)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
-    workers: dict[str, Any] = field(default_factory=dict)
-    renewed: list[str] = field(default_factory=list)
-    heartbeats: list[Any] = field(default_factory=list)
-    guarded: list[Any] = field(default_factory=list)  # what stood at each change of the heartbeat
+    renewed: list[str] = field(default_factory=list)  # strategies that got a new worker thread
+    timed_by: list[Any] = field(default_factory=list)  # the dead-man section at each change of the heartbeat
+    guarded: list[Any] = field(default_factory=list)  # the armed guardians at each change of the heartbeat
     meanwhile: Callable[[], Awaitable[None]] = _nothing  # each time that a reload makes room for a pass
     away: str = ""
     is_recovered: bool = True
 
     def __post_init__(self) -> None:
         self.client = self.venue
-        self.operations = self
+        self.workers = SimpleNamespace(renew=self.renewed.append, keep_only=lambda _names: None)
+        self.heartbeats = SimpleNamespace(replace=self._replace_heartbeat)
         (self.folder / "strategies").mkdir()
         self.code("holds", HOLDS)
         self.code("idle", IDLE)
         self.write(CONFIG)
         self.settings = self.reread()
-        self.controls = Commands(self, self.reread)  # type: ignore[arg-type]
+        self.commands = Commands(self, self.reread)  # type: ignore[arg-type]
 
     def take_settings(self, settings: Settings) -> None:
         self.settings = settings
@@ -118,14 +118,11 @@ class House:
     def reread(self) -> Settings:
         return load(self.folder / "bot.yaml", {"KEY": "bbk_test_x"})
 
-    def renew(self, name: str) -> None:
-        self.renewed.append(name)
-
     async def yield_to_pass(self) -> None:
         await self.meanwhile()
 
-    def change_heartbeat(self) -> None:
-        self.heartbeats.append(self.settings.dead_man)
+    def _replace_heartbeat(self) -> None:
+        self.timed_by.append(self.settings.dead_man)
         self.guarded.append(self.guards())
 
     async def begin(self) -> None:
@@ -162,8 +159,8 @@ def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> House:
-    made = House(tmp_path)
+async def daemon(tmp_path: Path) -> FakeDaemon:
+    made = FakeDaemon(tmp_path)
     await made.begin()
     return made
 
@@ -179,59 +176,61 @@ class Rests(Strategy):
 """
 
 
-async def test_a_removed_strategy_leaves_a_word_on_its_entries_that_rest(house: House) -> None:
-    house.code("rests", RESTS)
-    house.write(CONFIG + TWO.replace("idle:Idle", "rests:Rests"))
-    await house.controls.reload()
-    await house.minute()
-    await house.kernel.cycle()
-    (oid,) = house.kernel.account.mirror.resting_of("two")
-    house.write(CONFIG)
-    result = await house.controls.reload()
+async def test_a_removed_strategy_leaves_a_word_on_its_entries_that_rest(daemon: FakeDaemon) -> None:
+    daemon.code("rests", RESTS)
+    daemon.write(CONFIG + TWO.replace("idle:Idle", "rests:Rests"))
+    await daemon.commands.reload()
+    await daemon.minute()
+    await daemon.kernel.cycle()
+    (oid,) = daemon.kernel.account.mirror.resting_of("two")
+    daemon.write(CONFIG)
+    result = await daemon.commands.reload()
     assert result.applied == (f"two: stopped; entries that rest may still fill: {oid} (bot orders)",)
 
 
-async def test_a_new_strategy_starts_warm_and_a_removed_one_leaves_its_position_with_its_stop(house: House) -> None:
-    house.write(CONFIG + TWO)
-    result = await house.controls.reload()
+async def test_a_new_strategy_starts_warm_and_a_removed_one_leaves_its_position_with_its_stop(
+    daemon: FakeDaemon,
+) -> None:
+    daemon.write(CONFIG + TWO)
+    result = await daemon.commands.reload()
     assert (result.refused, result.applied) == ((), ("two: started",))
-    instance = house.kernel.strategy_host.instances[1]
+    instance = daemon.kernel.strategy_host.instances[1]
     assert len(instance.view.closes("ETH", 5)) == 1, "the newest bar is still to be decided"
-    await house.minute()
-    await house.kernel.cycle()
-    assert house.kernel.feed.histories[instance.series[0]].last_at_ms == house.venue.clock.now_ms()
-    house.write(CONFIG.replace("name: one", "name: two").replace("holds:Holds", "idle:Idle").replace("[BTC]", "[ETH]"))
-    result = await house.controls.reload()
+    await daemon.minute()
+    await daemon.kernel.cycle()
+    assert daemon.kernel.feed.histories[instance.series[0]].last_at_ms == daemon.venue.clock.now_ms()
+    daemon.write(CONFIG.replace("name: one", "name: two").replace("holds:Holds", "idle:Idle").replace("[BTC]", "[ETH]"))
+    result = await daemon.commands.reload()
     assert "one: stopped; its BTC stays with its stop" in result.applied
-    assert house.state("one")["stops"] == 1
-    await house.minute(BTC="101")
-    assert house.kernel.account.mirror.positions["BTC"].owner == "one"
-    assert house.kernel.account.mirror.is_protected("BTC")
-    assert [instance.name for instance in house.kernel.strategy_host.instances] == ["two"]
-    await house.kernel.reconciliation.reconcile()
-    assert house.kernel.account.attribution.of("one").unrealized_usd == 2, "the account still says what it is worth"
+    assert daemon.state("one")["stops"] == 1
+    await daemon.minute(BTC="101")
+    assert daemon.kernel.account.mirror.positions["BTC"].owner == "one"
+    assert daemon.kernel.account.mirror.is_protected("BTC")
+    assert [instance.name for instance in daemon.kernel.strategy_host.instances] == ["two"]
+    await daemon.kernel.reconciliation.reconcile()
+    assert daemon.kernel.account.attribution.of("one").unrealized_usd == 2, "the account still says what it is worth"
 
 
-async def test_a_strategy_that_leaves_a_market_leaves_a_word_on_what_it_has_there(house: House) -> None:
-    house.write(CONFIG.replace("[BTC]", "[BTC, ETH]"))
-    await house.controls.reload()
-    await house.minute()
-    assert {p.owner for p in house.kernel.account.mirror.positions.values()} == {"one"}
-    house.write(CONFIG)
-    assert (await house.controls.reload()).applied == (
+async def test_a_strategy_that_leaves_a_market_leaves_a_word_on_what_it_has_there(daemon: FakeDaemon) -> None:
+    daemon.write(CONFIG.replace("[BTC]", "[BTC, ETH]"))
+    await daemon.commands.reload()
+    await daemon.minute()
+    assert {p.owner for p in daemon.kernel.account.mirror.positions.values()} == {"one"}
+    daemon.write(CONFIG)
+    assert (await daemon.commands.reload()).applied == (
         "one: built anew",
         "one: asked about fewer markets; its ETH stays with its stop",
     )
 
 
-async def test_a_strategy_that_cannot_be_built_is_refused_and_ends_no_run(house: House) -> None:
-    house.code("holds", HOLDS.replace("    seen = 0\n", "    def __init__(self, **given):\n        {}['lookback']\n"))
+async def test_a_strategy_that_cannot_be_built_is_refused_and_ends_no_run(daemon: FakeDaemon) -> None:
+    daemon.code("holds", HOLDS.replace("    seen = 0\n", "    def __init__(self, **given):\n        {}['lookback']\n"))
     with pytest.raises(StrategyError, match="raises KeyError while it is built: 'lookback'"):
-        await house.controls.diff()
-    result = await house.controls.reload()
+        await daemon.commands.diff()
+    result = await daemon.commands.reload()
     assert result.code is Exit.CONFIG
     assert "raises KeyError while it is built: 'lookback'" in result.refused[0]
-    await house.minute(BTC="101")
+    await daemon.minute(BTC="101")
 
 
 @pytest.mark.parametrize(
@@ -242,28 +241,28 @@ async def test_a_strategy_that_cannot_be_built_is_refused_and_ends_no_run(house:
     ],
 )
 async def test_whatever_a_file_raises_while_it_is_read_is_refused_and_ends_no_run(
-    house: House, monkeypatch: pytest.MonkeyPatch, fault: Exception, said: str
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, fault: Exception, said: str
 ) -> None:
     def fails(*_: Any, **__: Any) -> Any:
         raise fault
 
     with monkeypatch.context() as patch:
-        patch.setattr(house.controls, "_reread", fails)
+        patch.setattr(daemon.commands, "_reread", fails)
         with pytest.raises(ConfigError, match="cannot be read"):
-            await house.controls.diff()
-        result = await house.controls.reload()
+            await daemon.commands.diff()
+        result = await daemon.commands.reload()
     assert (result.code, result.applied) == (Exit.CONFIG, ())
     assert said in result.refused[0]
     assert "hunter2" not in result.refused[0]
-    house.code("holds", HOLDS.replace("seen += 1", "seen += 1 / 0"))
-    await house.controls.reload()
-    await house.minute(BTC="101")
-    assert house.kernel.strategy_host.instances[0].quarantined is not None
+    daemon.code("holds", HOLDS.replace("seen += 1", "seen += 1 / 0"))
+    await daemon.commands.reload()
+    await daemon.minute(BTC="101")
+    assert daemon.kernel.strategy_host.instances[0].quarantined is not None
     monkeypatch.setattr(commands, "place", fails)
     with pytest.raises(ConfigError, match="one stays in quarantine") as caught:
-        await house.controls.resume("one")
+        await daemon.commands.resume("one")
     assert said in str(caught.value)
-    await house.minute(BTC="101")
+    await daemon.minute(BTC="101")
 
 
 SHADOWS = """\
@@ -280,14 +279,14 @@ class Shadows(Strategy):
 """
 
 
-async def test_a_strategy_that_gives_a_name_of_the_base_to_something_of_its_own_ends_no_run(house: House) -> None:
-    house.code("idle", SHADOWS.replace("Shadows", "Idle"))
-    house.write(CONFIG + TWO)
-    assert (await house.controls.reload()).applied == ("two: started",)
-    await house.minute(BTC="100", ETH="100")
-    await house.kernel.recover()
-    await house.minute(BTC="100", ETH="100")
-    assert house.state("two")["bars"] >= 2
+async def test_a_strategy_that_gives_a_name_of_the_base_to_something_of_its_own_ends_no_run(daemon: FakeDaemon) -> None:
+    daemon.code("idle", SHADOWS.replace("Shadows", "Idle"))
+    daemon.write(CONFIG + TWO)
+    assert (await daemon.commands.reload()).applied == ("two: started",)
+    await daemon.minute(BTC="100", ETH="100")
+    await daemon.kernel.recover()
+    await daemon.minute(BTC="100", ETH="100")
+    assert daemon.state("two")["bars"] >= 2
 
 
 BARE = """\
@@ -301,34 +300,34 @@ class Bare(Strategy):
 """
 
 
-async def test_a_position_that_the_config_lets_be_bare_stays_when_its_strategy_leaves(house: House) -> None:
+async def test_a_position_that_the_config_lets_be_bare_stays_when_its_strategy_leaves(daemon: FakeDaemon) -> None:
     waived = CONFIG + "safety: {require_protection: false}\n"
-    house.code("bare", BARE)
-    house.write(waived.replace("strategies:\n", "strategies:\n" + TWO.replace("idle:Idle", "bare:Bare")))
-    await house.controls.reload()
-    await house.minute()
-    assert house.kernel.account.mirror.positions["ETH"].owner == "two"
-    house.write(waived)
-    result = await house.controls.reload()
+    daemon.code("bare", BARE)
+    daemon.write(waived.replace("strategies:\n", "strategies:\n" + TWO.replace("idle:Idle", "bare:Bare")))
+    await daemon.commands.reload()
+    await daemon.minute()
+    assert daemon.kernel.account.mirror.positions["ETH"].owner == "two"
+    daemon.write(waived)
+    result = await daemon.commands.reload()
     assert result.applied == ("two: stopped; its ETH stays WITHOUT A STOP: ETH",)
-    await house.minute()
-    assert "ETH" in house.venue.positions
+    await daemon.minute()
+    assert "ETH" in daemon.venue.positions
 
 
-async def test_other_params_build_it_anew_with_its_durable_state(house: House) -> None:
-    before = house.kernel.strategy_host.instances[0]
-    house.write(CONFIG.replace("budget_usd: 500", "budget_usd: 600, params: {usd: 300}"))
-    changes = [str(change) for change in await house.controls.diff()]
+async def test_other_params_build_it_anew_with_its_durable_state(daemon: FakeDaemon) -> None:
+    before = daemon.kernel.strategy_host.instances[0]
+    daemon.write(CONFIG.replace("budget_usd: 500", "budget_usd: 600, params: {usd: 300}"))
+    changes = [str(change) for change in await daemon.commands.diff()]
     assert changes == ["~ strategies.one.budget_usd: 500 -> 600", "+ strategies.one.params.usd: 300"]
-    assert house.kernel.strategy_host.instances[0] is before, "a look changes nothing"
-    result = await house.controls.reload()
+    assert daemon.kernel.strategy_host.instances[0] is before, "a look changes nothing"
+    result = await daemon.commands.reload()
     assert [str(change) for change in result.diff] == changes
-    instance = house.kernel.strategy_host.instances[0]
+    instance = daemon.kernel.strategy_host.instances[0]
     assert (instance.strategy.params.usd, instance.strategy.seen) == (300, 2)
-    assert (house.state("one")["starts"], house.state("one")["stops"]) == (2, 1)
-    assert house.kernel.risk.strategy_limits["one"].budget_usd == 600
-    assert len(house.venue.fills) == 1, "what it wanted on the bars of the past is not wanted again"
-    assert (await house.controls.reload()).diff == ()
+    assert (daemon.state("one")["starts"], daemon.state("one")["stops"]) == (2, 1)
+    assert daemon.kernel.risk.strategy_limits["one"].budget_usd == 600
+    assert len(daemon.venue.fills) == 1, "what it wanted on the bars of the past is not wanted again"
+    assert (await daemon.commands.reload()).diff == ()
 
 
 TELLS = """\
@@ -354,16 +353,16 @@ class Tells(Strategy):
 SHARED = CONFIG.replace("holds:Holds", "tells:Tells").replace("budget_usd: 500", "budget_usd: 500, netting: allow")
 
 
-async def _tells(house: House) -> None:
+async def _tells(daemon: FakeDaemon) -> None:
     """A run of one strategy that tells what it hears, with a position, and some bars behind it."""
-    house.code("tells", TELLS)
-    house.write(SHARED)
-    await house.controls.reload()
+    daemon.code("tells", TELLS)
+    daemon.write(SHARED)
+    await daemon.commands.reload()
     for _ in range(3):
-        await house.minute(BTC="100")
+        await daemon.minute(BTC="100")
 
 
-def _in_between(house: House, *moments: Callable[[], Awaitable[None]]) -> list[int]:
+def _in_between(daemon: FakeDaemon, *moments: Callable[[], Awaitable[None]]) -> list[int]:
     """These happen one after another where a reload makes room for a pass, once its bars are there; answers how often it made room."""
     left, rooms = list(moments), [0]
 
@@ -372,76 +371,75 @@ def _in_between(house: House, *moments: Callable[[], Awaitable[None]]) -> list[i
         if rooms[0] > 1 and left:
             await left.pop(0)()
 
-    house.meanwhile = meanwhile
+    daemon.meanwhile = meanwhile
     return rooms
 
 
 async def test_while_a_new_strategy_warms_the_others_decide_and_close_and_it_decides_the_newest_bar_itself(
-    house: House,
+    daemon: FakeDaemon,
 ) -> None:
     """The bars of the past that it shares with another are many; the passes go on between them."""
-    await _tells(house)
-    assert "BTC" in house.kernel.account.mirror.positions
-    house.code("holds", HOLDS.replace("self.seen += 1", "self.seen += 1; view.state['at'] = bar.close"))
-    house.write(
+    await _tells(daemon)
+    assert "BTC" in daemon.kernel.account.mirror.positions
+    daemon.code("holds", HOLDS.replace("self.seen += 1", "self.seen += 1; view.state['at'] = bar.close"))
+    daemon.write(
         SHARED + TWO.replace("idle:Idle", "holds:Holds").replace("ETH", "BTC").replace("500}", "500, netting: allow}")
     )
     shown: list[str] = []
 
     async def seen_by_status() -> None:
-        run: Any = house
-        operations = ControlRoutes(house.settings, base_url="", stop=house.stop, tail=None, config=None)
-        shown[:] = [one["state"] for one in operations._strategies(run)]
-        await house.minute(BTC="102")
+        run: Any = daemon
+        shown[:] = [one["state"] for one in status_documents.strategies(run, daemon.settings)]
+        await daemon.minute(BTC="102")
 
-    rooms = _in_between(house, seen_by_status, lambda: house.minute(BTC="103"))
-    assert (await house.controls.reload()).applied == ("two: started",)
+    rooms = _in_between(daemon, seen_by_status, lambda: daemon.minute(BTC="103"))
+    assert (await daemon.commands.reload()).applied == ("two: started",)
     assert shown == ["RUNNING", "STARTING"]
     assert rooms[0] >= 5
-    assert house.state("one")["bars"][-2:] == [102, 103], "bars were decided meanwhile"
-    assert [fill[3] for fill in house.venue.fills[-2:]] == ["close", "open"], "the exit went, then the new one's entry"
-    two = house.kernel.strategy_host.instances[1]
-    assert (two.strategy.seen, house.state("two")["at"]) == (7, 103), "each bar once, and only the newest was decided"
-    assert house.kernel.account.attribution.of("two").fills == 1
-    await house.minute(BTC="104")
+    assert daemon.state("one")["bars"][-2:] == [102, 103], "bars were decided meanwhile"
+    assert [fill[3] for fill in daemon.venue.fills[-2:]] == ["close", "open"], "the exit went, then the new one's entry"
+    two = daemon.kernel.strategy_host.instances[1]
+    assert (two.strategy.seen, daemon.state("two")["at"]) == (7, 103), "each bar once, and only the newest was decided"
+    assert daemon.kernel.account.attribution.of("two").fills == 1
+    await daemon.minute(BTC="104")
     assert two.strategy.seen == 8
 
 
-async def test_what_happens_to_a_strategy_while_it_is_built_anew_it_hears_when_it_is(house: House) -> None:
+async def test_what_happens_to_a_strategy_while_it_is_built_anew_it_hears_when_it_is(daemon: FakeDaemon) -> None:
     """Its stop is hit, and a bar of its own market closes: neither is lost, and the bar is decided once."""
-    await _tells(house)
-    house.code("tells", TELLS + "# mended\n")
+    await _tells(daemon)
+    daemon.code("tells", TELLS + "# mended\n")
 
     async def stopped_out() -> None:
-        assert house.kernel.strategy_host.instances == []
-        house.venue.minute(BTC="79")
-        await house.kernel.cycle()
+        assert daemon.kernel.strategy_host.instances == []
+        daemon.venue.minute(BTC="79")
+        await daemon.kernel.cycle()
 
-    _in_between(house, stopped_out)
-    bars = len(house.state("one")["bars"])
-    assert (await house.controls.reload()).applied == ("one: built anew",)
-    house.meanwhile = _nothing
-    assert house.state("one")["fills"].count("close stop_loss") == 1
-    assert [fill[2:4] for fill in house.venue.fills[-1:]] == [("short", "open")], "and it answered it"
-    await house.kernel.cycle()
-    assert house.state("one")["bars"][bars:] == [79], "the bar waited for it"
-    await house.minute(BTC="90")
-    assert house.state("one")["bars"][bars:] == [79, 90]
+    _in_between(daemon, stopped_out)
+    bars = len(daemon.state("one")["bars"])
+    assert (await daemon.commands.reload()).applied == ("one: built anew",)
+    daemon.meanwhile = _nothing
+    assert daemon.state("one")["fills"].count("close stop_loss") == 1
+    assert [fill[2:4] for fill in daemon.venue.fills[-1:]] == [("short", "open")], "and it answered it"
+    await daemon.kernel.cycle()
+    assert daemon.state("one")["bars"][bars:] == [79], "the bar waited for it"
+    await daemon.minute(BTC="90")
+    assert daemon.state("one")["bars"][bars:] == [79, 90]
 
 
-async def test_a_strategy_that_comes_back_hears_what_happens_to_its_position_while_it_warms(house: House) -> None:
+async def test_a_strategy_that_comes_back_hears_what_happens_to_its_position_while_it_warms(daemon: FakeDaemon) -> None:
     """From its on_start on, at which it has seen the position."""
-    await _tells(house)
-    house.write(SHARED.replace("  - {name: one", TWO + "  - {name: one"))
-    await house.controls.reload()
-    house.write(CONFIG.partition("  - {")[0] + TWO)
-    await house.controls.reload()
-    assert house.kernel.account.mirror.positions["BTC"].owner == "one"
-    house.write(SHARED.replace("  - {name: one", TWO + "  - {name: one"))
-    _in_between(house, lambda: house.minute(BTC="79"))
-    assert (await house.controls.reload()).applied == ("one: started",)
-    assert house.state("one")["fills"].count("close stop_loss") == 1
-    assert (house.kernel.strategy_host.away, house.kernel.strategy_host.late) == ({}, None)
+    await _tells(daemon)
+    daemon.write(SHARED.replace("  - {name: one", TWO + "  - {name: one"))
+    await daemon.commands.reload()
+    daemon.write(CONFIG.partition("  - {")[0] + TWO)
+    await daemon.commands.reload()
+    assert daemon.kernel.account.mirror.positions["BTC"].owner == "one"
+    daemon.write(SHARED.replace("  - {name: one", TWO + "  - {name: one"))
+    _in_between(daemon, lambda: daemon.minute(BTC="79"))
+    assert (await daemon.commands.reload()).applied == ("one: started",)
+    assert daemon.state("one")["fills"].count("close stop_loss") == 1
+    assert (daemon.kernel.strategy_host.away, daemon.kernel.strategy_host.late) == ({}, None)
 
 
 class Killed(BaseException):
@@ -449,78 +447,78 @@ class Killed(BaseException):
 
 
 async def test_a_run_that_is_killed_while_it_builds_a_strategy_leaves_what_it_had_to_tell_to_the_next_one(
-    house: House,
+    daemon: FakeDaemon,
 ) -> None:
-    await _tells(house)
-    house.code("tells", TELLS + "# mended\n")
+    await _tells(daemon)
+    daemon.code("tells", TELLS + "# mended\n")
 
     async def killed() -> None:
         raise Killed
 
-    _in_between(house, lambda: house.minute(BTC="79"), killed)
+    _in_between(daemon, lambda: daemon.minute(BTC="79"), killed)
     with pytest.raises(Killed):
-        await house.controls.reload()
-    assert "fills" not in house.state("one")
-    kill(house.kernel)
-    house.meanwhile = _nothing
+        await daemon.commands.reload()
+    assert "fills" not in daemon.state("one")
+    kill(daemon.kernel)
+    daemon.meanwhile = _nothing
     for _ in range(2):
-        await house.begin()
-        assert house.state("one")["fills"].count("close stop_loss") == 1, "once, also by the run after that"
-        kill(house.kernel)
+        await daemon.begin()
+        assert daemon.state("one")["fills"].count("close stop_loss") == 1, "once, also by the run after that"
+        kill(daemon.kernel)
 
 
-async def test_what_was_before_a_reset_is_told_to_nobody_after_it(house: House) -> None:
+async def test_what_was_before_a_reset_is_told_to_nobody_after_it(daemon: FakeDaemon) -> None:
     """Its answer would be an order on another account's past."""
-    await _tells(house)
-    house.code("tells", TELLS + "# mended\n")
+    await _tells(daemon)
+    daemon.code("tells", TELLS + "# mended\n")
 
     async def reset() -> None:
-        house.venue.reset()
-        await house.kernel.cycle()
+        daemon.venue.reset()
+        await daemon.kernel.cycle()
 
-    _in_between(house, lambda: house.minute(BTC="79"), reset)
-    assert (await house.controls.reload()).applied == ("one: built anew",)
-    assert ("fills" in house.state("one"), house.venue.positions) == (False, {})
+    _in_between(daemon, lambda: daemon.minute(BTC="79"), reset)
+    assert (await daemon.commands.reload()).applied == ("one: built anew",)
+    assert ("fills" in daemon.state("one"), daemon.venue.positions) == (False, {})
 
 
 async def test_a_position_of_another_hand_that_comes_while_its_strategy_is_built_anew_is_adopted_then(
-    house: House,
+    daemon: FakeDaemon,
 ) -> None:
-    house.code("tells", TELLS.replace("elif position is None and", "elif False and"))
-    house.write(SHARED + "safety: {foreign_positions: adopt}\n")
-    await house.controls.reload()
-    await house.venue.close("BTC", CloseRequest(), key="by hand")
-    await house.minute(BTC="100")
-    house.code("tells", TELLS)
+    daemon.code("tells", TELLS.replace("elif position is None and", "elif False and"))
+    daemon.write(SHARED + "safety: {foreign_positions: adopt}\n")
+    await daemon.commands.reload()
+    await daemon.venue.close("BTC", CloseRequest(), key="by hand")
+    await daemon.minute(BTC="100")
+    daemon.code("tells", TELLS)
 
     async def by_hand() -> None:
-        await house.venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(100)), key="by hand too")
-        await house.kernel.cycle()
+        await daemon.venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(100)), key="by hand too")
+        await daemon.kernel.cycle()
 
-    _in_between(house, by_hand)
-    assert (await house.controls.reload()).applied == ("one: built anew",)
-    house.meanwhile = _nothing
-    assert not house.kernel.account.mirror.is_protected("BTC")
-    await house.kernel.cycle()
-    assert "BTC" not in house.venue.positions or house.kernel.account.mirror.is_protected("BTC")
+    _in_between(daemon, by_hand)
+    assert (await daemon.commands.reload()).applied == ("one: built anew",)
+    daemon.meanwhile = _nothing
+    assert not daemon.kernel.account.mirror.is_protected("BTC")
+    await daemon.kernel.cycle()
+    assert "BTC" not in daemon.venue.positions or daemon.kernel.account.mirror.is_protected("BTC")
 
 
-async def test_a_bar_that_the_old_of_a_strategy_has_decided_is_not_decided_by_the_new_one(house: House) -> None:
+async def test_a_bar_that_the_old_of_a_strategy_has_decided_is_not_decided_by_the_new_one(daemon: FakeDaemon) -> None:
     """It closed when its bars of the past had been fetched already, and another was being stopped before it."""
-    await _tells(house)
-    house.write(SHARED + TWO.replace("idle:Idle", "tells:Tells").replace("usd: 500}", "usd: 900}"))
-    await house.controls.reload()
-    await house.minute()
-    await house.kernel.cycle()
-    house.code("tells", TELLS + "# mended\n")
-    _in_between(house, lambda: house.minute(ETH="102"))
-    before = house.state("two")["bars"]
-    assert (await house.controls.reload()).applied == ("one: built anew", "two: built anew")
-    assert house.state("two")["bars"] == [*before, 102], "by the old one, which stood then"
-    await house.kernel.cycle()
-    assert house.state("one")["bars"][-2:] == [100, 100], "its own bar waited for it"
-    await house.minute(ETH="102.5")
-    assert house.state("two")["bars"] == [*before, 102, 102.5]
+    await _tells(daemon)
+    daemon.write(SHARED + TWO.replace("idle:Idle", "tells:Tells").replace("usd: 500}", "usd: 900}"))
+    await daemon.commands.reload()
+    await daemon.minute()
+    await daemon.kernel.cycle()
+    daemon.code("tells", TELLS + "# mended\n")
+    _in_between(daemon, lambda: daemon.minute(ETH="102"))
+    before = daemon.state("two")["bars"]
+    assert (await daemon.commands.reload()).applied == ("one: built anew", "two: built anew")
+    assert daemon.state("two")["bars"] == [*before, 102], "by the old one, which stood then"
+    await daemon.kernel.cycle()
+    assert daemon.state("one")["bars"][-2:] == [100, 100], "its own bar waited for it"
+    await daemon.minute(ETH="102.5")
+    assert daemon.state("two")["bars"] == [*before, 102, 102.5]
 
 
 NOTES = """\
@@ -540,24 +538,24 @@ class Notes(Strategy):
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_however_bars_and_reloads_fall_no_bar_is_decided_twice_or_missing_from_the_past(
-    house: House, seed: int
+    daemon: FakeDaemon, seed: int
 ) -> None:
     """Strategies come, go and change, some of them on one market, and bars close while they warm."""
     chance = random.Random(seed)
     for version in range(4):
-        house.code(f"notes{version}", NOTES)
+        daemon.code(f"notes{version}", NOTES)
     pool = {"one": "[BTC]", "two": "[ETH]", "three": "[BTC, ETH]", "four": "[ETH]"}
     head = CONFIG.partition("  - {")[0]
     running: dict[str, int] = {}
 
     async def meanwhile() -> None:
         if chance.random() < 0.2:
-            await house.minute()
+            await daemon.minute()
 
-    house.meanwhile = meanwhile
+    daemon.meanwhile = meanwhile
     for _ in range(6):
         for _ in range(chance.randrange(3)):
-            await house.minute()
+            await daemon.minute()
         for name in chance.sample(sorted(pool), 2):
             if running.pop(name, None) is None or not running or chance.random() < 0.7:
                 running[name] = chance.randrange(4)
@@ -565,40 +563,40 @@ async def test_however_bars_and_reloads_fall_no_bar_is_decided_twice_or_missing_
             f'  - {{name: {name}, use: "notes{version}:Notes", markets: {pool[name]}, budget_usd: 500, netting: allow}}\n'
             for name, version in running.items()
         ]
-        house.write(head + "".join(lines))
-        assert (await house.controls.reload()).refused == ()
-        assert {instance.name for instance in house.kernel.strategy_host.instances} == running.keys()
-        assert (house.kernel.strategy_host.away, house.kernel.strategy_host.late) == ({}, None)
+        daemon.write(head + "".join(lines))
+        assert (await daemon.commands.reload()).refused == ()
+        assert {instance.name for instance in daemon.kernel.strategy_host.instances} == running.keys()
+        assert (daemon.kernel.strategy_host.away, daemon.kernel.strategy_host.late) == ({}, None)
     for _ in range(2):
-        await house.kernel.cycle()
-    for instance in house.kernel.strategy_host.instances:
+        await daemon.kernel.cycle()
+    for instance in daemon.kernel.strategy_host.instances:
         for market in instance.markets:
-            decided = house.state(instance.name)[market]
+            decided = daemon.state(instance.name)[market]
             assert decided == sorted(set(decided))
-            assert decided[-1] == house.venue.clock.now_ms()
+            assert decided[-1] == daemon.venue.clock.now_ms()
             lived = [at_ms for where, at_ms in instance.strategy.lived if where == market]
             assert {later - at_ms for at_ms, later in pairwise(lived)} <= {60_000}
 
 
-async def test_a_budget_alone_changes_without_touching_the_strategy(house: House) -> None:
-    before = house.kernel.strategy_host.instances[0]
-    house.kernel.account.attribution.shares["BTC"] = {"one": Share("BTC", "one", "long", Decimal(1), Decimal(100))}
-    assert not house.kernel.conditions.losses.has_limits("BTC")
-    house.write(CONFIG.replace("budget_usd: 500", "budget_usd: 50, daily_loss_usd: 5"))
-    assert (await house.controls.reload()).applied == ("settings: in force",)
-    assert house.kernel.conditions.losses.has_limits("BTC")
-    assert house.kernel.strategy_host.instances == [before]
-    assert house.kernel.risk.strategy_limits["one"].daily_loss_usd == 5
+async def test_a_budget_alone_changes_without_touching_the_strategy(daemon: FakeDaemon) -> None:
+    before = daemon.kernel.strategy_host.instances[0]
+    daemon.kernel.account.attribution.shares["BTC"] = {"one": Share("BTC", "one", "long", Decimal(1), Decimal(100))}
+    assert not daemon.kernel.conditions.losses.has_limits("BTC")
+    daemon.write(CONFIG.replace("budget_usd: 500", "budget_usd: 50, daily_loss_usd: 5"))
+    assert (await daemon.commands.reload()).applied == ("settings: in force",)
+    assert daemon.kernel.conditions.losses.has_limits("BTC")
+    assert daemon.kernel.strategy_host.instances == [before]
+    assert daemon.kernel.risk.strategy_limits["one"].daily_loss_usd == 5
 
 
-async def test_changed_code_is_seen_though_the_config_is_the_same(house: House) -> None:
-    house.code("holds", HOLDS.replace("seen = 0", "seen = 100"))
-    result = await house.controls.reload()
+async def test_changed_code_is_seen_though_the_config_is_the_same(daemon: FakeDaemon) -> None:
+    daemon.code("holds", HOLDS.replace("seen = 0", "seen = 100"))
+    result = await daemon.commands.reload()
     assert [str(change) for change in result.diff] == [
         "~ strategies.one.use: holds:Holds (as it was) -> holds:Holds (changed code)"
     ]
-    assert house.kernel.strategy_host.instances[0].strategy.seen == 102
-    assert house.renewed == ["one"]
+    assert daemon.kernel.strategy_host.instances[0].strategy.seen == 102
+    assert daemon.renewed == ["one"]
 
 
 REFUSED = [
@@ -625,97 +623,97 @@ REFUSED = [
 
 @pytest.mark.parametrize(("change", "says"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
 async def test_what_cannot_be_taken_over_leaves_the_running_one_as_it_was(
-    house: House, change: Callable[[House], None], says: str
+    daemon: FakeDaemon, change: Callable[[FakeDaemon], None], says: str
 ) -> None:
-    instances, settings = list(house.kernel.strategy_host.instances), house.settings
-    change(house)
-    result = await house.controls.reload()
+    instances, settings = list(daemon.kernel.strategy_host.instances), daemon.settings
+    change(daemon)
+    result = await daemon.commands.reload()
     assert result.applied == ()
     assert says in result.refused[0]
     assert result.refused[0].endswith("Nothing was changed.")
     assert result.code is Exit.CONFIG
-    assert (house.kernel.strategy_host.instances, house.settings, house.renewed) == (instances, settings, [])
-    await house.minute()
-    assert house.kernel.strategy_host.instances[0].quarantined is None
+    assert (daemon.kernel.strategy_host.instances, daemon.settings, daemon.renewed) == (instances, settings, [])
+    await daemon.minute()
+    assert daemon.kernel.strategy_host.instances[0].quarantined is None
 
 
-async def test_a_service_that_is_away_or_refuses_a_guardian_leaves_everything_as_it_was(house: House) -> None:
-    house.write((CONFIG + TWO).replace("start: 5", "start: 7"))
-    guards = house.guards()
+async def test_a_service_that_is_away_or_refuses_a_guardian_leaves_everything_as_it_was(daemon: FakeDaemon) -> None:
+    daemon.write((CONFIG + TWO).replace("start: 5", "start: 7"))
+    guards = daemon.guards()
     for fault, code in (
         (Fault("candles", unknown()), Exit.TIMEOUT),
         (Fault("arm", refused("limit_exceeded")), Exit.REFUSED),
     ):
-        house.venue.faults = [fault]
-        result = await house.controls.reload()
+        daemon.venue.faults = [fault]
+        result = await daemon.commands.reload()
         assert result.refused, fault
         assert result.code is code
-        assert (house.guards(), [instance.name for instance in house.kernel.strategy_host.instances]) == (
+        assert (daemon.guards(), [instance.name for instance in daemon.kernel.strategy_host.instances]) == (
             guards,
             ["one"],
         )
-        assert house.kernel.guardians.fallen() == []
-    await house.minute()
-    assert house.kernel.guardians.fallen() == []
-    assert (await house.controls.reload()).refused == ()
+        assert daemon.kernel.guardians.fallen() == []
+    await daemon.minute()
+    assert daemon.kernel.guardians.fallen() == []
+    assert (await daemon.commands.reload()).refused == ()
 
 
-async def test_new_guardians_stand_before_the_old_ones_go(house: House) -> None:
-    house.write(CONFIG.replace("start: 5", "start: 7").replace("heartbeat_seconds: 300", "heartbeat_seconds: 600"))
+async def test_new_guardians_stand_before_the_old_ones_go(daemon: FakeDaemon) -> None:
+    daemon.write(CONFIG.replace("start: 5", "start: 7").replace("heartbeat_seconds: 300", "heartbeat_seconds: 600"))
     seen: list[list[tuple[str, Any]]] = []
-    disarm = house.venue.disarm
+    disarm = daemon.venue.disarm
 
     async def watched(guardian_id: str) -> None:
-        seen.append(house.guards())
+        seen.append(daemon.guards())
         await disarm(guardian_id)
 
-    house.venue.disarm = watched  # type: ignore[method-assign]
-    result = await house.controls.reload()
+    daemon.venue.disarm = watched  # type: ignore[method-assign]
+    result = await daemon.commands.reload()
     assert result.applied[0] == "guardians: dead_man, config-0-account_drawdown"
-    assert house.guards() == [("account_drawdown", 7), ("dead_man_switch", 600)]
+    assert daemon.guards() == [("account_drawdown", 7), ("dead_man_switch", 600)]
     assert {("account_drawdown", 7), ("dead_man_switch", 600)} <= set(seen[0])
-    assert [one.heartbeat_seconds for one in house.heartbeats] == [600]
-    assert house.kernel.guardians.fallen() == []
-    await house.minute()
-    await house.kernel.reconciliation.reconcile()
-    assert house.guards() == [("account_drawdown", 7), ("dead_man_switch", 600)]
+    assert [one.heartbeat_seconds for one in daemon.timed_by] == [600]
+    assert daemon.kernel.guardians.fallen() == []
+    await daemon.minute()
+    await daemon.kernel.reconciliation.reconcile()
+    assert daemon.guards() == [("account_drawdown", 7), ("dead_man_switch", 600)]
 
 
 @pytest.mark.parametrize("mended", [CONFIG.replace("start: 5", "start: 7"), re.sub("guardians: .*\n", "", CONFIG)])
 async def test_a_guardian_that_was_refused_keeps_no_entry_out_once_it_is_mended_or_gone(
-    house: House, mended: str
+    daemon: FakeDaemon, mended: str
 ) -> None:
-    (drawdown,) = (one.id for one in house.venue.guards.values() if one.type == "account_drawdown")
-    await house.venue.disarm(drawdown)
-    house.venue.faults = [Fault("arm", refused("invalid_input", "no such action"))]
-    await house.minute()
-    assert list(house.kernel.health.degraded) == ["guardian:config-0-account_drawdown"]
-    house.write(mended)
-    assert (await house.controls.reload()).refused == ()
-    await house.minute()
-    assert (house.kernel.health.degraded, house.controls.state.word) == ({}, "RUNNING")
+    (drawdown,) = (one.id for one in daemon.venue.guards.values() if one.type == "account_drawdown")
+    await daemon.venue.disarm(drawdown)
+    daemon.venue.faults = [Fault("arm", refused("invalid_input", "no such action"))]
+    await daemon.minute()
+    assert list(daemon.kernel.health.degraded) == ["guardian:config-0-account_drawdown"]
+    daemon.write(mended)
+    assert (await daemon.commands.reload()).refused == ()
+    await daemon.minute()
+    assert (daemon.kernel.health.degraded, daemon.commands.state.word) == ({}, "RUNNING")
 
 
-async def test_guardians_that_change_places_are_neither_disarmed_nor_doubled(house: House) -> None:
+async def test_guardians_that_change_places_are_neither_disarmed_nor_doubled(daemon: FakeDaemon) -> None:
     two = CONFIG.replace("guardians: [", "guardians: [{type: schedule, cron: '0 0 * * *', action: flatten}, ")
-    before = {g.id for g in house.venue.guards.values()}
-    house.write(two)
-    await house.controls.reload()
-    after = {g.id for g in house.venue.guards.values()}
+    before = {g.id for g in daemon.venue.guards.values()}
+    daemon.write(two)
+    await daemon.commands.reload()
+    after = {g.id for g in daemon.venue.guards.values()}
     assert before < after
     assert len(after) == 3
 
 
-async def test_a_guardian_that_could_not_be_disarmed_goes_in_the_next_pass(house: House) -> None:
-    house.write(CONFIG.replace("start: 5", "start: 7"))
-    house.venue.faults = [
+async def test_a_guardian_that_could_not_be_disarmed_goes_in_the_next_pass(daemon: FakeDaemon) -> None:
+    daemon.write(CONFIG.replace("start: 5", "start: 7"))
+    daemon.venue.faults = [
         Fault("disarm", ApiError.of("service_unavailable", "later", order_submitted=False, retryable=True))
     ]
-    result = await house.controls.reload()
+    result = await daemon.commands.reload()
     assert any("still stand" in line for line in result.applied)
-    assert len(house.venue.guards) == 3
-    await house.kernel.cycle()
-    assert house.guards() == [("account_drawdown", 7), ("dead_man_switch", 300)]
+    assert len(daemon.venue.guards) == 3
+    await daemon.kernel.cycle()
+    assert daemon.guards() == [("account_drawdown", 7), ("dead_man_switch", 300)]
 
 
 UNDONE = {
@@ -727,96 +725,99 @@ UNDONE = {
 
 
 @pytest.mark.parametrize("faults", UNDONE.values(), ids=UNDONE)
-async def test_a_refused_reload_leaves_no_guardian_that_nobody_knows(house: House, faults: list[Fault]) -> None:
-    before = dict(house.venue.guards)
+async def test_a_refused_reload_leaves_no_guardian_that_nobody_knows(daemon: FakeDaemon, faults: list[Fault]) -> None:
+    before = dict(daemon.venue.guards)
     other = CONFIG.replace("start: 5", "start: 7").replace("heartbeat_seconds: 300", "heartbeat_seconds: 60")
-    house.write(other)
-    house.venue.faults = [replace(fault) for fault in faults]
+    daemon.write(other)
+    daemon.venue.faults = [replace(fault) for fault in faults]
     if faults[0].op == "disarm":
-        arm = house.venue.arm
+        arm = daemon.venue.arm
 
         async def first_only(request: Any, *, key: str) -> Any:
             if request.type == "account_drawdown":
                 raise refused("limit_exceeded")
             return await arm(request, key=key)
 
-        house.venue.arm = first_only  # type: ignore[method-assign]  # the one that is taken off again below
-    assert "the service" in (await house.controls.reload()).refused[0]
-    house.kernel.journal.close()  # What is owed is owed after a new start too.
-    house.write(CONFIG)
-    house.settings = house.reread()
-    await house.begin()
+        daemon.venue.arm = first_only  # type: ignore[method-assign]  # the one that is taken off again below
+    assert "the service" in (await daemon.commands.reload()).refused[0]
+    daemon.kernel.journal.close()  # What is owed is owed after a new start too.
+    daemon.write(CONFIG)
+    daemon.settings = daemon.reread()
+    await daemon.begin()
     for _ in range(2):
-        await house.minute()
-    assert (house.venue.guards, house.kernel.guardians.owes, house.kernel.guardians.fallen()) == (before, False, [])
-    house.write(other)
-    house.venue.__dict__.pop("arm", None)
-    assert (await house.controls.reload()).refused == ()
-    await house.minute()
-    assert house.guards() == [("account_drawdown", 7), ("dead_man_switch", 60)]
+        await daemon.minute()
+    assert (daemon.venue.guards, daemon.kernel.guardians.owes, daemon.kernel.guardians.fallen()) == (before, False, [])
+    daemon.write(other)
+    daemon.venue.__dict__.pop("arm", None)
+    assert (await daemon.commands.reload()).refused == ()
+    await daemon.minute()
+    assert daemon.guards() == [("account_drawdown", 7), ("dead_man_switch", 60)]
 
 
-async def test_what_a_lost_answer_has_armed_goes_in_the_next_pass(house: House) -> None:
-    house.write(CONFIG.replace("heartbeat_seconds: 300", "heartbeat_seconds: 60"))
-    house.venue.faults = [Fault("arm", "lose_reply", count=2)]
-    assert (await house.controls.reload()).refused
-    assert (len(house.venue.guards), house.kernel.guardians.owes) == (3, True)
-    await house.kernel.cycle()
-    assert (house.guards(), house.kernel.guardians.owes) == ([("account_drawdown", 5), ("dead_man_switch", 300)], False)
+async def test_what_a_lost_answer_has_armed_goes_in_the_next_pass(daemon: FakeDaemon) -> None:
+    daemon.write(CONFIG.replace("heartbeat_seconds: 300", "heartbeat_seconds: 60"))
+    daemon.venue.faults = [Fault("arm", "lose_reply", count=2)]
+    assert (await daemon.commands.reload()).refused
+    assert (len(daemon.venue.guards), daemon.kernel.guardians.owes) == (3, True)
+    await daemon.kernel.cycle()
+    assert (daemon.guards(), daemon.kernel.guardians.owes) == (
+        [("account_drawdown", 5), ("dead_man_switch", 300)],
+        False,
+    )
 
 
-async def test_what_the_key_may_not_take_back_just_now_is_not_forgotten(house: House) -> None:
-    house.write(CONFIG.replace("heartbeat_seconds: 300", "heartbeat_seconds: 60"))
-    house.venue.faults = [Fault("arm", "lose_reply", count=2)]
-    assert (await house.controls.reload()).refused
-    house.venue.faults = [Fault("arm", refused("forbidden"))]
-    await house.kernel.cycle()
-    await house.kernel.reconciliation.reconcile()
-    assert (house.guards(), house.venue.faults[0].count) == ([("account_drawdown", 5), ("dead_man_switch", 300)], 0)
+async def test_what_the_key_may_not_take_back_just_now_is_not_forgotten(daemon: FakeDaemon) -> None:
+    daemon.write(CONFIG.replace("heartbeat_seconds: 300", "heartbeat_seconds: 60"))
+    daemon.venue.faults = [Fault("arm", "lose_reply", count=2)]
+    assert (await daemon.commands.reload()).refused
+    daemon.venue.faults = [Fault("arm", refused("forbidden"))]
+    await daemon.kernel.cycle()
+    await daemon.kernel.reconciliation.reconcile()
+    assert (daemon.guards(), daemon.venue.faults[0].count) == ([("account_drawdown", 5), ("dead_man_switch", 300)], 0)
 
 
-async def test_a_switch_that_is_no_longer_wanted_is_gone_before_its_beats_end(house: House) -> None:
-    house.write(CONFIG.replace("dead_man: {heartbeat_seconds: 300, on_miss: flatten}", "dead_man: off"))
-    assert (await house.controls.reload()).refused == ()
-    assert (house.heartbeats, house.guarded) == ([None], [[("account_drawdown", 5)]])
+async def test_a_switch_that_is_no_longer_wanted_is_gone_before_its_beats_end(daemon: FakeDaemon) -> None:
+    daemon.write(CONFIG.replace("dead_man: {heartbeat_seconds: 300, on_miss: flatten}", "dead_man: off"))
+    assert (await daemon.commands.reload()).refused == ()
+    assert (daemon.timed_by, daemon.guarded) == ([None], [[("account_drawdown", 5)]])
 
 
 async def test_bars_that_do_not_come_refuse_a_reload_in_time_for_the_next_beat(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "WARM_S", 0.01)
 
     async def never(*_given: Any) -> None:
         await asyncio.Event().wait()
 
-    house.venue.candles = never  # type: ignore[method-assign, assignment]
-    house.write(CONFIG + TWO)
-    result = await house.controls.reload()
+    daemon.venue.candles = never  # type: ignore[method-assign, assignment]
+    daemon.write(CONFIG + TWO)
+    result = await daemon.commands.reload()
     assert ("were not there within" in result.refused[0], result.code) == (True, Exit.TIMEOUT)
-    assert [instance.name for instance in house.kernel.strategy_host.instances] == ["one"]
+    assert [instance.name for instance in daemon.kernel.strategy_host.instances] == ["one"]
 
 
 async def test_a_reload_runs_a_strategys_code_once_off_the_loops_own_thread_and_notes_the_text_that_ran(
-    house: House,
+    daemon: FakeDaemon,
 ) -> None:
     off = "\nimport threading\nassert threading.current_thread() is not threading.main_thread()\n"
     code = HOLDS + off + "with open(__file__ + '.ran', 'a') as file:\n    file.write('x')\n"
-    house.code("holds", code)
-    assert (await house.controls.reload()).applied == ("one: built anew",)
-    assert (house.folder / "strategies" / "holds.py.ran").read_text() == "x"
-    mark = fingerprints.marks_in(house.kernel.journal.state.note(fingerprints.NOTE))[-1]
+    daemon.code("holds", code)
+    assert (await daemon.commands.reload()).applied == ("one: built anew",)
+    assert (daemon.folder / "strategies" / "holds.py.ran").read_text() == "x"
+    mark = fingerprints.marks_in(daemon.kernel.journal.state.note(fingerprints.NOTE))[-1]
     assert mark["strategies"]["one"]["source"] == sha256(code.encode()).hexdigest()[:16]
 
 
-async def test_a_switch_of_an_older_config_goes_at_the_next_start(house: House) -> None:
-    house.kernel.journal.close()
-    house.write(
+async def test_a_switch_of_an_older_config_goes_at_the_next_start(daemon: FakeDaemon) -> None:
+    daemon.kernel.journal.close()
+    daemon.write(
         CONFIG.replace("heartbeat_seconds: 300", "heartbeat_seconds: 600").replace("guardians:", "guardians: []\n#")
     )
-    house.settings = house.reread()
-    await house.begin()
-    assert house.guards() == [("dead_man_switch", 600)]
-    assert house.kernel.guardians.ids.keys() == {DEAD_MAN}
+    daemon.settings = daemon.reread()
+    await daemon.begin()
+    assert daemon.guards() == [("dead_man_switch", 600)]
+    assert daemon.kernel.guardians.ids.keys() == {DEAD_MAN}
 
 
 async def test_a_switch_that_a_start_lost_the_answer_of_goes_when_it_is_no_longer_asked_for(tmp_path: Path) -> None:
@@ -833,102 +834,102 @@ async def test_a_switch_that_a_start_lost_the_answer_of_goes_when_it_is_no_longe
     assert venue.guards == {}
 
 
-async def test_resume_brings_a_quarantined_strategy_back_with_mended_code(house: House) -> None:
-    house.code("holds", HOLDS.replace("self.seen += 1", "1 / 0"))
-    result = await house.controls.reload()
+async def test_resume_brings_a_quarantined_strategy_back_with_mended_code(daemon: FakeDaemon) -> None:
+    daemon.code("holds", HOLDS.replace("self.seen += 1", "1 / 0"))
+    result = await daemon.commands.reload()
     assert result.applied == ("one: in quarantine, one: ZeroDivisionError: division by zero (holds.py:16)",)
     assert (result.code, result.refused) == (Exit.CONFIG, ()), "it was taken over, and is not well"
-    assert house.controls.state.word == "DEGRADED"
-    assert house.kernel.account.mirror.is_protected("BTC")
+    assert daemon.commands.state.word == "DEGRADED"
+    assert daemon.kernel.account.mirror.is_protected("BTC")
     with pytest.raises(ConfigError, match="failed again"):
-        await house.controls.resume("one")
-    house.code("holds", "def broken(:\n")
+        await daemon.commands.resume("one")
+    daemon.code("holds", "def broken(:\n")
     with pytest.raises(ConfigError, match="one stays in quarantine: .*holds.py"):
-        await house.controls.resume("one")
-    house.code("holds", HOLDS)
-    house.venue.faults = [Fault("candles", unknown())]
+        await daemon.commands.resume("one")
+    daemon.code("holds", HOLDS)
+    daemon.venue.faults = [Fault("candles", unknown())]
     with pytest.raises(commands.CommandTimeout, match="one stays in quarantine: the service could not be asked"):
-        await house.controls.resume("one")
-    await house.controls.resume("one")
-    assert (house.controls.state.word, house.kernel.strategy_host.instances[0].strategy.seen) == ("RUNNING", 2)
-    newest = fingerprints.marks_in(house.kernel.journal.state.note(fingerprints.NOTE))[-1]
+        await daemon.commands.resume("one")
+    await daemon.commands.resume("one")
+    assert (daemon.commands.state.word, daemon.kernel.strategy_host.instances[0].strategy.seen) == ("RUNNING", 2)
+    newest = fingerprints.marks_in(daemon.kernel.journal.state.note(fingerprints.NOTE))[-1]
     assert newest["strategies"]["one"]["source"] == sha256(HOLDS.encode()).hexdigest()[:16]
-    await house.minute()
-    assert house.kernel.strategy_host.instances[0].strategy.seen == 3
+    await daemon.minute()
+    assert daemon.kernel.strategy_host.instances[0].strategy.seen == 3
 
 
 async def test_what_a_restart_alone_takes_over_is_not_called_built_anew(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python imports an installed package once a process."""
-    package = house.folder / "site" / "acme_fund"
+    package = daemon.folder / "site" / "acme_fund"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     code = package / "good.py"
     code.write_text(HOLDS.replace("self.seen += 1", "1 / 0"))
-    monkeypatch.syspath_prepend(str(house.folder / "site"))
-    house.write(CONFIG.replace("holds:Holds", "acme_fund.good:Holds"))
-    assert (await house.controls.reload()).applied[0].startswith("one: in quarantine")
-    ran = fingerprints.marks_in(house.kernel.journal.state.note(fingerprints.NOTE))[-1]
+    monkeypatch.syspath_prepend(str(daemon.folder / "site"))
+    daemon.write(CONFIG.replace("holds:Holds", "acme_fund.good:Holds"))
+    assert (await daemon.commands.reload()).applied[0].startswith("one: in quarantine")
+    ran = fingerprints.marks_in(daemon.kernel.journal.state.note(fingerprints.NOTE))[-1]
     code.write_text(HOLDS)
     for is_gone in (False, True):
         if is_gone:
             code.unlink()
-        result = await house.controls.reload()
+        result = await daemon.commands.reload()
         assert (result.code, result.applied) == (Exit.CONFIG, ())
         assert f"the code of strategy one ({code}) has changed" in result.refused[0]
         assert "stop the daemon and start it again" in result.refused[0]
         with pytest.raises(ConfigError, match=r"one stays in quarantine: the code of strategy one .* has changed"):
-            await house.controls.resume("one")
-    assert fingerprints.marks_in(house.kernel.journal.state.note(fingerprints.NOTE))[-1] == ran
-    house.write(CONFIG)
-    assert (await house.controls.reload()).applied == ("one: built anew",)
+            await daemon.commands.resume("one")
+    assert fingerprints.marks_in(daemon.kernel.journal.state.note(fingerprints.NOTE))[-1] == ran
+    daemon.write(CONFIG)
+    assert (await daemon.commands.reload()).applied == ("one: built anew",)
 
 
-async def test_resume_reads_the_file_of_the_strategy_that_it_names_and_of_no_other(house: House) -> None:
-    house.write(CONFIG + TWO)
-    house.code("holds", HOLDS.replace("self.seen += 1", "1 / 0"))
-    await house.controls.reload()
-    house.code("holds", HOLDS)
-    house.code("idle", "def broken(:\n")
-    await house.controls.resume("one")
-    assert [instance.quarantined for instance in house.kernel.strategy_host.instances] == [None, None]
+async def test_resume_reads_the_file_of_the_strategy_that_it_names_and_of_no_other(daemon: FakeDaemon) -> None:
+    daemon.write(CONFIG + TWO)
+    daemon.code("holds", HOLDS.replace("self.seen += 1", "1 / 0"))
+    await daemon.commands.reload()
+    daemon.code("holds", HOLDS)
+    daemon.code("idle", "def broken(:\n")
+    await daemon.commands.resume("one")
+    assert [instance.quarantined for instance in daemon.kernel.strategy_host.instances] == [None, None]
 
 
-async def test_a_quarantined_strategy_stays_so_through_a_reload_of_something_else(house: House) -> None:
-    house.code("holds", HOLDS.replace("self.seen += 1", "1 / 0"))
-    await house.controls.reload()
-    house.write(CONFIG + TWO)
-    result = await house.controls.reload()
+async def test_a_quarantined_strategy_stays_so_through_a_reload_of_something_else(daemon: FakeDaemon) -> None:
+    daemon.code("holds", HOLDS.replace("self.seen += 1", "1 / 0"))
+    await daemon.commands.reload()
+    daemon.write(CONFIG + TWO)
+    result = await daemon.commands.reload()
     assert (result.applied, result.code) == (("two: started",), Exit.DONE), "what failed before is not this one's"
-    assert house.kernel.strategy_host.instances[0].quarantined is not None
-    house.code("holds", HOLDS)
-    assert (await house.controls.reload()).applied == ("one: built anew",)
-    assert house.kernel.strategy_host.instances[0].quarantined is None
+    assert daemon.kernel.strategy_host.instances[0].quarantined is not None
+    daemon.code("holds", HOLDS)
+    assert (await daemon.commands.reload()).applied == ("one: built anew",)
+    assert daemon.kernel.strategy_host.instances[0].quarantined is None
 
 
-async def test_resume_for_all_is_the_word_of_a_person_on_another_writer_and_on_nothing_else(house: House) -> None:
-    house.kernel.health.degrade("market:ETH", "gone")
-    house.kernel.health.degrade("foreign_writer", "somebody")
-    assert house.controls.state.word == "DEGRADED"
-    assert await house.controls.resume("one") == ()
-    assert set(house.kernel.health.degraded) == {"market:ETH", "foreign_writer"}
-    assert await house.controls.resume() == ("somebody",)
-    assert set(house.kernel.health.degraded) == {"market:ETH"}
-    assert house.controls.state.word == "DEGRADED"
+async def test_resume_for_all_is_the_word_of_a_person_on_another_writer_and_on_nothing_else(daemon: FakeDaemon) -> None:
+    daemon.kernel.health.degrade("market:ETH", "gone")
+    daemon.kernel.health.degrade("foreign_writer", "somebody")
+    assert daemon.commands.state.word == "DEGRADED"
+    assert await daemon.commands.resume("one") == ()
+    assert set(daemon.kernel.health.degraded) == {"market:ETH", "foreign_writer"}
+    assert await daemon.commands.resume() == ("somebody",)
+    assert set(daemon.kernel.health.degraded) == {"market:ETH"}
+    assert daemon.commands.state.word == "DEGRADED"
 
 
-async def test_pause_and_resume_say_what_they_cannot_do(house: House) -> None:
-    assert house.controls.pause("one") == ()
-    assert house.controls.paused == {"one": "one is paused; bot resume one lets it go on"}
-    assert house.controls.state.word == "RUNNING", "only one of them is paused"
-    house.controls.pause()
-    assert house.controls.state.word == "PAUSED"
+async def test_pause_and_resume_say_what_they_cannot_do(daemon: FakeDaemon) -> None:
+    assert daemon.commands.pause("one") == ()
+    assert daemon.commands.paused == {"one": "one is paused; bot resume one lets it go on"}
+    assert daemon.commands.state.word == "RUNNING", "only one of them is paused"
+    daemon.commands.pause()
+    assert daemon.commands.state.word == "PAUSED"
     with pytest.raises(BotError, match="every strategy is paused"):
-        await house.controls.resume("one")
-    await house.controls.resume()
-    assert (house.controls.state.word, house.controls.paused) == ("RUNNING", {})
+        await daemon.commands.resume("one")
+    await daemon.commands.resume()
+    assert (daemon.commands.state.word, daemon.commands.paused) == ("RUNNING", {})
     with pytest.raises(BotError, match="no strategy nobody; there are one"):
-        house.controls.pause("nobody")
-    house.stop.set()
-    assert house.controls.state.word == "STOPPING"
+        daemon.commands.pause("nobody")
+    daemon.stop.set()
+    assert daemon.commands.state.word == "STOPPING"

@@ -23,7 +23,7 @@ from bot.cli.operate.daemon_client import Place
 from bot.errors import ApiError, BotError, ConfigError, Exit, JournalError
 from bot.runtime.control_plane import server
 from bot.runtime.control_plane.commands import CommandTimeout
-from bot.runtime.control_plane.mailbox import ERRANDS_MAX, Mailbox
+from bot.runtime.control_plane.mailbox import WAITING_MAX, Mailbox
 from bot.runtime.control_plane.server import BODY_BYTES_MAX, HEAD_BYTES_MAX, Data, Problem, Question
 
 NOBODY = 65_534
@@ -266,7 +266,7 @@ def test_the_peer_of_a_socket_pair_is_this_user() -> None:
 
 async def test_errands_are_done_in_turn_between_passes_and_answered() -> None:
     mailbox, done, rung = Mailbox(), [], []
-    mailbox.ring = lambda: rung.append(1)
+    mailbox.wake = lambda: rung.append(1)
 
     async def work(n: int) -> int:
         done.append(n)
@@ -350,11 +350,11 @@ async def test_errands_have_an_end() -> None:
     async def work() -> None:
         return None
 
-    asked = [asyncio.create_task(mailbox.ask(work)) for _ in range(ERRANDS_MAX)]
+    asked = [asyncio.create_task(mailbox.ask(work)) for _ in range(WAITING_MAX)]
     await asyncio.sleep(0)
     with pytest.raises(Problem, match="ask again"):
         await mailbox.ask(work)
-    mailbox.give_up()
+    mailbox.refuse_all()
     for one in asked:
         with pytest.raises(Problem, match="stopping"):
             await one

@@ -18,7 +18,8 @@ from pydantic import SecretStr
 
 from bot.config import load
 from bot.runtime import daemon, supervisor
-from bot.runtime.supervisor import DaemonEnd
+from bot.runtime.run_request import RunRequest
+from bot.runtime.shutdown import DaemonEnd
 from tests.runtime.stalling_proxy import Halfway
 from tests.service import serving
 
@@ -119,11 +120,11 @@ async def trading(tmp_path: Path, fast: serving.Served) -> AsyncIterator[Callabl
             config = tmp_path / "bot.yaml"
             config.write_text(CONFIG.format(base_url=halfway.base_url, folder=tmp_path, lines=lines, path=path))
             ready = asyncio.Event()
-            run = daemon.run(
-                load(config, {"KEY": account["apiKey"]}), base_url=halfway.base_url, api_key=SecretStr(account["apiKey"]), stop=one.stop,
-                on_ready=ready.set,
+            request = RunRequest(
+                settings=load(config, {"KEY": account["apiKey"]}), base_url=halfway.base_url, api_key=SecretStr(account["apiKey"]),
+                stop=one.stop, on_ready=ready.set,
             )  # fmt: skip
-            one.task = asyncio.create_task(run)
+            one.task = asyncio.create_task(daemon.run(request))
             stack.push_async_callback(ended, one)
             await asyncio.wait_for(ready.wait(), PATIENCE_S)
             return one

@@ -18,7 +18,7 @@ from bot.runtime.bar_feed import BarFeed, Closed, Series
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.liveness.clock_watch import ClockWatch, expire_held, note_wall
-from bot.runtime.supervisor import Supervisor
+from bot.runtime.pass_runner import PassRunner
 from bot.strategy import Bar, Bracket, Intent, Open, View
 from tests.fakes import ADDRESS, START_MS, FakeVenue
 from tests.runtime.builders import in_state, intent, room
@@ -302,9 +302,8 @@ async def test_a_bar_that_closes_during_a_pass_or_comes_late_is_looked_for_at_on
         venue.clock.set(start_ms + ended)
 
     run: Any = SimpleNamespace(
-        stop=stop, client=venue, scheduler=waits, _pass=passed, _reload_if_hung_up=None, operations=SimpleNamespace(mailbox=SimpleNamespace(do_next=None)),
-        kernel=SimpleNamespace(is_late=False, feed=feed),
+        _request=SimpleNamespace(stop=stop), _scheduler=waits, one_pass=passed, _kernel=SimpleNamespace(is_late=False, feed=feed, port=venue),
     )  # fmt: skip
-    run._next_look_ms = partial(Supervisor._next_look_ms, run)
-    await Supervisor._passes(run)
+    run._next_look_ms = partial(PassRunner._next_look_ms, run)
+    await PassRunner.run(run)
     assert waits.looks == [start_ms + look]

@@ -16,8 +16,8 @@ from bot.runtime.liveness import heartbeat_rule
 from bot.runtime.liveness.heartbeat import HeartbeatProcess
 from bot.runtime.liveness.heartbeat_process import LeaseFile, Record, classify, first_heart
 from bot.runtime.liveness.heartbeat_rule import SECOND, Answer, Heart
+from bot.runtime.liveness.heartbeat_supervision import HeartbeatSupervision
 from bot.runtime.liveness.progress_stamp import STARTING, ProgressReader, ProgressWriter, Stamp
-from bot.runtime.supervisor import Supervisor
 
 S = SECOND
 R60 = heartbeat_rule.beat_timing(60)
@@ -379,13 +379,13 @@ def test_a_reload_to_a_nearer_deadline_is_believed_at_once_and_asks_for_no_secon
 
     old = made(lengths)
     old.acknowledge(2)
-    run: Any = SimpleNamespace(heartbeat=old, has_started=True, _new_heartbeat=lambda: made(R60))
-    Supervisor.change_heartbeat(run)
-    assert not run.heartbeat.lease().lapsed
-    heart = first_heart(writer.read(), run.heartbeat._orders)
+    run: Any = SimpleNamespace(process=old, is_start_complete=True, _made=lambda: made(R60))
+    HeartbeatSupervision.replace(run)
+    assert not run.process.lease().lapsed
+    heart = first_heart(writer.read(), run.process._orders)
     near = heartbeat_rule.answered(
         R60, heart, Answer("ok", "", 1, 1_062_000, 1_002_000), sent_ns=3 * S, now_ns=3 * S, chance=0.5
     )
     assert (near.error, near.sent_ns, near.lapses) == ("", 3 * S, 2)
-    run.heartbeat.close()
+    run.process.close()
     writer.close()

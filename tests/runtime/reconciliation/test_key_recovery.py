@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from bot.errors import ApiError
 from bot.runtime.alerts.messages import render
-from bot.runtime.control_plane.routes import intents_of
+from bot.runtime.control_plane import status_documents
 from bot.runtime.execution.order_sender import OTHERWISE, WAY_OUT
 from bot.runtime.journal import queries
 from bot.runtime.journal.order_trace import explain
@@ -123,7 +123,7 @@ async def test_a_key_that_a_lost_journal_has_spent_on_a_refused_confirm_is_told_
     message = render(row["kind"], row["payload"], bot="b")
     assert (message.level, message.title) == ("error", "[b] BTC: an order needs your decision")
     assert message.text == f"trend: {why} (idempotency_conflict); {WAY_OUT}"
-    assert intents_of(kernel)["waiting"][0]["message"] == why
+    assert status_documents.intents(kernel)["waiting"][0]["message"] == why
     with queries.in_rows(kernel.journal.db.conn) as db:
         assert explain(db, waits.id)[-1].text == f"quarantined: waits for a person: {why}; {WAY_OUT}"
     kernel.execution.release()

@@ -1,0 +1,155 @@
+"""The routes that change the daemon, or ask the service: pause, resume, reload, reconcile, kill, stop.
+
+A change waits for the end of the pass under way, so that no route touches the kernel in the middle of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+
+import structlog
+
+from bot.errors import ApiError, Declined, OutcomeUnknown, TryLater
+from bot.runtime.control_plane import status_documents
+from bot.runtime.control_plane.commands import CommandTimeout
+from bot.runtime.control_plane.daemon_access import DaemonAccess, RoutedDaemon
+from bot.runtime.control_plane.server import Data, Problem, Question
+from bot.runtime.model.positions import Drift
+
+log = structlog.get_logger()
+
+
+class CommandRoutes:
+    def __init__(self, access: DaemonAccess) -> None:
+        self._access = access
+
+    async def pause(self, question: Question) -> Data:
+        """Stop new entries of one strategy or of all; exits go on. The answer's `resting` entries may still fill: cancel them if you want."""
+        strategy = self._strategy_of(question)
+        daemon = self._access.require_daemon()
+
+        async def work() -> tuple[str, ...]:
+            return daemon.commands.pause(strategy)
+
+        # Urgent, because a reload or a start sends orders while strategies warm up.
+        resting = await self._access.mailbox.ask(work, is_urgent=True)
+        return self._state_of(daemon) | {"resting": list(resting)}
+
+    async def resume(self, question: Question) -> Data:
+        """Allow entries again. A strategy that is named also leaves its quarantine."""
+        strategy = self._strategy_of(question)
+        daemon = self._access.require_daemon()
+        reviewed = await self._access.mailbox.ask(lambda: daemon.commands.resume(strategy))
+        return self._state_of(daemon) | {"looked_at": list(reviewed)}
+
+    async def reload_diff(self, question: Question) -> Data:
+        """What a reload would change. Changes nothing."""
+        question.nothing_else()
+        self._access.require_kernel()
+        commands = self._access.require_daemon().commands
+        return {"changes": [str(one) for one in await self._access.mailbox.ask(commands.diff)]}
+
+    async def reload(self, question: Question) -> Data:
+        """Read the config again and apply it, all or nothing."""
+        question.nothing_else()
+        self._access.require_kernel()
+        daemon = self._access.require_daemon()
+        result = await self._access.mailbox.ask(daemon.commands.reload)
+        return self._state_of(daemon) | {
+            "changes": [str(one) for one in result.diff], "applied": list(result.applied), "refused": list(result.refused),
+            "exit_code": int(result.code),
+        }  # fmt: skip
+
+    async def drifts(self, question: Question) -> Data:
+        """What differs between the service and the daemon's account state. Repairs nothing."""
+        question.nothing_else()
+        kernel = self._access.require_daemon().kernel
+
+        async def work() -> list[Drift]:
+            kernel.budget.begin()
+            return await kernel.reconciliation.compare()
+
+        return {"drifts": [asdict(one) for one in await self._compared(work)], "applied": False}
+
+    async def reconcile(self, question: Question) -> Data:
+        """Compare and repair, as the daemon does by itself every few minutes."""
+        question.nothing_else()
+        kernel = self._access.require_daemon().kernel
+
+        async def work() -> list[Drift]:
+            kernel.budget.begin()
+            drifts = await kernel.reconciliation.reconcile()
+            kernel.journal.flush()
+            if drifts is None:
+                raise TryLater("busy", "the events could not be read to their end")
+            return drifts
+
+        return {"drifts": [asdict(one) for one in await self._compared(work)], "applied": True}
+
+    async def _compared(self, work: Callable[[], Awaitable[list[Drift]]]) -> list[Drift]:
+        try:
+            return await self._access.mailbox.ask(work)
+        except (TryLater, OutcomeUnknown) as error:
+            raise Problem(
+                503,
+                "busy",
+                f"the service could not be asked ({error.code}: {error.message}); the daemon compares again by itself",
+            ) from None
+
+    async def kill(self, question: Question) -> Data:
+        """Throw the service's kill switch with the daemon's own key, because an embedded service gives out no other key."""
+        flatten, key = question.flag("flatten"), question.text("key")
+        question.nothing_else()
+        if key is None:
+            raise Problem(400, "invalid_input", "key is the Idempotency-Key of the call")
+        client = self._access.require_daemon().client
+        log.warning("control.kill", flatten=flatten)
+        try:
+            result = await client.kill(flatten=flatten, key=key)
+        except (TryLater, OutcomeUnknown) as error:
+            raise Problem(503, "busy", f"the service has not answered ({error.code}: {error.message})") from None
+        self._access.mailbox.wake()
+        return {"result": result.model_dump(mode="json", by_alias=True)}
+
+    async def lift(self, question: Question) -> Data:
+        """Lift the service's kill switches."""
+        question.nothing_else()
+        client = self._access.require_daemon().client
+        log.warning("control.lift")
+        try:
+            lifted = await client.lift_kill_switches()
+        except ApiError as error:
+            kind = CommandTimeout if isinstance(error, TryLater | OutcomeUnknown) else Declined
+            raise kind(f"the service has not lifted it ({error.code}): {error.message}") from None
+        self._access.mailbox.wake()
+        return {"lifted": lifted}
+
+    async def stop(self, question: Question) -> Data:
+        question.nothing_else()
+        log.info("control.stop")
+        asyncio.get_running_loop().call_soon(self._access.stop.set)  # After the answer has been sent.
+        return {"state": "STOPPING", "on_exit": self._access.settings.safety.on_exit}
+
+    def _state_of(self, daemon: RoutedDaemon) -> Data:
+        """What every answer of a change shows: the state, the strategies, and whether a restart would forget the change."""
+        state, why = self._access.state()
+        strategies = status_documents.strategies(daemon, self._access.settings)
+        return {"state": state, "why": why or None, "strategies": strategies, "forgotten": _forgotten(daemon)}
+
+    def _strategy_of(self, question: Question) -> str | None:
+        name = question.text("strategy")
+        question.nothing_else()
+        known = [one.name for one in self._access.settings.strategies]
+        if name is not None and name not in known:
+            raise Problem(404, "not_found", f"no strategy {name}; there are {', '.join(known)}")
+        return name
+
+
+def _forgotten(daemon: RoutedDaemon) -> str | None:
+    """Why a restart would forget a pause or its end, as a sentence; None if the journal keeps it."""
+    journal = daemon.journal
+    if journal.state.keeps_halt_flags():
+        return None
+    return f"in memory only, and a restart forgets it: {journal.fault}, and its copy beside it cannot be written either"

@@ -1,0 +1,220 @@
+"""The answers of the control socket that describe the daemon: functions from the daemon in memory to JSON documents. They change nothing."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Final
+
+from bot import __version__
+from bot.clock import boot_ns, monotonic_ns
+from bot.money import format_decimal
+from bot.runtime.alerts.health import ORDERS
+from bot.runtime.liveness import systemd
+from bot.runtime.model.intents import FINAL, IN_DOUBT
+
+if TYPE_CHECKING:
+    from bot.config import Settings, StrategySettings
+    from bot.runtime.control_plane.daemon_access import DaemonAccess, RoutedDaemon
+    from bot.runtime.control_plane.server import Data
+    from bot.runtime.kernel import Kernel
+    from bot.runtime.model.positions import MirrorOrder, MirrorPosition
+    from bot.runtime.strategy_host.instance import StrategyInstance
+
+BOOK_AMOUNTS: Final = (
+    "fees_usd",
+    "funding_usd",
+    "realized_usd",
+    "unrealized_usd",
+    "margin_lost_usd",
+    "net_usd",
+    "day_usd",
+)
+
+
+def status(access: DaemonAccess) -> Data:
+    """The whole daemon in one document; before it has recovered, only what it was started with."""
+    state, why = access.state()
+    settings, daemon = access.settings, access.recovered()
+    started: Data = {
+        "state": state, "why": why or None, "name": settings.name, "version": __version__, "base_url": access.base_url,
+        "state_dir": str(settings.state_dir), "config": None if access.config is None else str(access.config),
+        "started_ms": access.started_ms, "managed_by": "systemd" if systemd.is_managed() else None,
+    }  # fmt: skip
+    return started if daemon is None else started | recovered_status(daemon, settings)
+
+
+def recovered_status(daemon: RoutedDaemon, settings: Settings) -> Data:
+    """The part of the status that needs the account."""
+    kernel, mirror, clock = daemon.kernel, daemon.kernel.account.mirror, daemon.client.clock
+    problems = unsafe(kernel, settings)
+    cursor, passed_ns = kernel.journal.events.cursor, daemon.passed_ns
+    return {
+        "address": kernel.journal.address,
+        "service": {"now_ms": clock.now_ms(), "speed": clock.speed, "skew_ms": clock.skew_ms, "environment": mirror.environment},
+        "account": {"value_usd": round(mirror.equity_usd, 2), "free_usd": round(mirror.free_margin_usd, 2),
+                    "balance_usd": format_decimal(mirror.balance_usd)},
+        "positions": len(mirror.positions),
+        "orders": len(mirror.orders),
+        "unprotected": [p.market for p in mirror.unprotected()],
+        "foreign_unprotected": [p.market for p in mirror.positions.values() if p.owner is None and not mirror.is_protected(p.market)],
+        "is_safe": not problems,
+        "unsafe": problems,
+        "intents": intents(kernel),
+        "cursor": None if cursor is None else {"last_event_id": cursor.last_id, "behind": kernel.state.behind},
+        "last_bar_ms": kernel.state.last_bar_ms,
+        "passes": daemon.progress.cycles,
+        "last_pass_ms": None if passed_ns is None else (monotonic_ns() - passed_ns) // 1_000_000,
+        "degraded": dict(kernel.health.degraded),
+        "heartbeat": heartbeat(daemon),
+        "guardians": guardians(kernel),
+        "blocked_by": [{"type": one.type, "id": one.id} for one in mirror.guardians.values() if one.blocks_opens],
+        "strategies": strategies(daemon, settings),
+        "other_books": other_books(kernel, settings),
+        "reload": newest_reload(daemon),
+    }  # fmt: skip
+
+
+def unsafe(kernel: Kernel, settings: Settings) -> list[str]:
+    """What keeps our open positions from being safe, or the daemon from ordering, a phrase each."""
+    mirror = kernel.account.mirror
+    unprotected = [p.market for p in mirror.unprotected()] if settings.safety.require_protection else []
+    problems = [f"without a stop: {', '.join(unprotected)}"] if unprotected else []
+    has_position = any(p.owner is not None for p in mirror.positions.values())
+    if has_position and kernel.guardians.lacks_dead_man():
+        problems.append("the dead-man of the config does not stand")
+    if silent := kernel.health.markets_of(ORDERS):
+        problems.append(f"no outcome of orders in {', '.join(silent)}")
+    return problems
+
+
+def intents(kernel: Kernel) -> Data:
+    """How many intents are not final, and which of them wait for a person."""
+    live = [intent for intent in kernel.execution.live.values() if intent.state not in FINAL]
+    waiting = [one for one in live if one.state == "quarantined"]
+    return {
+        "open": len(live), "in_doubt": sum(one.state in IN_DOUBT for one in live), "quarantined": len(waiting),
+        "waiting": [{"id": one.id, "strategy": one.strategy, "action": one.action, "market": one.market, "message": one.message} for one in waiting],
+    }  # fmt: skip
+
+
+def strategies(daemon: RoutedDaemon, settings: Settings) -> list[Data]:
+    """Every configured strategy."""
+    kernel = daemon.kernel
+    instances = {instance.name: instance for instance in kernel.strategy_host.instances}
+    paused = daemon.commands.paused
+    resting: dict[str, list[str]] = {}
+    for owner, oid in kernel.account.mirror.resting():
+        resting.setdefault(owner, []).append(oid)
+    documents = []
+    for one in settings.strategies:
+        instance = instances.get(one.name)
+        # Without an instance, or while its events are kept for it, it is still warming up.
+        is_starting = instance is None or one.name in kernel.strategy_host.away or not daemon.is_recovered
+        documents.append(
+            _strategy(one, instance, paused=paused.get(one.name), is_starting=is_starting)
+            | {"book": book(kernel, one.name), "resting": resting.get(one.name, [])}
+        )
+    return documents
+
+
+def _strategy(one: StrategySettings, instance: StrategyInstance | None, *, paused: str | None, is_starting: bool) -> Data:  # fmt: skip
+    quarantined = None if instance is None else instance.quarantined
+    why = quarantined or paused
+    state = "QUARANTINED" if quarantined else "PAUSED" if why else "STARTING" if is_starting else "RUNNING"
+    return {
+        "name": one.name, "use": one.use, "markets": list(one.markets), "interval": one.interval,
+        "budget_usd": format_decimal(one.budget_usd), "max_leverage": one.max_leverage, "state": state, "why": why,
+    }  # fmt: skip
+
+
+def other_books(kernel: Kernel, settings: Settings) -> list[Data]:
+    """Books of no configured strategy: of removed strategies, FOREIGN and NETTING. With these, all books add up to the account."""
+    configured = {one.name for one in settings.strategies}
+    books = {name: book(kernel, name) for name in kernel.account.attribution.names() if name not in configured}
+    return [{"name": name, "book": amounts} for name, amounts in books.items() if any(map(Decimal, amounts.values()))]
+
+
+def book(kernel: Kernel, strategy: str) -> Data:
+    """Profit and loss of one strategy."""
+    its = kernel.account.attribution.of(strategy)
+    amounts = {name: format_decimal(getattr(its, name)) for name in BOOK_AMOUNTS}
+    return {"fills": its.fills, **amounts, "is_halted": its.is_halted}
+
+
+def heartbeat(daemon: RoutedDaemon) -> Data | None:
+    """The lease of the dead-man switch; None without a heartbeat process."""
+    process = daemon.heartbeats.process
+    if process is None:
+        return None
+    lease = process.lease()
+    left_ns = None if lease.deadline_boot_ns is None else lease.deadline_boot_ns - boot_ns()
+    return {
+        "alive": lease.alive, "armed": lease.armed, "may_open": lease.may_open, "lapsed": lease.lapsed, "beats": lease.beats,
+        "failures": lease.failures, "error": lease.error or None, "deadline_s": None if left_ns is None else round(left_ns / 1e9, 1),
+        "next_deadline_ms": lease.next_deadline_ms,
+    }  # fmt: skip
+
+
+def guardians(kernel: Kernel) -> list[Data]:
+    """The guardians of the config, and whether the service has each armed."""
+    fallen = {one.name for one in kernel.guardians.fallen()}
+    return [
+        {
+            "name": one.name,
+            "type": one.request.type,
+            "id": kernel.guardians.ids.get(one.name),
+            "stands": one.name not in fallen,
+        }
+        for one in kernel.guardians.wanted
+    ]
+
+
+def newest_reload(daemon: RoutedDaemon) -> Data | None:
+    """The newest reload and its result: a SIGHUP gets no answer, and the caller of a reload may not have waited for one."""
+    newest = daemon.commands.newest
+    if newest is None:
+        return None
+    now_ns, ended_ns, result = monotonic_ns(), newest.ended_ns, newest.result
+    return {
+        "began_s": (now_ns - newest.began_ns) // 1_000_000_000,
+        "ended_s": None if ended_ns is None else (now_ns - ended_ns) // 1_000_000_000,
+        "changes": [str(one) for one in result.diff], "applied": list(result.applied), "refused": list(result.refused),
+        "exit_code": int(result.code),
+    }  # fmt: skip
+
+
+def position(kernel: Kernel, one: MirrorPosition) -> Data:
+    """An open position with its stop, target and shares of strategies."""
+    mirror = kernel.account.mirror
+    stop, target = mirror.stop_of(one.market), mirror.target_of(one.market)
+    return {
+        "market": one.market, "side": one.side, "size": format_decimal(one.size), "entry_px": _amount(one.entry_px),
+        "mark_px": mirror.marks.get(one.market), "unrealized_usd": round(mirror.unrealized_usd(one), 2),
+        "notional_usd": format_decimal(one.notional_usd), "leverage": one.leverage, "strategy": one.owner,
+        "shares": {name: format_decimal(share.size) for name, share in kernel.account.attribution.shares.get(one.market, {}).items()},
+        "stop_px": None if stop is None else _amount(stop.trigger_px), "target_px": None if target is None else _amount(target.trigger_px),
+        "trailing_stops": [{"id": g.id, "active": g.active} for g in mirror.guardians.values() if (g.type, g.market) == ("trailing_stop", one.market)],
+        "protected": mirror.is_protected(one.market), "needs_stop": kernel.context.requires_protection(one), "opened_ms": one.opened_ms,
+    }  # fmt: skip
+
+
+def order(kernel: Kernel, one: MirrorOrder) -> Data:
+    """A resting entry, or an armed stop or target."""
+    return {
+        "oid": one.oid, "market": one.market, "kind": one.kind, "side": one.side, "action": one.action, "size": format_decimal(one.size),
+        "filled": format_decimal(one.filled), "limit_px": _amount(one.limit_px), "trigger_px": _amount(one.trigger_px),
+        "trade_id": one.trade_id, "intent": one.key, "created_ms": one.created_ms,
+        "strategy": _owner(kernel, one),
+    }  # fmt: skip
+
+
+def _owner(kernel: Kernel, one: MirrorOrder) -> str | None:
+    """The strategy that sent the order. A stop or target that the service made belongs to the owner of the position."""
+    if one.key is not None:
+        return kernel.account.order_owners.owner_of(one.key)
+    its_position = kernel.account.mirror.positions.get(one.market)
+    return None if its_position is None else its_position.owner
+
+
+def _amount(value: Decimal | None) -> str | None:
+    return None if value is None else format_decimal(value)
