@@ -1,0 +1,128 @@
+"""Which test kills which component at which moment. A new test of a kill or a crash gets a cell here; a cell names a test that exists.
+
+Each cell is (component, moment): the tests that cover it, as path::name. Kills of the operator (`bot kill`) are orders and are not listed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
+    # The daemon and its journal.
+    ("daemon", "before and after each call to the service and to the journal"): (
+        "runtime/test_kernel_crashes.py::test_every_crash_point_ends_in_the_fills_of_the_uncrashed_run",
+    ),
+    ("daemon", "any statement of the journal or request of one order"): (
+        "integration/test_kill_points.py::test_a_crash_at_any_statement_or_request_ends_in_the_same_orders",
+    ),
+    ("daemon", "any system call of one order"): (
+        "integration/test_kill_points.py::test_a_kill_at_any_system_call_ends_in_exactly_one_order",
+    ),
+    ("daemon", "recovery"): ("runtime/test_kernel_crashes.py::test_a_second_crash_during_recovery_changes_nothing",),
+    ("daemon", "an answer that names no key"): (
+        "runtime/reconciliation/test_services_without_keys.py::test_a_kill_between_the_answer_and_the_naming_leaves_neither",
+    ),
+    ("daemon", "an order that waits for a person"): (
+        "runtime/test_degraded.py::test_a_kill_after_the_event_of_an_order_that_waits_for_a_person_leaves_it_to_the_next_start",
+    ),
+    ("daemon", "a halt of several strategies"): (
+        "runtime/test_many_strategies.py::test_a_kill_in_the_middle_of_a_halt_leaves_it_to_be_halted_and_told_by_the_next_run",
+    ),
+    ("daemon", "a strategy's warm-up"): (
+        "runtime/test_long_warm_up.py::test_what_a_start_that_is_killed_had_still_to_tell_is_told_by_the_next",
+    ),
+    ("daemon", "a reload"): (
+        "runtime/control_plane/test_hot_reload.py::test_a_run_that_is_killed_while_it_builds_a_strategy_leaves_what_it_had_to_tell_to_the_next_one",
+    ),
+    ("daemon", "a strategy that holds the interpreter"): (
+        "e2e/test_stuck.py::test_what_held_the_interpreter_until_the_daemon_was_killed_is_in_quarantine_in_the_next_life",
+    ),
+    ("daemon", "random, one bar at a time"): ("e2e/test_kill_lockstep.py::test_a_run_that_is_killed_trades_as_one_that_is_not",),
+    ("daemon", "random, while the clock runs"): ("e2e/test_kill_free.py::test_a_daemon_killed_at_random_loses_nothing_and_doubles_nothing",),
+    ("daemon", "random, beside faults of network and disk, in virtual time"): (
+        "integration/test_worlds.py::test_nothing_is_doubled_lost_stuck_or_naked",
+    ),
+    ("daemon", "beside the service that it started"): (
+        "cli/run/test_processes.py::test_a_killed_daemon_leaves_its_service_running_with_its_stops_until_services_stops_it",
+        "e2e/test_demo.py::test_a_killed_demo_is_continued_by_the_next_start_with_its_account_and_its_service",
+    ),
+    ("daemon", "under systemd"): (
+        "e2e/test_systemd.py::test_a_unit_is_ready_after_its_account_keeps_its_secret_and_comes_back_from_a_kill_and_a_hang",
+    ),
+    ("journal", "a write"): ("runtime/journal/test_journal.py::test_nothing_that_has_left_is_forgotten_by_kill_9",),
+    ("journal", "a fault of the disk"): (
+        "runtime/journal/test_journal_faults.py::test_an_exit_sent_under_a_fault_is_not_doubled_by_a_crash",
+    ),
+    ("journal", "a power cut between two syncs"): ("integration/test_power_cuts.py::test_no_power_cut_forgets_an_intent",),
+    ("heartbeat process", "while the daemon runs"): (
+        "runtime/test_daemon.py::test_the_progress_file_may_be_removed_and_the_heartbeat_killed_and_beats_go_on",
+    ),
+    ("heartbeat process", "the daemon is killed"): ("runtime/liveness/test_heartbeat_process.py::test_the_process_ends_with_a_brain_that_is_killed",),
+    # The service.
+    ("service", "orders under load"): (
+        "service/state_machine/test_kills.py::test_an_acknowledged_order_is_there_once_after_kill_9_under_load_and_guardians_wait_on",
+    ),
+    ("service", "any answer, as a client sees it"): ("contract/test_plans_and_keys.py::test_everything_said_is_still_so_after_kill_9",),
+    ("service", "a guardian fires"): (
+        "service/state_machine/test_guardian_fires_once.py::test_kill_9_while_a_guardian_fires_leaves_exactly_one_flatten",
+    ),
+    ("service", "a schedule is due"): (
+        "service/state_machine/test_guardian_fires_once.py::test_a_schedule_runs_no_minute_twice_over_a_kill_and_none_of_the_time_away",
+    ),
+    ("service", "its start"): (
+        "service/state_machine/test_command_log.py::test_a_start_that_is_killed_before_it_caught_up_leaves_its_downtime_to_the_next_one",
+    ),
+    ("service", "a snapshot"): ("service/state_machine/test_snapshots.py::test_the_log_stays_short_however_often_the_service_is_killed",),
+    ("service", "a restore"): ("service/sandbox/test_state.py::test_a_kill_right_after_the_answer_comes_back_restored",),
+    ("service", "a webhook is sent"): ("service/webhooks/test_webhook_process.py::test_no_event_is_lost_to_a_kill_9_and_each_comes_under_its_own_id",),
+    ("service", "a webhook waits for its next try"): (
+        "service/webhooks/test_webhook_process.py::test_the_schedule_goes_on_where_a_kill_9_left_it",
+    ),
+    ("service", "time passes"): ("service/test_process.py::test_time_never_goes_back_over_a_kill",),
+    ("service", "random, one bar at a time"): ("e2e/test_kill_lockstep.py::test_a_run_that_is_killed_trades_as_one_that_is_not",),
+    ("service", "random, while the clock runs"): ("e2e/test_kill_service.py::test_a_service_killed_at_random_keeps_what_it_acknowledged",),
+    ("service", "under a running demo"): ("e2e/test_demo.py::test_a_service_that_is_killed_is_started_again_under_the_running_demo",),
+    # Commands.
+    ("candle store", "a write"): (
+        "backtest/data/test_store.py::test_a_writer_that_is_killed_leaves_the_old_file_and_the_next_one_clears_up",
+    ),
+}  # fmt: skip
+
+# Tests whose name speaks of a kill or a crash and that are about what is shown of it afterwards.
+SHOWN = frozenset(
+    (
+        "cli/operate/test_daemon_client.py::test_a_daemon_that_was_killed_leaves_a_note_that_finds_nobody",
+        "cli/operate/test_demo_folders.py::test_what_was_killed_is_continued_unless_a_fresh_run_is_wanted_whose_service_is_another",
+        "runtime/strategy_host/test_call_record.py::test_a_daemon_that_was_killed_soon_or_seen_by_nobody_blames_no_strategy",
+        "runtime/test_last_run.py::test_a_killed_run_was_heard_of_last_at_its_newest_pass",
+        "runtime/test_last_run.py::test_runs_that_are_killed_again_and_again_are_told_of_once_in_a_while",
+    )
+)
+KILLS = re.compile(r"kill_9|killed|crash_|_crash|power_cut")
+
+
+@pytest.fixture(scope="module")
+def tests(repository: Path) -> set[str]:
+    """Every test of the suite, as path::name."""
+    folder = repository / "tests"
+    return {
+        f"{file.relative_to(folder)}::{node.name}"
+        for file in folder.rglob("test_*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    }
+
+
+def test_each_cell_names_tests_that_exist(tests: set[str]) -> None:
+    assert {name for names in MATRIX.values() for name in names} - tests == set()
+    assert SHOWN - tests == set()
+
+
+def test_no_kill_is_without_a_cell(tests: set[str]) -> None:
+    listed = {name for names in MATRIX.values() for name in names} | SHOWN
+    found = {name for name in tests if KILLS.search(name.partition("::")[2])}
+    assert sorted(found - listed) == []
