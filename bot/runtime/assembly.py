@@ -1,4 +1,4 @@
-"""Placing: from a config to what a run is made of: strategies with their allowances, and the guardians that are to stand."""
+"""Assembly: from a config to the parts of a run: strategies with their limits, guardians, and the kernel's settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import structlog
 
 from bot.config import Settings, StrategySettings
 from bot.errors import ConfigError
-from bot.runtime.kernel import Settings as LoopSettings
+from bot.runtime.kernel import Settings as KernelSettings
 from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.reconciliation.guardians import DEAD_MAN, WantedGuardian
 from bot.runtime.strategy_host.host import StrategySpec
@@ -21,9 +21,9 @@ log = structlog.get_logger()
 
 
 def place_strategies(settings: Settings, *, anew: bool = False) -> list[StrategySpec]:
-    """Every configured strategy, loaded and judged. ConfigError or StrategyError names the one that cannot be used.
+    """Load and build every configured strategy. ConfigError or StrategyError names the one that cannot be used.
 
-    `anew`: of a run that goes on. Code that only another process could take over is an error then.
+    `anew`: for a reload. Changed code that only a new process can load is an error then.
     """
     return [place(settings, one, anew=anew) for one in settings.strategies]
 
@@ -32,14 +32,14 @@ def place(settings: Settings, one: StrategySettings, *, anew: bool = False) -> S
     loaded = load(one.use, settings.strategies_dir)
     if anew and loaded.is_outdated:
         raise ConfigError(
-            f"the code of strategy {one.name} ({loaded.path}) has changed, and that of an installed package cannot while it runs: stop the"
+            f"the code of strategy {one.name} ({loaded.path}) has changed. The code of an installed package cannot be reloaded: stop the"
             " daemon and start it again"
         )
     for warning in loaded.warnings:
         log.warning("strategy.exposed", strategy=one.name, message=warning)
     strategy = build(loaded, name=one.name, markets=one.markets, params=one.params)
     log.info("strategy.loaded", strategy=one.name, use=one.use, sha256=(loaded.sha256 or "")[:12] or None)
-    return StrategySpec(strategy, one.interval, allowance_of(settings, one), version_of(one, loaded), loaded.sha256)
+    return StrategySpec(strategy, one.interval, limits_of(settings, one), version_of(one, loaded), loaded.sha256)
 
 
 def source_digests(specs: Iterable[StrategySpec]) -> dict[str, str | None]:
@@ -47,7 +47,7 @@ def source_digests(specs: Iterable[StrategySpec]) -> dict[str, str | None]:
     return {one.strategy.name: one.sha256 for one in specs}
 
 
-def allowance_of(settings: Settings, one: StrategySettings) -> StrategyLimits:
+def limits_of(settings: Settings, one: StrategySettings) -> StrategyLimits:
     return StrategyLimits(
         strategy=one.name, markets=frozenset(one.markets), interval_ms=INTERVAL_MS[one.interval], budget_usd=one.budget_usd,
         max_leverage=one.max_leverage, require_protection=settings.safety.require_protection, path=settings.orders.path,
@@ -56,14 +56,14 @@ def allowance_of(settings: Settings, one: StrategySettings) -> StrategyLimits:
 
 
 def version_of(one: StrategySettings, loaded: Loaded) -> str:
-    """What makes two instances of a strategy the same: code, params and what it listens to. A digest: params may hold secrets."""
+    """A digest of code, params and markets: two instances with the same version are the same. Only a digest, because params may hold secrets."""
     parts = [one.use, loaded.sha256, list(one.markets), one.interval, one.netting, dict(one.params)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
 
-def loop_settings(settings: Settings) -> LoopSettings:
-    """What the loop of any run needs of the config."""
-    return LoopSettings(
+def kernel_settings(settings: Settings) -> KernelSettings:
+    """The part of the config that the kernel needs."""
+    return KernelSettings(
         guardians=wanted_guardians(settings), foreign_positions=settings.safety.foreign_positions,
         reconcile_ms=settings.reconcile_seconds * 1000, require_protection=settings.safety.require_protection,
     )  # fmt: skip

@@ -73,7 +73,7 @@ async def run(request: RunRequest, *, held: Held | None = None) -> DaemonEnd:
         supervisor = Supervisor(request, client, journal, specs, access)
         if damage is not None:
             supervisor.kernel.health.incident("journal.rebuilt", queries.FILE, message=damage)
-        reporting.begin(journal, last_sign, now_ms=client.clock.now_ms())
+        reporting.note_begin(journal, last_sign, now_ms=client.clock.now_ms())
         armed = any(g.type == "dead_man_switch" and g.status == "armed" for g in snapshot.guardians)
         await stack.enter_async_context(reporting.notifying(supervisor.notifier, request.stop))
         return await _run_to_end(stack, supervisor, beat_at_once=armed)
@@ -108,7 +108,7 @@ async def _reach_service(
     try:
         return await until_up(client.account, request.stop, access.set_away, is_known=was_used)
     except ApiError as error:
-        await reporting.tell_unbegun(request.settings, error, now_ms=client.clock.now_ms())
+        await reporting.send_failure_of_start(request.settings, error, now_ms=client.clock.now_ms())
         raise
 
 
@@ -138,12 +138,12 @@ async def _run_to_end(stack: AsyncExitStack, supervisor: Supervisor, *, beat_at_
         await stack.enter_async_context(reporting.exposing(port, settings.state_dir, sources))
         end = await supervisor.go(beat_at_once=beat_at_once)
     except Exception as error:
-        await reporting.tell_failed(settings, journal, *reporting.failure(error), now_ms=clock.now_ms())
-        reporting.ended(journal)
+        await reporting.write_failure(settings, journal, *reporting.failure(error), now_ms=clock.now_ms())
+        reporting.note_end(journal)
         raise
     if end.exit_code is Exit.DONE:
-        reporting.tell(supervisor.kernel, "daemon.stopped", end.message or "as asked")
+        reporting.write_notice(supervisor.kernel, "daemon.stopped", end.message or "as asked")
     else:
-        await reporting.tell_failed(settings, journal, end.message, end.exit_code, now_ms=clock.now_ms())
-    reporting.ended(journal)
+        await reporting.write_failure(settings, journal, end.message, end.exit_code, now_ms=clock.now_ms())
+    reporting.note_end(journal)
     return end

@@ -1,7 +1,7 @@
-"""When the loop makes its next pass. APScheduler wakes it, at a bar's close or after PASS_S at the latest; it runs no work itself.
+"""The pass scheduler says when the next pass is due: at a bar's close, or after PASS_S at the latest. It runs no work itself.
 
-In real seconds: the service's clock only says when the next bar closes and how fast it gets there. The scheduler goes by the wall clock,
-and would wait for as long as that was set back: so `wait` has an end of its own.
+It counts in real seconds; the service's clock says when the next bar closes and how fast its time runs. APScheduler goes by the wall
+clock and would wait too long after that was set back, so `wait` has a limit of its own.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from bot.clock import SystemClock, datetime_of, monotonic_ns
 
-PASS_S: Final = 2.0  # A pass at least so often, also when nothing is due.
-MANUAL_S: Final = 0.05  # Under a clock that is moved by hand nobody knows when the next bar closes.
-LATE_S: Final = 0.5  # The scheduler is given so much longer than was wanted; then its clock is no clock.
-REST_S: Final = 0.5  # Where no bar closes for so long there is time for what holds up the loop.
-SETTLE_S: Final = 0.005  # Asked right at the close, the service might not have closed the bar yet.
+PASS_S: Final = 2.0  # longest time between two passes, also if nothing is due
+MANUAL_S: Final = 0.05  # under a clock that is advanced by hand, where nobody knows when the next bar closes
+LATE_S: Final = 0.5  # if the scheduler is later than this, the wall clock was set back
+REST_S: Final = 0.5  # if no bar closes within this time, there is time for work that blocks the event loop
+SETTLE_S: Final = 0.005  # after a close, because the service may not have closed the bar at that very instant
 
 
 class PassScheduler:
     """`wait` returns when the next pass is due. Jobs live in memory; a late one runs once, at once.
 
-    `at_rest` is called before a wait for which nothing is due for REST_S.
+    `at_rest` is called before a wait of at least REST_S.
     """
 
     def __init__(self, at_rest: Callable[[], None] = lambda: None) -> None:
         self._at_rest = at_rest
-        self._wake = asyncio.Event()
+        self._event = asyncio.Event()
         self._real = SystemClock()
         self.lag_s = 0.0  # how late the newest `wait` ended
         self._periods: dict[str, float] = {}
-        # Its jobs set an event and no more, right where the scheduler runs: none is under way when it is shut down.
+        # Its jobs only set an event, in the scheduler's own thread, so none is under way when it is shut down.
         self._scheduler = AsyncIOScheduler(
             timezone=UTC, executors={"default": DebugExecutor()},
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
         )  # fmt: skip
 
     def start(self) -> None:
-        self._repeat(self.ring, PASS_S, "pass")
+        self._repeat(self.wake, PASS_S, "pass")
         self._scheduler.start()
 
     def every(self, seconds: float, name: str) -> asyncio.Event:
-        """An event that is set so often; who waits for it clears it."""
+        """An event that is set every `seconds`; its reader clears it."""
         due = asyncio.Event()
         self._repeat(due.set, seconds, name)
         return due
@@ -57,13 +57,13 @@ class PassScheduler:
         self._periods[name] = seconds
         self._scheduler.add_job(do, IntervalTrigger(seconds=seconds, timezone=UTC), id=name)
 
-    def _count_anew(self) -> None:
-        """From the wall clock as it is now."""
+    def _reschedule(self) -> None:
+        """Schedule all periods from the wall clock as it is now."""
         for name, seconds in self._periods.items():
             self._scheduler.reschedule_job(name, trigger=IntervalTrigger(seconds=seconds, timezone=UTC))
 
     async def wait(self, *, next_look_ms: int | None, now_ms: int, speed: float) -> None:
-        """Until the next bar is to be looked for (service clock), the regular pass, or `ring`."""
+        """Wait until `next_look_ms` (on the service's clock), the regular pass, or `wake`."""
         if speed <= 0:
             delay_s = MANUAL_S
         elif next_look_ms is None:
@@ -72,20 +72,21 @@ class PassScheduler:
             delay_s = max(0.0, (next_look_ms - now_ms) / 1000 / speed) + SETTLE_S
         if delay_s < PASS_S:
             at: datetime = datetime_of(self._real.now_ms()) + timedelta(seconds=delay_s)
-            self._scheduler.add_job(self.ring, DateTrigger(at, timezone=UTC), id="bar", replace_existing=True)
+            self._scheduler.add_job(self.wake, DateTrigger(at, timezone=UTC), id="bar", replace_existing=True)
         began_ns = monotonic_ns()
-        if delay_s >= REST_S and not self._wake.is_set():
+        if delay_s >= REST_S and not self._event.is_set():
             self._at_rest()
         try:
             async with asyncio.timeout(min(delay_s, PASS_S) + LATE_S):
-                await self._wake.wait()
+                await self._event.wait()
         except TimeoutError:
-            self._count_anew()
-        self._wake.clear()
+            self._reschedule()
+        self._event.clear()
         self.lag_s = max(0.0, (monotonic_ns() - began_ns) / 1e9 - min(delay_s, PASS_S))
 
-    def ring(self) -> None:
-        self._wake.set()
+    def wake(self) -> None:
+        """Make the next pass due now."""
+        self._event.set()
 
     def stop(self) -> None:
         if self._scheduler.running:

@@ -63,7 +63,7 @@ class Resync:
         """One notice for a lapse, however often the service has to be asked."""
         if lapses != self._reported:
             self._reported = lapses[0], lapses[1]
-            reporting.tell(
+            reporting.write_notice(
                 self._kernel,
                 "heartbeat.lapsed",
                 "account, guardians and events are read again before anything is opened",

@@ -1,4 +1,4 @@
-"""The end of a run: what on_exit asks for, and an honest word on what stays. The dead-man is disarmed last, and only when nothing needs it."""
+"""The end of a run: do what safety.on_exit says, and report what stays. The dead-man switch is disarmed last, and only if nothing needs it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from bot.runtime.reconciliation.guardians import DEAD_MAN
 log = structlog.get_logger()
 
 OnExit = Literal["leave", "cancel", "flatten"]
-FLATTEN_PASSES: Final = 20  # each is one look at the events; what is open after them is said
-# Of what may be repeated, when the service does not answer just now: the end of a run has no next pass.
-TRIES: Final = 3
-AGAIN_MS: Final = 100  # of real time between them
-# Of real time that the end waits for replies: for those of the run, and for those of what it asks itself. The two fit what it has in all.
-REPLIES_MS: Final = 600
+FLATTEN_PASSES: Final = 20  # each reads the events once; positions that are open after them are reported
+TRIES: Final = 3  # of a request that may be repeated, because the end of a run has no next pass
+AGAIN_MS: Final = 100  # of real time between two tries
+REPLIES_MS: Final = (
+    600  # of real time for the replies to earlier requests, and again for those of the end; both fit into STOP_S
+)
 
 
 @dataclass(frozen=True, slots=True)
 class LeftBehind:
-    """What the run leaves at the service, in lines for a person. `unprotected` are markets without a stop."""
+    """What the run leaves at the service, in lines for people. `unprotected` are markets without a stop."""
 
     positions: tuple[str, ...] = ()
     orders: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class LeftBehind:
     why: tuple[str, ...] = ()
     unprotected: tuple[str, ...] = field(default=())
     known: bool = True  # False: the service could not be asked at the end
-    complete: bool = True  # what on_exit asks for was done
+    complete: bool = True  # on_exit was done completely
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class DaemonEnd:
 
 
 async def wind_down(kernel: Kernel, on_exit: OnExit) -> LeftBehind:
-    """Do what on_exit says, disarm the dead-man if every position has a stop, and tell what stays."""
+    """Do what on_exit says, disarm the dead-man switch if every position has a stop, and report what stays."""
     why: list[str] = []
     complete = on_exit == "leave"
     kernel.state.paused = ENDING
@@ -61,10 +61,10 @@ async def wind_down(kernel: Kernel, on_exit: OnExit) -> LeftBehind:
     try:
         await kernel.execution.settle_in_flight(REPLIES_MS)
         await kernel.cancel_in_flight()
-        kernel.execution.reload_live()  # A pass that was cut may have moved an intent further than it could say.
+        kernel.execution.reload_live()  # A cancelled pass may have written an intent's next state without taking it over.
         kernel.execution.give_up_entries()
         known = await kernel.events.drain()
-        await kernel.execution.settle(at_once=True)  # What is in doubt may still be told apart; nothing new is opened.
+        await kernel.execution.settle(at_once=True)  # Settle intents in doubt; nothing new is opened.
         await kernel.execution.settle_in_flight(REPLIES_MS)
         if on_exit in ("cancel", "flatten"):
             complete = await _cancel_entries(kernel)
@@ -90,24 +90,24 @@ async def wind_down(kernel: Kernel, on_exit: OnExit) -> LeftBehind:
         log.warning("exit.incomplete", code=error.code, message=error.message)
         known, complete = False, on_exit == "leave"
         why.append(
-            f"the service did not answer at the end ({error.code}): what stands there is what the last lines said"
+            f"the service did not answer at the end ({error.code}): its positions and orders are those of the last log lines"
         )
     return replace(_left(kernel, why, known=known), complete=complete)
 
 
 def _is_ours(kernel: Kernel, owner: str | None) -> bool:
-    """Whether on_exit reaches it: what another hand did is left alone unless the config says otherwise."""
+    """True if on_exit applies to it. Foreign orders and positions are left alone unless the config says otherwise."""
     return owner is not None or kernel.context.foreign_positions != "ignore"
 
 
 async def _cancel_entries(kernel: Kernel) -> bool:
-    """False when one of them is still there."""
+    """Cancel resting entries; False if one of them still exists."""
     resting = [
         o
         for o in kernel.account.mirror.orders.values()
         if o.could_open and _is_ours(kernel, o.key and kernel.account.order_owners.owner_of(o.key))
     ]
-    rest = iter(resting)  # Whoever is free takes the next one: the end of a run has no time for one after another.
+    rest = iter(resting)  # Shared by parallel requests, because the end of a run has no time for one after another.
     canceling = (_cancel_each(kernel, rest) for _ in range(min(kernel.execution.abreast, len(resting))))
     for end in await asyncio.gather(*canceling, return_exceptions=True):
         if isinstance(end, BaseException):
@@ -120,60 +120,60 @@ async def _cancel_each(kernel: Kernel, orders: Iterator[MirrorOrder]) -> None:
     for order in orders:
         try:
             await _tried(kernel, partial(kernel.port.cancel, order.oid))
-        except ApiError as error:  # Filled or canceled meanwhile, most likely; the events tell. What is left to do is done all the same.
+        except ApiError as error:  # Most likely it was filled or canceled meanwhile; the events will show it.
             if is_access_lost(error):
                 raise
             log.warning("exit.refused", oid=order.oid, code=error.code, message=error.message)
 
 
 async def _flatten(kernel: Kernel) -> bool:
-    """False when something is still open."""
-    deaf = 0  # looks in a row that came to nothing
+    """Close positions; False if one of them is still open."""
+    unread = 0  # failed reads of the events in a row
     for _ in range(FLATTEN_PASSES):
         open_now = [p for p in kernel.account.mirror.positions.values() if _is_ours(kernel, p.owner)]
         if not open_now:
             return True
         kernel.budget.begin()
-        if not deaf:  # Else what was closed may be closed by now, and was not told.
+        if not unread:  # Otherwise positions may be closed already, and the events could not be read.
             closes = [protection.closing(kernel.context, position, "exit") for position in open_now]
-            # All of them leave before anything is learned of the first: its fill is told to a strategy, which may take its time.
-            await kernel.execution.open_and_send([one for one in closes if isinstance(one, Intent)])
+            # Send all closes before the first fill is read: its delivery to a strategy may take long.
+            await kernel.execution.open_and_send([close for close in closes if isinstance(close, Intent)])
         await kernel.execution.settle()
         await kernel.execution.settle_in_flight(REPLIES_MS)
-        deaf = 0 if await kernel.events.drain() else deaf + 1
-        if deaf == TRIES:
+        unread = 0 if await kernel.events.drain() else unread + 1
+        if unread == TRIES:
             break
-        if deaf:
+        if unread:
             await kernel.budget.pacer.sleep(AGAIN_MS)
     return not any(_is_ours(kernel, p.owner) for p in kernel.account.mirror.positions.values())
 
 
 async def _disarm(kernel: Kernel, doubtful: Sequence[str]) -> str:
-    """`doubtful`: markets in which something may yet be opened that this end was to close."""
+    """Disarm the dead-man switch, or say why it stays. `doubtful`: markets where an entry in doubt may still fill that the end should close."""
     guardian_id = kernel.guardians.ids.get(DEAD_MAN)
     if guardian_id is None:
         return "no dead-man switch was armed by this run"
     if guardian_id not in kernel.account.mirror.guardians:
-        return "the dead-man switch had gone already"
+        return "the dead-man switch was gone already"
     if kernel.state.behind:
-        return "the dead-man switch stays: what stands at the service could not be read to its end"
+        return "the dead-man switch stays: the events of the service could not be read to their end"
     bare = [p.market for p in kernel.account.mirror.unprotected()]
     if bare or doubtful:
         deadline_ms = next((g.next_deadline for g in await kernel.port.guardians() if g.id == guardian_id), None)
         when = "" if deadline_ms is None else f" and fires at {iso(deadline_ms)}"
         needs = [f"{', '.join(bare)} has no stop at the service"] if bare else []
-        needs += [f"what is in doubt in {', '.join(doubtful)} is to be closed too"] if doubtful else []
+        needs += [f"an entry in doubt in {', '.join(doubtful)} would have to be closed"] if doubtful else []
         return f"the dead-man switch stays{when}: {'; '.join(needs)}"
     try:
         await _tried(kernel, partial(kernel.port.disarm, guardian_id))
     except Refused as error:
-        if error.code != "not_found":  # Then it has gone: the answer of a try before was lost.
+        if error.code != "not_found":  # not_found: an earlier try disarmed it, and its answer was lost.
             return f"the dead-man switch could not be disarmed ({error.code}): {error.message}"
-    return "the dead-man switch was disarmed: nothing is left that needs the daemon alive"
+    return "the dead-man switch was disarmed: nothing needs the daemon any more"
 
 
 async def _tried(kernel: Kernel, ask: Callable[[], Awaitable[object]]) -> None:
-    """Ask for what is idempotent, up to TRIES times."""
+    """Send an idempotent request, up to TRIES times."""
     for n in range(1, TRIES + 1):
         try:
             await ask()

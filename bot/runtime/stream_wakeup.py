@@ -1,4 +1,4 @@
-"""The doorbell: the event stream wakes the loop between its passes. It carries no news, and a dead one only makes the loop slower."""
+"""The event stream wakes the kernel between its passes. Passes read the events themselves, so a broken stream only makes the kernel slower."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-RING_S: Final = 0.2  # between two rings at least: what comes meanwhile is met by the same pass
+WAKE_S: Final = 0.2  # shortest time between two wake-ups; the next pass reads what comes meanwhile
 AGAIN_S: Final = (
     1.0,
     5.0,
     30.0,
     60.0,
-)  # after a stream that the service refuses; broken connections the stream takes up by itself
+)  # after a refused stream; a broken connection the stream restores by itself
 
 
 class StreamWakeup(Protocol):
-    """Whatever has a stream; the client."""
+    """The client, as far as its event stream is needed."""
 
     def stream(self, since: str | None = None) -> AsyncGenerator[Event, None]: ...
 
@@ -34,25 +34,25 @@ class StreamWakeup(Protocol):
 async def listen(
     port: StreamWakeup,
     cursor: Callable[[], str | None],
-    ring: Callable[[], None],
+    wake: Callable[[], None],
     *,
     knows: Callable[[Event], bool],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Ring whenever events come that nobody knows yet, from the cursor on; ends only by being cancelled or with the credential."""
+    """Call `wake` for events after the cursor that are not known yet. Ends when it is cancelled, or when access is lost."""
     refusals = 0
     while True:
         try:
             async with aclosing(port.stream(cursor())) as events:
                 async for event in events:
                     refusals = 0
-                    if not knows(event):  # Of a burst most were taken by the pass that the first of them rang for.
-                        ring()
-                        await sleep(RING_S)
+                    if not knows(event):  # The pass that the first event of a burst woke reads most of the others.
+                        wake()
+                        await sleep(WAKE_S)
         except AccessLost:
-            return  # The next pass meets the same, and says so.
-        except ApiError as error:  # The place is lost, or there is no stream: passes go on by themselves.
+            return  # The next pass meets the same error and raises it.
+        except ApiError as error:  # The cursor is lost, or there is no stream. Passes go on without it.
             log.info("event_stream.unavailable", code=error.code, message=error.message)
-        ring()
+        wake()
         await sleep(AGAIN_S[min(refusals, len(AGAIN_S) - 1)])
         refusals += 1

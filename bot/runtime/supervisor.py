@@ -16,7 +16,7 @@ from bot.client import Client
 from bot.clock import SystemClock, boot_ns, monotonic_ns
 from bot.config import Settings
 from bot.errors import AccessLost, Exit, JournalError, Refusal, Refused, TryLater, is_access_lost
-from bot.runtime.assembly import loop_settings
+from bot.runtime.assembly import kernel_settings
 from bot.runtime.control_plane import reporting
 from bot.runtime.control_plane.commands import Commands
 from bot.runtime.control_plane.daemon_access import DaemonAccess
@@ -85,7 +85,7 @@ class Supervisor:
         self.resync = Resync(self.kernel, self.clocks, self.heartbeats)
         self.passes = PassRunner(request, self.kernel, self.scheduler, self.heartbeats, self.resync, self._report)
         self.commands = Commands(self, request.reread)
-        access.mailbox.wake = self.scheduler.ring
+        access.mailbox.wake = self.scheduler.wake
         access.daemon = self
 
     def _kernel(self, specs: Sequence[StrategySpec]) -> Kernel:
@@ -94,7 +94,7 @@ class Supervisor:
             journal=self.journal,
             specs=specs,
             pacer=RealPacer(),
-            settings=loop_settings(self.settings),
+            settings=kernel_settings(self.settings),
             hooks=Hooks(
                 run=self.workers.call,
                 lease=self._lease,
@@ -102,7 +102,7 @@ class Supervisor:
                 passed=self._passed,
                 notices_of=lambda event, parts: reporting.notices_of(self.kernel, event, parts),
                 between=self._before_pass_of_start,
-                wake=self.scheduler.ring,
+                wake=self.scheduler.wake,
                 new_serial=lambda _before: secrets.randbits(SERIAL_BITS),
             ),
             # A clock that is advanced by hand stands still meanwhile, so requests go one after another, as in a backtest.
@@ -172,7 +172,7 @@ class Supervisor:
                 await self.access.started()
                 self._announce_ready()
                 if self.client.clock.speed > 0:
-                    wakeup = listen(self.client, self._cursor, self.scheduler.ring, knows=self._is_known)
+                    wakeup = listen(self.client, self._cursor, self.scheduler.wake, knows=self._is_known)
                     tasks.append(asyncio.create_task(wakeup, name="stream-wakeup"))
                 await self.passes.run(self._reload_after_hangup, self.access.mailbox.do_next)
         except TimeoutError:
@@ -190,7 +190,7 @@ class Supervisor:
     async def _bound_by_stop(self, limit: asyncio.Timeout) -> None:
         """After the stop, give the pass under way GRACE_S."""
         await self.stop.wait()
-        self.scheduler.ring()
+        self.scheduler.wake()
         self.kernel.budget.end()
         limit.reschedule(asyncio.get_running_loop().time() + GRACE_S)
 
@@ -227,7 +227,7 @@ class Supervisor:
             positions=len(self.kernel.account.mirror.positions),
             orders=len(self.kernel.account.mirror.orders),
         )
-        reporting.tell(self.kernel, "daemon.ready", self.access.summary())
+        reporting.write_notice(self.kernel, "daemon.ready", self.access.summary())
         self.request.on_ready()
         self.passes.report_due.set()  # The first pass already reports heartbeat and account.
 

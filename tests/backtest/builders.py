@@ -21,7 +21,7 @@ from bot.backtest.engine.options import MarketRules, SessionOptions
 from bot.backtest.results.event_lines import line_of
 from bot.backtest.results.run_writer import Result
 from bot.config import Settings
-from bot.runtime.assembly import allowance_of
+from bot.runtime.assembly import limits_of
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, Strategy, TrailingStop, View
 from bot.wire import INTERVAL_MS
@@ -135,7 +135,7 @@ def placing(
     def place(made: Settings) -> list[StrategySpec]:
         return [
             StrategySpec(
-                kind(script, name=one.name, markets=one.markets, counts=counts), one.interval, allowance_of(made, one)
+                kind(script, name=one.name, markets=one.markets, counts=counts), one.interval, limits_of(made, one)
             )
             for one in made.strategies
         ]

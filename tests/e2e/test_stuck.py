@@ -75,7 +75,7 @@ def test_what_held_the_interpreter_until_the_daemon_was_killed_is_in_quarantine_
     assert "did not return for" in json.loads(why)[0]
     assert "strategy.quarantined" in daemon.log()
     ((said,),) = daemon.ask("SELECT payload FROM outbox WHERE kind = 'daemon.killed'")
-    assert "nothing was heard of it after" in json.loads(said)["message"]
+    assert "its last sign of life was at" in json.loads(said)["message"]
     assert (daemon.state / call_record.FILE).stat().st_mode & 0o077 == 0
     assert daemon.stop() == 0, daemon.log()[-3000:]
     assert stood_still(daemon) == [], "nothing is said of a run that ended as asked"

@@ -596,7 +596,7 @@ class BeatTiming:
     def every(self, seconds: float, name: str) -> asyncio.Event:
         return asyncio.Event()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         self._wake.set()
 
     async def wait(self, *, next_look_ms: int | None, now_ms: int, speed: float) -> None:
@@ -1173,7 +1173,7 @@ class World:
         """False: it met the end that one of its requests had been dealt before all was calm, or such a request kept it from comparing."""
         one.kernel.context.comparison.next_ms = 0
         cycles, began = one.progress.cycles, self.now()
-        one.scheduler.ring()
+        one.scheduler.wake()
         while self.one is one and one.progress.cycles < cycles + 2:
             assert self.now() < began + SETTLED_S, "no pass ends any more"
             await self._unless_failed(asyncio.sleep(0.25), tasks)
@@ -1270,7 +1270,7 @@ class World:
             cursor = one.kernel.journal.events.cursor
             if cursor is not None and cursor.last_id == account["lastEventId"]:
                 break
-            one.scheduler.ring()
+            one.scheduler.wake()
             await asyncio.sleep(0.25)
         return account
 

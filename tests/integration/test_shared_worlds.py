@@ -20,7 +20,7 @@ from bot.errors import BotError
 from bot.runtime import supervisor
 from bot.runtime.account import attribution
 from bot.runtime.account.attribution import Attribution
-from bot.runtime.assembly import allowance_of
+from bot.runtime.assembly import limits_of
 from bot.runtime.control_plane import commands
 from bot.runtime.control_plane.command_routes import CommandRoutes
 from bot.runtime.control_plane.server import Problem, Question
@@ -158,7 +158,7 @@ class Shared(World):
             StrategySpec(
                 Busy(sharing(self.seed, one.name), lambda: self.is_calm, name=one.name, markets=one.markets),
                 one.interval,
-                allowance_of(settings, one),
+                limits_of(settings, one),
                 one.use,
             )
             for one in settings.strategies

@@ -1,4 +1,4 @@
-"""The daemon whole: real service process, real heartbeat child, real journal. How it stops, what it leaves, what ends it, and what does not."""
+"""The whole daemon, with a real service process, heartbeat process and journal: how it stops, what it leaves, and what ends it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ CARRIED = (
 )
 
 STRATEGIES = '''\
-"""One strategy a way of going wrong, and some that go right."""
+"""Strategies that each fail in one way, and some that work."""
 
 import sys
 import threading
@@ -81,7 +81,7 @@ from bot import Bracket, Close, Open, Strategy
 
 
 class Holds(Strategy):
-    """Long with a stop, once."""
+    """Goes long with a stop, once."""
 
     def on_bar(self, view, bar):
         view.state["bars"] = view.state.get("bars", 0) + 1
@@ -103,7 +103,7 @@ class HangsAtItsFirstFill(Holds):
 
 
 class Rests(Strategy):
-    """An entry far below, once."""
+    """Places an entry far below the price, once."""
 
     def on_bar(self, view, bar):
         if not view.orders(bar.market):
@@ -142,7 +142,7 @@ class Flood(Idle):
 
 
 class Tiny(Idle):
-    """Numbers that are numbers, and that no order can carry."""
+    """Signals with numbers that no order can carry."""
 
     def on_bar(self, view, bar):
         yield Open(bar.market, "long", size=1e-300, bracket=Bracket(stop_pct=1))
@@ -162,7 +162,7 @@ class Hangs(Idle):
 
 
 class Slow(Idle):
-    """Each bar of the past takes it a moment."""
+    """Needs a moment for each warm-up bar."""
 
     def on_bar(self, view, bar):
         threading.Event().wait(0.002)
@@ -202,7 +202,7 @@ orders: {{path: {path}}}
 
 @pytest.fixture(autouse=True)
 def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a stop does must not depend on how busy this machine is, nor on the time of day. A test of its limits sets its own."""
+    """A stop must not depend on how busy this machine is, nor on the time of day. A test of the limits sets its own."""
     for name in ENDINGS:
         monkeypatch.setattr(supervisor, name, PATIENCE_S)
     monkeypatch.setattr(notifier, "FLUSH_S", PATIENCE_S)
@@ -219,13 +219,13 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def cut_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pass that hangs is cut at once; the rest has the time it needs."""
+    """A hanging pass is cancelled at once; the rest of the stop has the time it needs."""
     monkeypatch.setattr(supervisor, "GRACE_S", 0.1)
 
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
-    """The daemon sets the process's umask, and says much."""
+    """Restore the umask, which the daemon sets for the process."""
     before = os.umask(0o022)
     os.umask(before)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -249,19 +249,19 @@ def _served(clock: str) -> Iterator[serving.Served]:
 
 @pytest.fixture(scope="module")
 def still() -> Iterator[serving.Served]:
-    """A service whose clock the test moves."""
+    """A service whose clock the test advances."""
     yield from _served("manual")
 
 
 @pytest.fixture(scope="module")
 def fast() -> Iterator[serving.Served]:
-    """A service whose minutes take a second. The heartbeat is a process of its own."""
+    """A service whose minutes take a second, with a real heartbeat process."""
     yield from _served("60x")
 
 
 @dataclass
 class Place:
-    """An account on a service, a folder, and the daemon that is to run there."""
+    """An account on a service, a folder, and the daemon that runs there."""
 
     served: serving.Served
     http: httpx.AsyncClient
@@ -302,7 +302,7 @@ class Place:
         return self.task
 
     async def ran(self, settings: Settings, **more: Any) -> asyncio.Task[DaemonEnd]:
-        """Begun, and ready."""
+        """Start the daemon and wait until it is ready."""
         task = self.begin(settings, **more)
         waiting = asyncio.create_task(self.ready.wait())
         await asyncio.wait({task, waiting}, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
@@ -311,13 +311,13 @@ class Place:
         return task
 
     async def end(self) -> DaemonEnd:
-        """Told to stop."""
+        """Stop the daemon and return its end."""
         assert self.task is not None
         self.stop.set()
         return await asyncio.wait_for(self.task, PATIENCE_S)
 
     async def end_in_time(self) -> DaemonEnd:
-        """Told to stop; it must not take longer than is promised."""
+        """Stop the daemon; it must not take longer than is promised."""
         began = time.monotonic()
         end = await self.end()
         assert time.monotonic() - began < IN_TIME_S
@@ -338,7 +338,7 @@ class Place:
         await self.control("clock/advance", {"ms": 60_000})
 
     async def state_of(self, *strategies: str) -> list[str]:
-        """Of the account: coins of its positions, kinds of its orders, types of its guardians."""
+        """The account: coins of its positions, kinds of its orders, types of its guardians."""
         account = await self.ask("GET", "/v1/account")
         return sorted(
             [one["coin"] for one in account["positions"]]
@@ -394,7 +394,7 @@ async def until(what: str, holds: Callable[[], Any]) -> Any:
 
 
 def beating() -> list[int]:
-    """The heartbeat processes of this process."""
+    """The pids of the heartbeat processes of this process."""
     found = []
     for one in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -435,7 +435,7 @@ async def test_a_stop_leaves_what_on_exit_says(
     assert one.query("SELECT state FROM strategy_state WHERE strategy='holds'")[0][0].endswith('"stopped": true}')
 
 
-async def test_a_stop_leaves_another_hands_things_alone(place: MakePlace, still: serving.Served) -> None:
+async def test_a_stop_leaves_foreign_orders_and_positions_alone(place: MakePlace, still: serving.Served) -> None:
     one = await place(still)
     await one.ran(one.settings("Idle", on_exit="flatten"))
     await one.ask("POST", "/v1/orders", {"market": "ETH", "side": "short", "usdAmount": 100})
@@ -447,7 +447,7 @@ async def test_a_stop_leaves_another_hands_things_alone(place: MakePlace, still:
     assert await one.state_of() == ["ETH", "limit"]
 
 
-async def test_a_start_notes_what_a_replay_compares_by(place: MakePlace, still: serving.Served) -> None:
+async def test_a_start_writes_the_fingerprints_that_a_replay_compares(place: MakePlace, still: serving.Served) -> None:
     one = await place(still)
     await one.ran(one.settings("Idle"))
     await one.end()
@@ -456,7 +456,7 @@ async def test_a_start_notes_what_a_replay_compares_by(place: MakePlace, still: 
     assert (mark["balanceUsd"], mark["epoch"]) == ("10000", 0)
 
 
-def test_the_limits_of_a_stop_are_together_less_than_what_is_promised() -> None:
+def test_the_limits_of_a_stop_add_up_to_less_than_the_promised_five_seconds() -> None:
     assert sum(LIMITS.values()) + heartbeat.END_S <= STOP_S - 1
 
 
@@ -495,7 +495,7 @@ async def test_a_stop_during_recovery_ends_in_time_when_the_service_hangs(
     assert ("READY=1" in told, "STOPPING=1" in told) == (False, path != "/v1/account")
 
 
-async def test_a_daemon_waits_for_a_service_that_is_not_there_yet(place: MakePlace, still: serving.Served) -> None:
+async def test_a_daemon_waits_for_a_service_that_does_not_answer_yet(place: MakePlace, still: serving.Served) -> None:
     one = await place(still)
     port, one.halfway.upstream = one.halfway.upstream, 1
     one.begin(one.settings("Holds"))
@@ -505,7 +505,7 @@ async def test_a_daemon_waits_for_a_service_that_is_not_there_yet(place: MakePla
     assert (await one.end()).exit_code is Exit.DONE
 
 
-async def test_sigterm_ends_the_process_also_while_it_recovers(place: MakePlace, still: serving.Served) -> None:
+async def test_sigterm_ends_the_process_while_it_recovers(place: MakePlace, still: serving.Served) -> None:
     one = await place(still)
     one.halfway.hangs = lambda path: path == "/v1/guardians"
     one.settings("Holds")
@@ -534,7 +534,7 @@ async def test_a_second_daemon_on_one_state_directory_ends_at_once(place: MakePl
     assert (await one.end()).exit_code is Exit.DONE
 
 
-async def test_locks_that_are_taken_away_while_a_daemon_runs_are_put_back(
+async def test_lock_files_that_are_removed_while_a_daemon_runs_are_restored(
     place: MakePlace, still: serving.Served
 ) -> None:
     one = await place(still)
@@ -556,7 +556,7 @@ def runtime_locks() -> list[Path]:
     return list(place.glob("account-*.lock"))
 
 
-async def test_two_daemons_of_one_account_are_told_apart_also_by_other_folders(
+async def test_a_second_daemon_on_one_account_is_refused_although_its_folder_differs(
     place: MakePlace, still: serving.Served
 ) -> None:
     one = await place(still)
@@ -581,7 +581,7 @@ async def asked(one: Place, method: str, path: str) -> tuple[int, Any]:
     return int(head.split(b" ")[1]), json.loads(body)
 
 
-async def test_a_service_that_is_away_at_the_start_is_told_of() -> None:
+async def test_the_wait_for_a_service_at_the_start_is_reported_with_its_reason() -> None:
     stop, told = asyncio.Event(), list[str]()
 
     async def ask() -> int:
@@ -599,8 +599,10 @@ async def test_a_service_that_is_away_at_the_start_is_told_of() -> None:
     assert told[1:] == [""], "it is there"
 
 
-async def test_what_a_start_has_not_recovered_is_not_told_as_being_so(place: MakePlace, still: serving.Served) -> None:
-    """The account is read once, and then the service is away: what it holds by now, nobody knows."""
+async def test_status_and_metrics_show_no_account_before_the_start_has_recovered_it(
+    place: MakePlace, still: serving.Served
+) -> None:
+    """The account is read once, then the service is away, so what the account holds now is unknown."""
     pytest.importorskip("prometheus_client")
     one = await place(still)
 
@@ -663,7 +665,7 @@ async def test_the_control_socket_answers_before_the_service_does_and_while_it_h
     assert not (one.folder / "state" / control.SOCKET).exists()
 
 
-async def test_a_reload_that_the_service_keeps_from_being_done_is_no_fault_of_the_config(
+async def test_a_reload_that_fails_for_the_service_has_not_the_exit_code_of_a_config_error(
     place: MakePlace, fast: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "WARM_S", 0.05)
@@ -705,7 +707,7 @@ async def test_a_key_that_is_revoked_ends_the_run_and_silences_the_heartbeat(
     assert "dead_man_switch" in await one.state_of(), "the switch stands, and will do its work"
 
 
-async def test_a_journal_that_cannot_be_written_opens_nothing_and_beats_on_until_it_can(
+async def test_while_the_journal_cannot_be_written_nothing_is_opened_and_heartbeats_go_on(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 50)
@@ -789,7 +791,7 @@ async def test_a_damaged_journal_is_set_aside_and_rebuilt_from_the_service(
     assert "journal.rebuilt" in [kind for (kind,) in one.query("SELECT kind FROM outbox")]
 
 
-async def test_a_run_that_was_cut_off_is_told_of_by_the_next_one_and_one_that_ended_is_not(
+async def test_the_next_run_reports_a_killed_run_and_not_one_that_ended_in_order(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await place(still)
@@ -823,7 +825,7 @@ async def test_a_run_that_was_cut_off_is_told_of_by_the_next_one_and_one_that_en
     await one.end()
 
 
-async def test_a_run_that_ends_without_its_journal_says_so(
+async def test_a_run_that_ends_without_its_journal_reports_it(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 50)
@@ -839,7 +841,7 @@ async def test_a_run_that_ends_without_its_journal_says_so(
     assert "cannot be written" in end.message
 
 
-async def test_the_daemon_listens_to_the_event_stream_and_it_rings(place: MakePlace, fast: serving.Served) -> None:
+async def test_the_event_stream_wakes_the_daemon(place: MakePlace, fast: serving.Served) -> None:
     one = await place(fast)
     await one.ran(one.settings("Idle"))
     await until("it listens", lambda: "/v1/events/stream" in one.halfway.paths)
@@ -883,7 +885,7 @@ async def test_a_journal_of_another_account_is_not_used(place: MakePlace, still:
         "Tiny",
     ],
 )
-async def test_a_strategy_that_goes_wrong_stops_no_other(
+async def test_a_failing_strategy_stops_no_other(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch, bad: str
 ) -> None:
     monkeypatch.setattr(worker, "LIMIT_S", 2.0 if bad.startswith("Hangs") else PATIENCE_S)
@@ -918,7 +920,7 @@ async def test_a_strategy_that_goes_wrong_stops_no_other(
 async def test_two_daemons_of_two_machines_on_one_account_both_stop_their_entries(
     place: MakePlace, fast: serving.Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """One config, one key, a state directory each; what tells the daemons of one machine apart is not shared."""
+    """One config and one key, but a state directory and a folder of locks for each daemon, as on two machines."""
     one = await place(fast)
     await one.ran(one.settings("Idle"))
     (tmp_path / "other").mkdir()
@@ -960,7 +962,7 @@ async def test_a_heartbeat_that_dies_is_started_again(place: MakePlace, fast: se
 async def test_a_heartbeat_that_is_stopped_is_replaced_before_the_dead_man_fires(
     place: MakePlace, fast: serving.Served
 ) -> None:
-    """The process lives and does nothing; its dead-man has 20 s of real time."""
+    """The stopped process does nothing; the dead-man switch fires after 20 s of real time."""
     one = await place(fast)
     await one.ran(one.settings("Idle"))
     (first,) = await until("a heartbeat process", beating)
@@ -977,7 +979,7 @@ async def test_a_heartbeat_that_is_stopped_is_replaced_before_the_dead_man_fires
     assert beating() == []
 
 
-async def test_the_progress_file_may_be_removed_and_the_heartbeat_killed_and_beats_go_on(
+async def test_heartbeats_go_on_after_the_progress_file_was_removed_and_the_process_killed(
     place: MakePlace, fast: serving.Served
 ) -> None:
     one = await place(fast)
@@ -992,7 +994,7 @@ async def test_the_progress_file_may_be_removed_and_the_heartbeat_killed_and_bea
     assert (await one.end()).exit_code is Exit.DONE
 
 
-async def test_no_entry_leaves_while_a_beat_is_overdue(
+async def test_no_entry_is_sent_while_a_heartbeat_is_overdue(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await place(still)
@@ -1012,7 +1014,7 @@ async def test_no_entry_leaves_while_a_beat_is_overdue(
 
 
 class Lapsed:
-    """A heartbeat that has lapsed: the switch may have fired unseen."""
+    """A heartbeat process with a lapse: the switch may have fired unnoticed."""
 
     alive = may_beat = True
 
@@ -1031,8 +1033,8 @@ class Lapsed:
         self.acknowledged = lapses
 
 
-class Rhythmic(Lapsed):
-    """One that beats for a switch of so many real seconds."""
+class Timed(Lapsed):
+    """A heartbeat process with the timing of a switch of so many real seconds."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -1041,7 +1043,7 @@ class Rhythmic(Lapsed):
 
 @contextlib.asynccontextmanager
 async def built(one: Place, settings: Settings) -> AsyncIterator[tuple[supervisor.Supervisor, Client]]:
-    """A run that has been put together and not begun, and its client."""
+    """A supervisor that has been built and not started, and its client."""
     daemon.private_dir(settings.state_dir)
     async with Client(one.halfway.base_url, one.key) as client:
         snapshot = await client.account()
@@ -1060,7 +1062,7 @@ async def built(one: Place, settings: Settings) -> AsyncIterator[tuple[superviso
 async def lapsed_run(
     one: Place, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[supervisor.Supervisor, Client, Lapsed]]:
-    """A run that is through its start, its client, and its heartbeat, which has lapsed."""
+    """A supervisor whose start is complete, its client, and its heartbeat process, which has a lapse."""
     async with built(one, one.settings("Holds")) as (run, client):
         await run.kernel.recover()
         run.heartbeats.is_start_complete = True
@@ -1070,14 +1072,14 @@ async def lapsed_run(
 
 
 def runs_at(run: supervisor.Supervisor, client: Client, speed: float) -> None:
-    """The service says that its clock runs so fast, and the next pass looks."""
+    """The service says how fast its clock runs, and the next pass follows it."""
     now_ms = client.clock.now_ms() + 1_000
     client.clock.observe(sandbox=f"{now_ms};speed={speed:g}", date=None, is_service=True, sent_ns=0, received_ns=0)
     assert client.clock.speed == speed
     pass_runner._degrade_for(run.kernel.health, "heartbeat_timing", run.heartbeats.follow_clock())
 
 
-async def test_beats_follow_a_clock_that_is_set_to_run_faster(
+async def test_heartbeats_follow_a_clock_that_is_set_to_run_faster(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await place(still)
@@ -1089,10 +1091,10 @@ async def test_beats_follow_a_clock_that_is_set_to_run_faster(
 
         def change() -> None:
             changed.append(client.clock.speed)
-            monkeypatch.setattr(run.heartbeats, "process", Rhythmic(seconds / client.clock.speed))
+            monkeypatch.setattr(run.heartbeats, "process", Timed(seconds / client.clock.speed))
 
         monkeypatch.setattr(run.heartbeats, "replace", change)
-        monkeypatch.setattr(run.heartbeats, "process", Rhythmic(seconds))
+        monkeypatch.setattr(run.heartbeats, "process", Timed(seconds))
         runs_at(run, client, 1)
         assert changed == []
         runs_at(run, client, 2)
@@ -1107,7 +1109,7 @@ async def test_beats_follow_a_clock_that_is_set_to_run_faster(
         assert run.kernel.health.degraded == {}, "under a clock that is moved by hand real seconds mean nothing"
 
 
-async def test_beats_follow_a_clock_that_is_stopped_and_set_to_run_again(
+async def test_heartbeats_follow_a_clock_that_is_stopped_and_started_again(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await place(still)
@@ -1122,7 +1124,7 @@ async def test_beats_follow_a_clock_that_is_stopped_and_set_to_run_again(
 
         monkeypatch.setattr(client, "heartbeat", beat_once)
         monkeypatch.setattr(run.heartbeats, "replace", lambda: changed.append(client.clock.speed))
-        monkeypatch.setattr(run.heartbeats, "process", Rhythmic(settings.dead_man.heartbeat_seconds))
+        monkeypatch.setattr(run.heartbeats, "process", Timed(settings.dead_man.heartbeat_seconds))
         runs_at(run, client, 1)
         await run.heartbeats.beat_by_hand()
         assert beats == [], "its process beats"
@@ -1137,8 +1139,8 @@ async def test_beats_follow_a_clock_that_is_stopped_and_set_to_run_again(
         assert changed == [1], "from here on a process beats"
 
 
-class Witness(Rhythmic):
-    """One that has been started to look on."""
+class Watching(Timed):
+    """A heartbeat process that was started only to watch."""
 
     may_beat = False
 
@@ -1149,15 +1151,15 @@ class Witness(Rhythmic):
         pass
 
 
-async def test_a_heartbeat_that_is_changed_before_the_first_pass_of_a_start_stays_a_witness(
+async def test_a_heartbeat_process_replaced_before_the_first_pass_sends_no_heartbeats_yet(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What beats then counts against the starts that come to nothing."""
+    """Heartbeats before the first pass count against the limit of failed starts."""
     one = await place(still)
     async with built(one, one.settings("Holds")) as (run, _):
-        monkeypatch.setattr(run.heartbeats, "_made", lambda: Witness(60))
+        monkeypatch.setattr(run.heartbeats, "_made", lambda: Watching(60))
         for has_started in (False, True):
-            monkeypatch.setattr(run.heartbeats, "process", Witness(120))
+            monkeypatch.setattr(run.heartbeats, "process", Watching(120))
             run.heartbeats.is_start_complete = has_started
             run.heartbeats.replace()
             assert run.heartbeats.process is not None
@@ -1167,7 +1169,7 @@ async def test_a_heartbeat_that_is_changed_before_the_first_pass_of_a_start_stay
 async def test_a_lapse_is_followed_by_a_resync_before_anything_is_opened(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The switch has fired while nobody looked; a lapse during the resync asks for another one."""
+    """The switch has fired unnoticed; a lapse during the resync causes another one."""
     one = await place(still)
     settings = one.settings("Holds")
     async with built(one, settings) as (run, client):
@@ -1194,10 +1196,10 @@ async def test_a_lapse_is_followed_by_a_resync_before_anything_is_opened(
         )
 
 
-async def test_a_resync_that_the_service_holds_up_opens_nothing_and_keeps_no_pass_from_being_made(
+async def test_a_resync_that_waits_for_the_service_opens_nothing_and_stops_no_pass(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without passes there are no exits, no stops and no beats: the dead-man would close what a daemon that lives looks after."""
+    """Without passes there are no exits, stops and heartbeats, and the dead-man switch would close the positions of a healthy daemon."""
     one = await place(still)
     async with lapsed_run(one, monkeypatch) as (run, client, lapsed):
 
@@ -1225,10 +1227,10 @@ async def test_a_resync_that_the_service_holds_up_opens_nothing_and_keeps_no_pas
         assert "BTC" in await one.state_of()
 
 
-async def test_a_resync_whose_first_question_hangs_keeps_no_pass_waiting_and_a_slow_answer_is_taken(
+async def test_a_resync_whose_first_question_hangs_delays_no_pass_and_takes_a_slow_answer(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each pass would be longer by it than the beats wait for: the dead-man would close what a daemon that lives looks after."""
+    """Waiting in each pass would stop the heartbeats, and the dead-man switch would close the positions of a healthy daemon."""
     one = await place(still)
     async with lapsed_run(one, monkeypatch) as (run, client, lapsed):
         monkeypatch.setattr(resync, "BREATH_MS", 1)
@@ -1252,10 +1254,10 @@ async def test_a_resync_whose_first_question_hangs_keeps_no_pass_waiting_and_a_s
         assert lapsed.acknowledged == 3
 
 
-async def test_what_is_done_before_a_pass_counts_and_a_whole_pass_follows(
+async def test_work_before_a_pass_uses_the_time_of_the_pass_and_a_pass_without_work_follows(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An errand for which the service hangs, and a pass whose questions hang, are together longer than the beats wait for."""
+    """Work whose request hangs and a pass whose requests hang would together stop the heartbeats."""
     one = await place(still)
     async with lapsed_run(one, monkeypatch) as (run, client, lapsed):
         pacer, done = FakePacer(), list[str]()
@@ -1270,8 +1272,8 @@ async def test_what_is_done_before_a_pass_counts_and_a_whole_pass_follows(
             done.append("account")
             return await account()
 
-        async def errand() -> None:
-            done.append("errand")
+        async def work() -> None:
+            done.append("work")
             pacer.now_ms += 15_000
 
         async def another() -> None:
@@ -1280,9 +1282,9 @@ async def test_what_is_done_before_a_pass_counts_and_a_whole_pass_follows(
         monkeypatch.setattr(client, "events", told)
         monkeypatch.setattr(client, "account", snapshot)
         made = run.progress.cycles
-        await run.passes.one_pass(errand, another)
-        assert (done, run.progress.cycles, run.kernel.is_late) == (["errand"], made + 1, True)
-        await run.passes.one_pass(errand, another)
+        await run.passes.one_pass(work, another)
+        assert (done, run.progress.cycles, run.kernel.is_late) == (["work"], made + 1, True)
+        await run.passes.one_pass(work, another)
         assert set(done[1:]) == {"events"}, "stops and exits of this one wait for nothing"
         assert lapsed.acknowledged == 0
         done.clear()
@@ -1293,7 +1295,7 @@ async def test_what_is_done_before_a_pass_counts_and_a_whole_pass_follows(
 async def test_a_heartbeat_that_was_refused_ends_the_run(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The child has met a 401 before the loop did."""
+    """The heartbeat process got a 401 before the kernel did."""
     one = await place(still)
     settings = one.settings("Idle")
 
@@ -1307,10 +1309,10 @@ async def test_a_heartbeat_that_was_refused_ends_the_run(
             run._passed(None)
 
 
-async def test_a_daemon_whose_journal_is_lost_again_and_again_has_its_dead_man_at_each_start(
+async def test_a_daemon_that_loses_its_journal_again_and_again_arms_its_dead_man_at_each_start(
     place: MakePlace, still: serving.Served
 ) -> None:
-    """More often than a comparison tries another key, and the guardian of before has gone each time."""
+    """More often than a comparison tries another key; the earlier guardian is gone each time."""
     one = await place(still)
     settings = one.settings("Idle")
     for _life in range(ARM_TRIES + 2):
@@ -1379,8 +1381,8 @@ async def test_an_end_without_a_stop_is_unsafe_and_left_to_the_dead_man_and_says
 
 
 @pytest.mark.usefixtures("cut_soon")
-async def test_a_stop_gives_up_what_was_written_and_never_sent(place: MakePlace, still: serving.Served) -> None:
-    """The plan hangs when the run is told to stop: nothing is opened by the next run either, nor left without an end."""
+async def test_a_stop_expires_intents_that_were_never_sent(place: MakePlace, still: serving.Served) -> None:
+    """The plan hangs at the stop: the next run opens nothing either, and every intent has an end."""
     one = await place(still)
     await one.ran(one.settings("Holds"))
     one.halfway.hangs = lambda path: path == "/v1/orders"
@@ -1393,7 +1395,7 @@ async def test_a_stop_gives_up_what_was_written_and_never_sent(place: MakePlace,
 
 
 @pytest.mark.usefixtures("cut_soon")
-async def test_a_stop_settles_what_is_in_doubt_when_the_service_can_tell(
+async def test_a_stop_settles_an_intent_in_doubt_if_the_service_answers(
     place: MakePlace, still: serving.Served
 ) -> None:
     one = await place(still)
@@ -1416,7 +1418,7 @@ async def test_a_stop_settles_what_is_in_doubt_when_the_service_can_tell(
 
 @pytest.mark.usefixtures("cut_soon")
 async def test_a_fill_whose_hook_is_cut_by_a_stop_counts_once(place: MakePlace, still: serving.Served) -> None:
-    """The hook has counted it in the memory; the page that told of it comes again at the end of the run."""
+    """The hook has counted the fill in memory; the page with the fill is read again at the end of the run."""
     one = await place(still)
     settings = one.settings("HangsAtItsFirstFill")
     await one.ran(settings)
@@ -1435,7 +1437,7 @@ async def test_a_fill_whose_hook_is_cut_by_a_stop_counts_once(place: MakePlace, 
 async def test_a_fill_whose_hook_is_cut_by_a_stop_during_the_start_counts_once(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A person buys while the strategy lives through its past; it is told afterwards, when the start is not over yet."""
+    """A person buys while the strategy warms up; the fill is delivered after the warm-up, before the start is complete."""
     one = await place(still)
     name = "SlowAndHangsAtItsFirstFill"
     await warming(one, monkeypatch, name)
@@ -1451,7 +1453,7 @@ async def test_a_fill_whose_hook_is_cut_by_a_stop_during_the_start_counts_once(
     assert json.loads(state) == {"fills": 1, "stopped": True}
 
 
-async def test_a_run_is_seen_by_prometheus_and_told_to_people(place: MakePlace, fast: serving.Served) -> None:
+async def test_a_run_appears_in_prometheus_and_in_notices_to_people(place: MakePlace, fast: serving.Served) -> None:
     pytest.importorskip("prometheus_client")
     pytest.importorskip("apprise")
     one = await place(fast)
@@ -1496,7 +1498,7 @@ async def test_a_run_is_seen_by_prometheus_and_told_to_people(place: MakePlace, 
 
 
 def labels_of(figures: Iterable[str]) -> dict[str, dict[str, set[str]]]:
-    """Metric -> label -> the values it was shown with."""
+    """Metric -> label -> its values."""
     found: dict[str, dict[str, set[str]]] = {}
     for series in figures:
         name, _, rest = series.partition("{")
@@ -1507,7 +1509,7 @@ def labels_of(figures: Iterable[str]) -> dict[str, dict[str, set[str]]]:
 
 
 def judge_monitoring(shown: Mapping[str, Mapping[str, set[str]]]) -> None:
-    """What alerts and dashboard ask for is shown under that name, with the labels that they go by and speak of."""
+    """The metrics that alerts and dashboard use exist, with the labels that they use."""
     rules = YAML(typ="safe").load(REPOSITORY / "configs" / "monitoring" / "alerts.yml")["groups"][0]["rules"]
     panels = json.loads((REPOSITORY / "configs" / "monitoring" / "grafana.json").read_text())["panels"]
     asked = [(one["expr"], "".join(one["annotations"].values())) for one in rules]
@@ -1547,7 +1549,7 @@ def told_at(url: str, settings: Settings) -> Settings:
 
 
 async def cut_by(error: Exception, one: Place, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run whose first pass ends in that."""
+    """Start a daemon whose first pass raises this."""
 
     async def fails(_loop: loop_module.Kernel, **_how: Any) -> None:
         raise error
@@ -1558,7 +1560,7 @@ async def cut_by(error: Exception, one: Place, settings: Settings, monkeypatch: 
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-async def test_a_mistake_of_our_own_that_ends_a_run_is_told_as_an_error_by_the_next_run_if_not_at_once(
+async def test_an_internal_fault_that_ends_a_run_causes_an_error_notice_now_or_in_the_next_run(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch, is_open: bool
 ) -> None:
     one = await place(still)
@@ -1580,7 +1582,7 @@ async def test_a_mistake_of_our_own_that_ends_a_run_is_told_as_an_error_by_the_n
     assert one.key not in text
 
 
-async def test_a_journal_that_ends_the_run_and_cannot_take_the_notice_is_told_of_all_the_same(
+async def test_a_notice_is_sent_although_the_journal_that_ended_the_run_cannot_store_it(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await place(still)
@@ -1603,7 +1605,7 @@ async def test_a_journal_that_ends_the_run_and_cannot_take_the_notice_is_told_of
     assert text.startswith("it can be neither written nor read; exit code 6")
 
 
-async def test_a_key_that_is_refused_at_a_start_is_told_of_by_what_the_run_before_left(
+async def test_a_key_refused_at_the_start_causes_a_notice_by_the_earlier_runs_journal(
     place: MakePlace, still: serving.Served
 ) -> None:
     one = await place(still)
@@ -1621,7 +1623,7 @@ async def test_a_key_that_is_refused_at_a_start_is_told_of_by_what_the_run_befor
     assert "; exit code 7" in text
 
 
-async def test_a_port_for_metrics_that_is_taken_is_a_config_error(place: MakePlace, fast: serving.Served) -> None:
+async def test_a_metrics_port_in_use_is_a_config_error(place: MakePlace, fast: serving.Served) -> None:
     pytest.importorskip("prometheus_client")
     one = await place(fast)
     settings = one.settings("Idle").model_copy(update={"metrics": Metrics(port=fast.port)})
@@ -1632,7 +1634,7 @@ async def test_a_port_for_metrics_that_is_taken_is_a_config_error(place: MakePla
 async def test_a_hangup_takes_over_the_config_with_its_heartbeat_and_its_strategies(
     place: MakePlace, fast: serving.Served
 ) -> None:
-    """The new dead-man is beaten by a process of its own rhythm; of the old one nothing is left."""
+    """The new dead-man switch gets heartbeats with its own timing, and nothing of the old one is left."""
     one, hangup = await place(fast), asyncio.Event()
     settings = one.settings("Holds")
     await one.ran(settings, reread=lambda: load(one.folder / "bot.yaml", {"KEY": one.key}), hangup=hangup)
@@ -1659,10 +1661,10 @@ async def test_a_hangup_takes_over_the_config_with_its_heartbeat_and_its_strateg
     assert await switches() == []
 
 
-async def test_a_reload_makes_passes_while_its_strategies_warm(
+async def test_a_reload_runs_passes_while_its_strategies_warm_up(
     place: MakePlace, fast: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stamp that the heartbeat and the watchdog go by: without it a long warm-up would look like a loop that stands still."""
+    """The heartbeat and the watchdog need progress stamps: without them a long warm-up would look like a stuck kernel."""
     monkeypatch.setattr(pass_runner, "BREATH_MS", 50)
     one = await place(fast)
     await one.ran(one.settings("Holds"), reread=lambda: load(one.folder / "bot.yaml", {"KEY": one.key}))
@@ -1689,7 +1691,7 @@ async def test_a_reload_makes_passes_while_its_strategies_warm(
     assert (await one.end()).exit_code is Exit.DONE
 
 
-async def test_a_pause_does_not_wait_for_a_start_whose_strategies_warm(
+async def test_a_pause_does_not_wait_for_the_warm_up_of_a_start(
     place: MakePlace, fast: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await warming(await place(fast), monkeypatch)
@@ -1699,7 +1701,7 @@ async def test_a_pause_does_not_wait_for_a_start_whose_strategies_warm(
     assert (await one.end()).exit_code is Exit.DONE
 
 
-async def test_a_start_whose_strategies_warm_beats_under_a_clock_that_is_moved_by_hand(
+async def test_a_start_sends_heartbeats_during_warm_up_under_a_clock_that_is_advanced_by_hand(
     place: MakePlace, still: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = await warming(await place(still), monkeypatch)
@@ -1716,7 +1718,7 @@ async def test_a_start_whose_strategies_warm_beats_under_a_clock_that_is_moved_b
     assert (await one.end()).exit_code is Exit.DONE
 
 
-async def test_a_start_whose_strategies_warm_tells_of_a_service_that_has_died(
+async def test_a_start_reports_a_dead_service_during_warm_up(
     place: MakePlace, fast: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     troubles = ["its disk is full"]
@@ -1740,7 +1742,7 @@ async def test_a_start_whose_strategies_warm_tells_of_a_service_that_has_died(
 
 
 async def warming(one: Place, to: pytest.MonkeyPatch, strategy: str = "Slow", **more: Any) -> Place:
-    """A run in the midst of its start: a strategy lives through its past, and passes are made meanwhile."""
+    """A daemon during its start: a strategy warms up, and passes run meanwhile."""
     for where in (loop_module, pass_budget):
         to.setattr(where, "BREATH_MS", 50)
     one.begin(one.settings(strategy), **more)
@@ -1749,7 +1751,7 @@ async def warming(one: Place, to: pytest.MonkeyPatch, strategy: str = "Slow", **
 
 
 def stamped(one: Place) -> bool:
-    """Whether this run has made a pass, and told that its start is not over."""
+    """True if this run has completed a pass and its start is not complete."""
     if not (one.folder / "state" / "progress").exists():
         return False
     progress = ProgressReader(str(one.folder / "state" / "progress"))

@@ -494,7 +494,7 @@ async def test_an_end_that_cannot_read_the_events_leaves_the_dead_man_armed() ->
     await kernel.stop()
     left = await wind_down(kernel, "leave")
     assert not left.known
-    assert left.why[-1] == "the dead-man switch stays: what stands at the service could not be read to its end"
+    assert left.why[-1] == "the dead-man switch stays: the events of the service could not be read to their end"
     assert [guardian.type for guardian in venue.guards.values()] == ["dead_man_switch"]
     venue.faults = []
     assert (await wind_down(kernel, "leave")).known
@@ -764,7 +764,7 @@ async def test_an_order_that_waits_for_a_person_is_told_and_waits_until_there_wa
     await minutes(kernel, venue, "100")
     assert not venue.positions
     run: Any = SimpleNamespace(kernel=kernel, settings=SimpleNamespace(strategies=()))
-    assert await Commands(run, None).resume() == (f"open BTC of trend ({waits.id[:12]}), which waits no more",)
+    assert await Commands(run, None).resume() == (f"open BTC of trend ({waits.id[:12]}), which no longer waits",)
     await minutes(kernel, venue, "100")
     assert (kernel.journal.intents.live(), set(venue.positions)) == ([], {"BTC"})
 

@@ -38,25 +38,25 @@ def told(journal: Journal) -> list[str]:
 
 def test_a_first_run_and_one_after_an_end_that_was_told_have_nothing_to_say(journal: Journal, tmp_path: Path) -> None:
     assert reporting.last_sign(journal, tmp_path) is None
-    reporting.begin(journal, None, now_ms=1)
+    reporting.note_begin(journal, None, now_ms=1)
     stamped(tmp_path, boot_ns=boot_ns())
-    reporting.ended(journal)
+    reporting.note_end(journal)
     assert reporting.last_sign(journal, tmp_path) is None
-    reporting.begin(journal, None, now_ms=2)
+    reporting.note_begin(journal, None, now_ms=2)
     assert told(journal) == []
 
 
 def test_a_killed_run_was_heard_of_last_at_its_newest_pass(journal: Journal, tmp_path: Path) -> None:
-    reporting.begin(journal, None, now_ms=1)
+    reporting.note_begin(journal, None, now_ms=1)
     ago_ns = min(HOUR_NS, boot_ns() // 2)  # The machine may have started a moment ago.
     stamped(tmp_path, boot_ns=boot_ns() - ago_ns)
     sign = reporting.last_sign(journal, tmp_path)
     now_ms = SystemClock().now_ms()
     assert sign is not None
     assert iso(now_ms - ago_ns // 1_000_000 - 60_000) < sign <= iso(now_ms - ago_ns // 1_000_000)
-    reporting.begin(journal, sign, now_ms=2)
+    reporting.note_begin(journal, sign, now_ms=2)
     (message,) = told(journal)
-    assert f"nothing was heard of it after {sign}" in message
+    assert f"its last sign of life was at {sign}" in message
     assert reporting.last_sign(journal, tmp_path) is not None, "this run has not come to its end either"
 
 
@@ -73,11 +73,11 @@ def test_of_a_run_before_this_boot_or_without_a_pass_the_files_own_time_says_whe
 
 
 def test_without_any_stamp_it_is_told_all_the_same(journal: Journal, tmp_path: Path) -> None:
-    reporting.begin(journal, None, now_ms=1)
+    reporting.note_begin(journal, None, now_ms=1)
     assert reporting.last_sign(journal, tmp_path) == "an unknown instant"
 
 
 def test_runs_that_are_killed_again_and_again_are_told_of_once_in_a_while(journal: Journal) -> None:
     for n in range(2 * 3):  # Ten minutes may end in the midst of it, once.
-        reporting.begin(journal, iso(n), now_ms=n)
+        reporting.note_begin(journal, iso(n), now_ms=n)
     assert len(told(journal)) <= 2

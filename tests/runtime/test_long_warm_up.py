@@ -97,7 +97,7 @@ async def test_passes_go_on_while_strategies_live_through_their_past(tmp_path: P
     assert len(slow.lived) == PAST
     assert passes == [(n * BREATH_MS, None) for n in range(1, PAST // 2 + 1)], "each without a bar"
     assert [one.word for one in said] == ["STARTING"] * (PAST // 2)
-    assert said[4].why.endswith(f"live through their past: 10 of {PAST} bars")
+    assert said[4].why.endswith(f"managed meanwhile: 10 of {PAST} bars")
     assert (worth, state_of(kernel).word) == ({10_000.0}, "RUNNING"), "by the account's price, not by one of the past"
     await kernel.cycle()
     assert len(passes) == PAST // 2 + 1

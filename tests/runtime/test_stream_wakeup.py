@@ -1,4 +1,4 @@
-"""The doorbell: it rings on events, survives whatever becomes of the stream, and knows nothing."""
+"""The wake-up by the event stream: on unknown events, and in spite of any fault of the stream."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from bot.errors import AccessLost, ApiError, OutcomeUnknown, Refused
-from bot.runtime.stream_wakeup import AGAIN_S, RING_S, listen
+from bot.runtime.stream_wakeup import AGAIN_S, WAKE_S, listen
 from bot.wire import Event
 
 
@@ -38,24 +38,24 @@ class Streams:
 async def heard(
     streams: Streams, turns: int, *, known: frozenset[str] = frozenset()
 ) -> tuple[int, list[float], asyncio.Task[None]]:
-    """Listen until so many streams were opened; rings and waits so far. `known`: ids of events that a pass has taken."""
-    rings = 0
+    """Listen until so many streams were opened; wake-ups and waits so far. `known`: ids of events that a pass has taken."""
+    wakeups = 0
     waits: list[float] = []
 
-    def ring() -> None:
-        nonlocal rings
-        rings += 1
+    def wake() -> None:
+        nonlocal wakeups
+        wakeups += 1
 
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
         await asyncio.sleep(0)
 
     task = asyncio.create_task(
-        listen(streams, lambda: f"evt_{len(streams.since)}", ring, knows=lambda one: one.id in known, sleep=sleep)
+        listen(streams, lambda: f"evt_{len(streams.since)}", wake, knows=lambda one: one.id in known, sleep=sleep)
     )
     while len(streams.since) < turns and not task.done():
         await asyncio.sleep(0)
-    return rings, waits, task
+    return wakeups, waits, task
 
 
 async def end(task: asyncio.Task[None]) -> None:
@@ -64,18 +64,18 @@ async def end(task: asyncio.Task[None]) -> None:
         await task
 
 
-async def test_it_rings_for_each_event_and_not_more_often_than_a_pass_is_worth() -> None:
-    rings, waits, task = await heard(Streams((3, None)), 2)
-    assert rings == 4, "three, and one for what the end of the stream may hide"
-    assert waits[:3] == [RING_S] * 3
+async def test_it_wakes_the_kernel_for_each_event_and_waits_between_two_wakeups() -> None:
+    wakeups, waits, task = await heard(Streams((3, None)), 2)
+    assert wakeups == 4, "three, and one for what the end of the stream may hide"
+    assert waits[:3] == [WAKE_S] * 3
     await end(task)
 
 
-async def test_it_does_not_ring_for_what_a_pass_has_taken_already() -> None:
+async def test_it_does_not_wake_the_kernel_for_an_event_that_a_pass_has_read() -> None:
     known = frozenset(event(n).id for n in range(1, 500))
-    rings, waits, task = await heard(Streams((501, None)), 2, known=known)
-    assert rings == 3, "the first, the last, and the end of the stream"
-    assert waits[:2] == [RING_S] * 2
+    wakeups, waits, task = await heard(Streams((501, None)), 2, known=known)
+    assert wakeups == 3, "the first, the last, and the end of the stream"
+    assert waits[:2] == [WAKE_S] * 2
     await end(task)
 
 
@@ -91,7 +91,7 @@ async def test_a_stream_that_is_refused_is_asked_for_again_more_and_more_slowly_
 async def test_an_event_makes_it_patient_anew() -> None:
     odd = OutcomeUnknown("no_error_object", "html")
     _, waits, task = await heard(Streams((0, odd), (0, odd), (1, odd), (0, odd)), 5)
-    assert [wait for wait in waits if wait != RING_S] == [AGAIN_S[0], AGAIN_S[1], AGAIN_S[0], AGAIN_S[1]]
+    assert [wait for wait in waits if wait != WAKE_S] == [AGAIN_S[0], AGAIN_S[1], AGAIN_S[0], AGAIN_S[1]]
     await end(task)
 
 

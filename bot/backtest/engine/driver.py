@@ -22,7 +22,7 @@ from bot.backtest.engine.timeline import Timeline, series_of, timeline_of
 from bot.config import Settings
 from bot.errors import ConfigError
 from bot.money import format_decimal
-from bot.runtime.assembly import loop_settings, place_strategies
+from bot.runtime.assembly import kernel_settings, place_strategies
 from bot.runtime.bar_feed import Series
 from bot.runtime.journal.journal import Journal
 from bot.runtime.kernel import Hooks, Kernel
@@ -147,7 +147,7 @@ class Session:
             journal=self.journal,
             specs=self._place(settings),
             pacer=stepper.pacer,
-            settings=loop_settings(settings),
+            settings=kernel_settings(settings),
             hooks=Hooks(run=self._run_warm_up),
         )
         kernel.risk.grids = self.grids

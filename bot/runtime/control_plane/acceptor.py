@@ -1,7 +1,7 @@
-"""Accepting connections on a listening socket, also when the process has no file descriptor left.
+"""Accepts connections on a listening socket, also when the process has no file descriptor left.
 
-asyncio's own server logs an error with its traceback for each failed `accept`, a hundred in a row and again a second later, and answers
-nobody. This one takes the descriptor of a connection from the process's reserve, says once when there is none, and tries again later.
+When descriptors run out, asyncio's own server answers nobody and logs a hundred tracebacks per second. This one takes a
+descriptor from the process's reserve; if there is none, it logs that once and tries again later.
 """
 
 from __future__ import annotations
@@ -18,19 +18,17 @@ from bot.runtime.liveness.instance_lock import close_in_children
 
 log = structlog.get_logger()
 
-AGAIN_S: Final = (
-    1.0  # after a failed `accept`: the kernel reports the same waiting connection at every turn of the loop
-)
+AGAIN_S: Final = 1.0  # after a failed `accept`; the event loop reports the same waiting connection at every turn
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Acceptor:
-    """Calls `serve` for each connection, as a task of its own. `bytes_max`: that a reader buffers before its separator is found."""
+    """Calls `serve` for each connection in a task of its own. `bytes_max`: how much a reader buffers while it looks for a separator."""
 
     def __init__(self, listener: socket.socket, serve: Serve, *, bytes_max: int) -> None:
         listener.settimeout(0)
-        close_in_children(listener)  # Nobody would answer there once this process has ended.
+        close_in_children(listener)  # A child that outlives this process would answer nobody.
         self._listener = listener
         self._serve = serve
         self._bytes_max = bytes_max
@@ -41,7 +39,7 @@ class Acceptor:
         self._listen()
 
     def close(self) -> None:
-        """Accept nothing more. Connections that were accepted go on."""
+        """Accept no more connections. Accepted ones go on."""
         if self._listener.fileno() < 0:
             return
         if self._again is not None:
@@ -58,7 +56,7 @@ class Acceptor:
             with reserved():
                 connection, _ = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return  # Whoever wanted to connect has gone.
+            return  # The caller has gone.
         except OSError as error:
             self._loop.remove_reader(self._listener)
             self._again = self._loop.call_later(AGAIN_S, self._listen)
@@ -75,7 +73,7 @@ class Acceptor:
         try:
             connection.settimeout(0)
             reader, writer = await asyncio.open_connection(sock=connection, limit=self._bytes_max)
-        except OSError:  # It has gone already.
+        except OSError:  # The caller has gone.
             connection.close()
             return
         await self._serve(reader, writer)

@@ -1,8 +1,8 @@
-"""Controls: what a person may ask of a running daemon: pause, resume, a look at what a reload would change, and the reload.
+"""The commands of an operator to a running daemon: pause, resume, show what a reload would change, and reload.
 
-Called between two passes of the loop. A reload is all or nothing: everything that can be refused (the file, the code, the
-service's bars, a guardian) is tried first, and until then nothing has changed. What takes long then (strategies that live
-through their past) makes room for passes. Knows no socket and no command line.
+They are called between two passes of the kernel. A reload is all or nothing: everything that can be refused (the file, the code, the
+service's bars, a guardian) is tried before anything changes. The long part after that, the warm-up of strategies, yields to passes.
+Nothing here knows the socket or the command line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bot.config import Settings, StrategySettings
 from bot.config.diff import Change, diff
 from bot.errors import AccessLost, ApiError, BotError, ConfigError, Declined, Exit, Refused, StrategyError
 from bot.runtime.alerts.messages import notice
-from bot.runtime.assembly import loop_settings, place, place_strategies, source_digests, wanted_guardians
+from bot.runtime.assembly import kernel_settings, place, place_strategies, source_digests, wanted_guardians
 from bot.runtime.control_plane.hot_reload import Warm, hot_reload, warm_up
 from bot.runtime.control_plane.status import State, state_of
 from bot.runtime.journal.halt_flags import FOREIGN
@@ -36,9 +36,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 T = TypeVar("T")
 
-WARM_S: Final = 5.0  # for the bars of all that is to be built: without passes the beats stop
+WARM_S: Final = (
+    5.0  # for the bars of all strategies to be built; no pass runs meanwhile, and without passes the heartbeats stop
+)
 
-# What a running daemon takes over; everything else is what it was started with.
+# Sections of the config that a running daemon takes over; all others need a restart.
 LIVE: Final = frozenset(
     {"strategies", "guardians", "dead_man", "safety", "orders", "reconcile_seconds", "strategies_dir"}
 )
@@ -46,9 +48,9 @@ LIVE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ReloadResult:
-    """`diff` is what differs; `applied` says what was done; `refused` why nothing was, whole sentences, and `code` whose fault that is.
+    """`diff` is what differs, `applied` what was done, `refused` why nothing was done, in sentences. `code` is the exit code for it.
 
-    It was applied and `code` is that of a config error: something that it has built anew is in quarantine.
+    If it was applied and `code` is that of a config error, a strategy that was built again is in quarantine.
     """
 
     diff: tuple[Change, ...] = ()
@@ -59,7 +61,7 @@ class ReloadResult:
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """The newest reload, whoever asked for it; without an end while it is under way."""
+    """The newest reload. `ended_ns` is None while it is under way."""
 
     began_ns: int
     ended_ns: int | None = None
@@ -67,31 +69,31 @@ class Reload:
 
 
 class CommandTimeout(BotError):
-    """The service has not answered in the time that a loop at work has."""
+    """The service has not answered within the time that a running daemon can wait."""
 
     exit_code = Exit.TIMEOUT
 
 
 @dataclass(slots=True)
 class _Plan:
-    """A config that was read and judged, and what it means for each strategy."""
+    """A config that was read and checked, and what it means for each strategy."""
 
     settings: Settings
     specs: list[StrategySpec]
     diff: tuple[Change, ...]
-    fresh: list[str] = field(default_factory=list)  # to be built: added, or other code or params
-    gone: list[str] = field(default_factory=list)  # to be stopped: removed, or the old of a fresh one
+    fresh: list[str] = field(default_factory=list)  # to be built: added, or with other code or params
+    gone: list[str] = field(default_factory=list)  # to be stopped: removed, or replaced by a fresh one
 
 
 class Commands:
-    """`reread` reads and judges the config file anew; None: this run was not started from a file."""
+    """`reread` reads and checks the config file again; None: this run was not started from a file."""
 
     def __init__(self, run: DaemonHandle, reread: Callable[[], Settings] | None) -> None:
         self._run = run
         self._reread = reread
         self.newest: Reload | None = None
 
-    # -- telling
+    # -- answers
 
     @property
     def state(self) -> State:
@@ -100,50 +102,52 @@ class Commands:
 
     @property
     def paused(self) -> dict[str, str]:
-        """Which strategies open nothing by a person's word or for their daily loss, and why."""
+        """Why strategies open nothing, by name: a person paused them, or they reached their daily loss."""
         kernel = self._run.kernel
-        found = {
+        refusals = {
             one.name: kernel.conditions.strategy_stopped(one.name, kernel.now_ms())
             for one in self._run.settings.strategies
         }
-        return {name: no.message for name, no in found.items() if no is not None}
+        return {name: no.message for name, no in refusals.items() if no is not None}
 
-    # -- acting
+    # -- changes
 
     def pause(self, strategy: str | None = None) -> tuple[str, ...]:
-        """No new entries, of one strategy or of all; exits and protection go on. Answers the resting entries, which may still fill."""
+        """Stop new entries of one strategy or of all; exits and protection go on. Returns the resting entries, which may still fill."""
         kernel = self._run.kernel
         self._known(strategy)
         if kernel.conditions.pauses.pause(strategy):
             log.warning("strategies.paused", strategy=strategy)
             now_ms = kernel.now_ms()
             message = "no new entries; exits and protection go on"
-            said = notice(
+            written = notice(
                 "strategy.paused",
                 f"pause:{now_ms}",
                 at_ms=now_ms,
                 strategy=strategy or "every strategy",
                 message=message,
             )
-            kernel.journal.notify([said], now_ms=now_ms)
+            kernel.journal.notify([written], now_ms=now_ms)
         return kernel.account.mirror.resting_of(strategy)
 
     async def resume(self, strategy: str | None = None) -> tuple[str, ...]:
-        """Entries again. One that is named also leaves its quarantine: it is built anew from its file. BotError when it cannot be.
+        """Allow entries again. A named strategy also leaves its quarantine: it is built again from its file, or BotError says why not.
 
-        For all it answers what a person is taken to have looked at by it.
+        Without a name it also ends the degraded states that wait for a person, and returns them as sentences.
         """
         kernel = self._run.kernel
         self._known(strategy)
         if strategy is not None and kernel.conditions.pauses.all_paused:
-            raise BotError(f"every strategy is paused, so {strategy} would stay so: bot resume lets them all go on")
+            raise BotError(
+                f"every strategy is paused, so {strategy} would stay paused: bot resume without a name resumes all"
+            )
         if kernel.conditions.pauses.resume(strategy):
             log.warning("strategies.resumed", strategy=strategy)
-        looked: list[str] = []
-        if strategy is None:  # A person has looked at who else trades here, and at what waited for that.
-            looked += [kernel.health.degraded[FOREIGN]] if FOREIGN in kernel.health.degraded else []
-            looked += [
-                f"{one.action} {one.market} of {one.strategy} ({one.id[:12]}), which waits no more"
+        reviewed: list[str] = []
+        if strategy is None:  # The person has reviewed the foreign activity, and the orders that wait because of it.
+            reviewed += [kernel.health.degraded[FOREIGN]] if FOREIGN in kernel.health.degraded else []
+            reviewed += [
+                f"{one.action} {one.market} of {one.strategy} ({one.id[:12]}), which no longer waits"
                 for one in kernel.execution.live.values()
                 if one.state == "quarantined"
             ]
@@ -151,25 +155,25 @@ class Commands:
             kernel.execution.release()
         instance = next((instance for instance in kernel.strategy_host.instances if instance.name == strategy), None)
         if instance is not None and instance.quarantined is not None:
-            await self._build_anew(instance.name)
-        return tuple(looked)
+            await self._build_again(instance.name)
+        return tuple(reviewed)
 
     async def diff(self) -> tuple[Change, ...]:
-        """What a reload would change. ConfigError says what is wrong with the file."""
+        """What a reload would change. ConfigError if the file cannot be used."""
         return (await self._planned()).diff
 
     async def reload(self) -> ReloadResult:
-        """Read the config again and run by it. What is refused leaves the running one as it was."""
+        """Read the config again and apply it. A refused config changes nothing."""
         began_ns = monotonic_ns()
         self.newest = Reload(began_ns)
-        result = ReloadResult(refused=("it failed, and bot logs says why",), code=Exit.ERROR)
+        result = ReloadResult(refused=("it failed; bot logs says why",), code=Exit.ERROR)
         try:
             result = await self._reload()
         finally:
             self.newest = Reload(began_ns, monotonic_ns(), result)
         return result
 
-    # -- inside
+    # -- steps
 
     async def _reload(self) -> ReloadResult:
         try:
@@ -181,7 +185,7 @@ class Commands:
         fixed = [change for change in plan.diff if _section(change.path) not in LIVE]
         if fixed:
             names = ", ".join(change.path for change in fixed)
-            why = f"{names} cannot change while it runs: stop the daemon and start it again"
+            why = f"{names} cannot change while the daemon runs: stop it and start it again"
             return self._refused(plan.diff, why, Exit.CONFIG)
         await self._run.yield_to_pass()
         kernel = self._run.kernel
@@ -189,7 +193,7 @@ class Commands:
             warm = await self._warmed([one for one in plan.specs if one.strategy.name in plan.fresh])
             beat_timing_of(
                 plan.settings, self._run.client.clock.speed
-            )  # ConfigError when nobody could keep it from firing.
+            )  # ConfigError if no heartbeat could keep it from firing.
             await kernel.guardians.change(wanted_guardians(plan.settings), epoch=kernel.account.mirror.epoch)
             kernel.health.keep("guardian:", kernel.guardians.refused)
         except (ConfigError, CommandTimeout) as error:
@@ -209,15 +213,15 @@ class Commands:
     async def _planned(self) -> _Plan:
         reread = self._reread
         if reread is None:
-            raise ConfigError("this run was not started from a config file: there is nothing to read again")
+            raise ConfigError("this run was not started from a config file, so there is nothing to read again")
         if not self._run.kernel.state.ready:
-            raise ConfigError("the run has not recovered yet; reload when it has")
+            raise ConfigError("the daemon has not recovered yet; reload when it has")
 
         def read() -> tuple[Settings, list[StrategySpec]]:
             settings = reread()
             return settings, place_strategies(settings, anew=True)
 
-        worker = Worker("@reload")  # A file whose import never ends holds up no pass for longer than its limit.
+        worker = Worker("@reload")  # A thread, so that an import that never ends delays a pass by its limit at most.
         try:
             settings, specs = await _read(worker, read, "the config or a strategy of it cannot be read")
         except StrategyError as error:
@@ -225,7 +229,7 @@ class Commands:
                 raise
             raise ConfigError(
                 f"the config and its strategies were not read within {LIMIT_S:g} s: the import of a strategy file does not end, or takes"
-                " too long for a daemon at work. Nothing was changed; bot check CONFIG names the line. What was begun may go on in its"
+                " too long for a running daemon. Nothing was changed; bot check CONFIG names the line. The import may go on in its"
                 " thread until the next start"
             ) from error
         finally:
@@ -247,45 +251,45 @@ class Commands:
         return plan
 
     async def _warmed(self, specs: list[StrategySpec]) -> dict[str, Warm]:
-        """The bars of the past. Asking for them changes nothing, so that it can be cut."""
+        """The warm-up bars of each strategy. Asking for them changes nothing, so it may be cancelled."""
         warm = {}
         try:
             async with asyncio.timeout(WARM_S):
                 for one in specs:
-                    found = warm[one.strategy.name] = await warm_up(self._run.kernel, one)
-                    for message in found.feed.gone.values():
+                    its_warm_up = warm[one.strategy.name] = await warm_up(self._run.kernel, one)
+                    for message in its_warm_up.feed.gone.values():
                         raise ConfigError(f"strategy {one.strategy.name}: {message}")
         except TimeoutError:
             names = ", ".join(one.strategy.name for one in specs)
             raise CommandTimeout(
-                f"the bars of {names} were not there within {WARM_S:g} s, and a loop that waits makes no pass; try again, or stop the"
-                " daemon and start it again"
+                f"the service did not return the bars of {names} within {WARM_S:g} s, and no pass runs while the daemon waits: try again, or"
+                " restart the daemon"
             ) from None
         return warm
 
     async def _apply(self, plan: _Plan, warm: dict[str, Warm]) -> tuple[str, ...]:
-        """From here on everything is done: what fails now fails as it would in any pass."""
+        """Apply the plan. From here on nothing is refused; what fails now fails as in any pass."""
         run, kernel, new = self._run, self._run.kernel, plan.settings
         applied = []
         rearmed = run.settings.guardians != new.guardians or run.settings.dead_man != new.dead_man
         beats = run.settings.dead_man != new.dead_man
         run.take_settings(new)
-        if rearmed:  # First of all: the old switch is beaten in its own rhythm until it is gone.
+        if rearmed:  # First, because the old switch needs heartbeats with its own timing until it is gone.
             applied.append("guardians: " + (", ".join(one.name for one in kernel.guardians.wanted) or "none"))
             try:
                 await kernel.guardians.retire()
             except ApiError as error:
-                applied.append(f"guardians of before still stand ({error.code}); the next pass takes them away")
+                applied.append(f"the old guardians are still armed ({error.code}); the next pass disarms them")
         if beats:
             run.heartbeats.replace()
-        kernel.take_settings(loop_settings(new))
+        kernel.take_settings(kernel_settings(new))
         mark = fingerprints.mark_of(new, source_digests(plan.specs))
         fingerprints.note_run(kernel.journal, mark, at_ms=kernel.now_ms(), epoch=kernel.account.mirror.epoch)
         await self._hot_reload(plan.specs, warm, plan.gone)
         instances = {instance.name: instance for instance in kernel.strategy_host.instances}
         for name in plan.fresh:
             why = instances[name].quarantined
-            done = "built anew" if name in plan.gone else "started"
+            done = "built again" if name in plan.gone else "started"
             applied.append(f"{name}: {done}" if why is None else f"{name}: in quarantine, {why}")
         for name in plan.gone:
             left = _left_by(kernel, name, instances[name].markets if name in instances else frozenset())
@@ -302,8 +306,8 @@ class Commands:
         )
         run.workers.keep_only(one.strategy.name for one in specs)
 
-    async def _build_anew(self, name: str) -> None:
-        """A quarantined strategy from its file as that is now, and the config as it runs."""
+    async def _build_again(self, name: str) -> None:
+        """Build a quarantined strategy from its file as it is now, with the config that runs."""
         run = self._run
         settings = next(one for one in run.settings.strategies if one.name == name)
         worker = Worker("@reload")
@@ -344,18 +348,20 @@ class Commands:
 
 
 async def _read(worker: Worker, read: Callable[[], T], refusal: str) -> T:
-    """What is read of files and packages. Nothing is changed by it, so whatever they raise is a refusal; an assertion is our own mistake."""
+    """Read files and packages in a thread. It changes nothing, so every exception is a refusal; an assertion is a fault of ours."""
     try:
         return await worker.call(read)
     except (BotError, AssertionError):
         raise
     except Exception as error:
-        said = error if isinstance(error, OSError) else type(error).__name__  # What others say may hold a secret.
-        raise ConfigError(f"{refusal}: {said}") from error
+        cause = (
+            error if isinstance(error, OSError) else type(error).__name__
+        )  # The text of others may contain a secret.
+        raise ConfigError(f"{refusal}: {cause}") from error
 
 
 def _left_by(kernel: Kernel, strategy: str, markets: frozenset[str]) -> str:
-    """What the strategy has where it is asked nothing any more: outside of these markets."""
+    """What the strategy still has outside of these markets, where it is no longer called, as a sentence part."""
     held = [
         p.market for p in kernel.account.mirror.positions.values() if p.owner == strategy and p.market not in markets
     ]

@@ -1,8 +1,8 @@
-"""Reseating: strategies come, go and change in a running loop, between two passes. What it needs of the service is asked first.
+"""Hot reload: add, remove and replace strategies of a running kernel, between two passes. The service is asked for bars first.
 
-A strategy that goes keeps what it has: its positions stay its own in the books, with their stops. One that is built anew
-begins like at a start: on_start with its durable state, then the bars of the past with its intents dropped. That may take
-long, so the passes of the others go on meanwhile; what happens to it waits for it.
+A removed strategy keeps its positions in its book, and they keep their stops. A strategy that is built again begins as at a start:
+on_start with its durable state, then the warm-up bars, whose signals are dropped. That may take long, so the passes of the others
+go on meanwhile, and its events wait for it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Warm:
-    """The past of one strategy that is to be built, and a feed of its own to live through it."""
+    """The warm-up bars of a strategy that is to be built, and a feed of its own for them. `due` bars are not decided yet."""
 
     feed: BarFeed
     past: Sequence[Closed]
@@ -34,18 +34,18 @@ class Warm:
 
 
 async def warm_up(kernel: Kernel, one: StrategySpec) -> Warm:
-    """Ask for the bars of one strategy. Nothing is changed by it; what the service answers with is raised.
+    """Ask for the bars of one strategy. It changes nothing; an error of the service is raised.
 
-    Of a series that runs already only the bars that were decided are past: the next one is decided by all.
+    Of a series that other strategies use, only the decided bars are for warm-up: the next one all strategies decide together.
     """
     feed = BarFeed(wanted_series([one]))
-    found = await feed.warm_up(kernel.port, kernel.journal.state.done_until, kernel.now_ms())
+    bars = await feed.warm_up(kernel.port, kernel.journal.state.done_until, kernel.now_ms())
     past: list[Closed] = []
     due: list[Closed] = []
-    for closed in sorted([*found.past, *found.due]):
+    for closed in sorted([*bars.past, *bars.due]):
         running = kernel.feed.histories.get(closed.series)
         if running is None:
-            (due if closed in found.due else past).append(closed)
+            (due if closed in bars.due else past).append(closed)
         elif running.last_at_ms is not None and closed.at_ms <= running.last_at_ms:
             past.append(closed)
     return Warm(feed, past, due)
@@ -54,24 +54,24 @@ async def warm_up(kernel: Kernel, one: StrategySpec) -> Warm:
 async def hot_reload(
     kernel: Kernel, specs: Sequence[StrategySpec], *, fresh: dict[str, Warm], gone: Sequence[str], renew: Callable[[str], None], yield_to_pass: YieldToPass,
 ) -> None:  # fmt: skip
-    """From now on these strategies, in this order. `fresh` are those to be built, `gone` those to be stopped first (the old of
-    a fresh one too); `renew` is told each of them between, so that its next call has a thread that waits for nothing.
+    """Run these strategies from now on, in this order. `fresh` are to be built; `gone` are to be stopped first, replaced ones included.
 
-    Each takes its seat as soon as it is built; a series to which nobody listens until then waits.
+    `renew` gives a strategy a new worker thread before its first call. Each strategy is active as soon as it is built. Due bars of a
+    series that no active strategy uses wait until then.
     """
     instances = {instance.name: instance for instance in kernel.strategy_host.instances}
     order = [one.strategy.name for one in specs]
     away: list[str] = []
     waiting: list[Closed] = []
-    decided: dict[str, dict[Series, int]] = {}  # by the old of a fresh one
+    decided: dict[str, dict[Series, int]] = {}  # newest bar that the old instance has decided
     for name in gone:
         instance = instances.pop(name)
         await kernel.strategy_host.stop_one(instance, now_ms=kernel.now_ms())
         decided[name] = _decided(kernel, instance)
-        _give_up(kernel, name)
+        _drop_unsent(kernel, name)
         renew(name)
         away += [name] if name in fresh else []
-        waiting += _take_seats(kernel, list(instances.values()), away)
+        waiting += _activate(kernel, list(instances.values()), away)
         await yield_to_pass()
     kernel.risk.limit({one.strategy.name: one.limits for one in specs})
     for one in specs:
@@ -80,7 +80,7 @@ async def hot_reload(
             continue
         if name not in gone:
             renew(name)
-            away.append(name)  # From its on_start on.
+            away.append(name)  # Its events wait from on_start on.
             kernel.strategy_host.set_instances(kernel.strategy_host.instances, away=away)
         warm = fresh[name]
         instance = await _built(kernel, one, warm, yield_to_pass)
@@ -91,34 +91,32 @@ async def hot_reload(
         kernel.feed.join(warm.feed)
         instances[name] = instance
         away = [other for other in away if other != name]
-        waiting += _take_seats(
-            kernel, sorted(instances.values(), key=lambda instance: order.index(instance.name)), away
-        )
+        waiting += _activate(kernel, sorted(instances.values(), key=lambda instance: order.index(instance.name)), away)
     wanted = wanted_series(specs)
     for series in [series for series in kernel.feed.histories if series not in wanted]:
         kernel.feed.drop(series)
-    waiting += _take_seats(kernel, [instances[name] for name in order], ())
-    assert not any(closed.series in wanted for closed in waiting), "a bar that somebody waits for is due"
+    waiting += _activate(kernel, [instances[name] for name in order], ())
+    assert not any(closed.series in wanted for closed in waiting), "a bar that a strategy waits for is due"
     kernel.reconciliation.compare_strategies_anew()
     kernel.journal.flush()
 
 
-def _take_seats(kernel: Kernel, instances: Sequence[StrategyInstance], away: Sequence[str]) -> list[Closed]:
-    """These and no others. Answers the due bars of series to which none of them listens; no more of those are asked for."""
+def _activate(kernel: Kernel, instances: Sequence[StrategyInstance], away: Sequence[str]) -> list[Closed]:
+    """Make these instances the active ones. Returns the due bars of series that none of them uses; those series are not polled meanwhile."""
     for instance in instances:
         instance.look_at(kernel.feed)
-    heard: set[Series] = {series for instance in instances for series in instance.series}
-    for series in [series for series in kernel.feed.wanted if series not in heard]:
+    used: set[Series] = {series for instance in instances for series in instance.series}
+    for series in [series for series in kernel.feed.wanted if series not in used]:
         kernel.feed.rest(series)
     kernel.strategy_host.set_instances(instances, away=away)
     kernel.timers.follow(instances, kernel.journal, now_ms=kernel.now_ms())
     due = kernel.bars.take_all()
-    kernel.bars.join(closed for closed in due if closed.series in heard)
-    return [closed for closed in due if closed.series not in heard]
+    kernel.bars.join(closed for closed in due if closed.series in used)
+    return [closed for closed in due if closed.series not in used]
 
 
 async def _built(kernel: Kernel, one: StrategySpec, warm: Warm, yield_to_pass: YieldToPass) -> StrategyInstance:
-    """One that fails on the way is in quarantine, as at a start."""
+    """Build, start and warm up one strategy. If it fails, it is in quarantine, as at a start."""
     strategy_host = kernel.strategy_host
     instance = strategy_host.made(one, warm.feed)
     if instance.quarantined is None:
@@ -133,7 +131,7 @@ async def _built(kernel: Kernel, one: StrategySpec, warm: Warm, yield_to_pass: Y
 
 
 def _decided(kernel: Kernel, instance: StrategyInstance) -> dict[Series, int]:
-    """Series -> close instant of the newest bar that the seat has seen."""
+    """Series -> close instant of the newest bar that the instance has seen."""
     last = {series: kernel.feed.histories[series].last_at_ms for series in instance.series}
     return {series: at_ms for series, at_ms in last.items() if at_ms is not None}
 
@@ -141,9 +139,9 @@ def _decided(kernel: Kernel, instance: StrategyInstance) -> dict[Series, int]:
 async def _catch_up(
     kernel: Kernel, instance: StrategyInstance, feed: BarFeed, decided: Mapping[Series, int], yield_to_pass: YieldToPass
 ) -> None:
-    """What has happened while it was being built: its events; and the bars that others have decided, which are past but for the newest.
+    """Deliver what happened while it was built: its events, and the bars that others have decided. Of a series it decides the newest only.
 
-    `decided`: up to there it has decided them itself, before it was built anew.
+    `decided`: series -> instant up to which its old instance has decided them.
     """
     kernel.strategy_host.late = instance
     while True:
@@ -163,7 +161,7 @@ async def _catch_up(
 
 
 def _missed(kernel: Kernel, series: Series, feed: BarFeed) -> list[Closed]:
-    """Bars of a series that runs and that are not in this feed yet."""
+    """Bars of a running series that are not in this feed yet."""
     running, last_ms = kernel.feed.histories.get(series), feed.histories[series].last_at_ms
     if running is None or running.last_at_ms is None or running.last_at_ms == last_ms:
         return []
@@ -171,8 +169,8 @@ def _missed(kernel: Kernel, series: Series, feed: BarFeed) -> list[Closed]:
     return [Closed(bar.at_ms, *series, bar) for bar in bars]
 
 
-def _give_up(kernel: Kernel, strategy: str) -> None:
-    """What it decided and never sent is not wanted any more; what may have left is settled as ever."""
+def _drop_unsent(kernel: Kernel, strategy: str) -> None:
+    """Drop its intents that were never sent. Intents that may have been sent are settled as usual."""
     for intent in list(kernel.execution.live.values()):
         if intent.strategy == strategy:
             kernel.execution.live[intent.id] = kernel.execution.sender.give_up(intent)

@@ -1,6 +1,6 @@
-"""The tail of the log: the newest events in memory for `bot logs`, and a bounded file for after the run. Told by bot.logs, so without secrets.
+"""The tail of the log: the newest lines in memory for `bot logs`, and a bounded file for after the run. bot.logs calls it, without secrets.
 
-A log that cannot be written stops nobody: the file is given up until it can be opened again, and the lines in memory say so.
+A log file that cannot be written stops nothing: it is tried again after RETRY_MS, and a line in memory says so.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from bot.clock import SystemClock
 
 FILE: Final = "daemon.log"
 LINES_MAX: Final = 2_000
-FILE_BYTES_MAX: Final = 8 * 1024 * 1024  # then it becomes the older one, of which there is one
+FILE_BYTES_MAX: Final = 8 * 1024 * 1024  # a longer file is renamed to the older one, and replaces it
 RETRY_MS: Final = 60_000  # before a file that could not be written is tried again
 LINE_CHARS_MAX: Final = 16_000
 VALUE_CHARS_MAX: Final = 4_000  # of one field of a line
-# What an event calls as a line calls its own: of a bar, when it closed.
-_OWN: Final = {"at_ms": "of_ms", "seq": "of_seq"}
+# Fields of an event that have the name of a line's own field, renamed: `at_ms` of a bar is when it closed.
+_RENAMED: Final = {"at_ms": "of_ms", "seq": "of_seq"}
 
 
 class Line(NamedTuple):
@@ -36,7 +36,7 @@ class Line(NamedTuple):
 
 
 class Tail:
-    """A listener of the log. Told from the loop's thread and from each strategy's."""
+    """A listener of the log. The event loop's thread and the threads of strategies call it."""
 
     def __init__(self, path: Path | None, *, lines_max: int = LINES_MAX, bytes_max: int = FILE_BYTES_MAX) -> None:
         self.path = path
@@ -47,15 +47,15 @@ class Tail:
         self._size = 0
         self._retry_ms = 0
         self._clock = SystemClock()
-        self._lock = threading.RLock()  # What is collected as garbage meanwhile may log too.
+        self._lock = threading.RLock()  # Reentrant, because a garbage collection meanwhile may log too.
 
     def __call__(self, event: Mapping[str, Any]) -> None:
-        said = {_OWN.get(name, name): _short(value) for name, value in event.items() if name != "timestamp"}
+        fields = {_RENAMED.get(name, name): _short(value) for name, value in event.items() if name != "timestamp"}
         at_ms = self._clock.now_ms()
-        raw = _raw(said, at_ms) if self.path is not None and at_ms >= self._retry_ms else b""
+        raw = _raw(fields, at_ms) if self.path is not None and at_ms >= self._retry_ms else b""
         with self._lock:
             self.seq += 1
-            self.lines.append(Line(self.seq, at_ms, said))
+            self.lines.append(Line(self.seq, at_ms, fields))
             if self.path is not None and raw and at_ms >= self._retry_ms:
                 self._write(raw, at_ms, self.path)
 
@@ -64,7 +64,7 @@ class Tail:
             return list(islice(self.lines, max(0, len(self.lines) - count), None))
 
     def after(self, seq: int, count: int) -> list[Line]:
-        """The oldest that came later; what has gone from memory meanwhile is left out."""
+        """The oldest lines after line `seq` that are still in memory."""
         with self._lock:
             return list(islice((line for line in self.lines if line.seq > seq), count))
 
@@ -98,7 +98,7 @@ class Tail:
 
 
 def _raw(event: dict[str, Any], at_ms: int) -> bytes:
-    """A line of the file. Made before anything is locked: how a value shows itself may be a strategy's own code."""
+    """A line of the file. It is made outside the lock, because a value's __str__ may be a strategy's code."""
     text = json.dumps({"at_ms": at_ms, **event}, ensure_ascii=False, separators=(",", ":"), default=str)
     raw = text.encode(errors="replace")
     if len(raw) > LINE_CHARS_MAX:
@@ -107,7 +107,7 @@ def _raw(event: dict[str, Any], at_ms: int) -> bytes:
 
 
 def _short(value: Any) -> Any:
-    """What a strategy logs may be of any size, and two thousand lines of it stay in memory."""
+    """The value, cut to VALUE_CHARS_MAX: a strategy may log values of any size, and LINES_MAX lines stay in memory."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if not isinstance(value, str):
@@ -123,7 +123,7 @@ def older(path: Path) -> Path:
 
 
 def last_lines(path: Path, count: int) -> list[dict[str, Any]]:
-    """The newest lines of a log that a run has left, oldest first; what is no line of ours is left out."""
+    """The newest lines of the log file of an earlier run, oldest first. Lines in another format are left out."""
     found: deque[dict[str, Any]] = deque(maxlen=max(count, 1))
     for part in (older(path), path):
         found.extend(_lines(part))

@@ -1,7 +1,7 @@
-"""Watching: what a run shows to machines and tells to people. Built by the daemon and ended with it; the run trades on when a part of it fails.
+"""What a run reports: notices of its start and end to people, log lines, and the port for metrics. If a part fails, the run trades on.
 
-The port for metrics is bound to this machine alone and answers three GETs. It lives on the loop's own thread, so an
-answer is itself a sign of life.
+The port for metrics is bound to this machine only and answers three GETs. It runs on the event loop's thread, so an answer proves
+that the loop runs.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ ASKERS_MAX: Final = 16
 PORT_FILE: Final = "metrics.port"
 TEXT: Final = "text/plain; charset=utf-8"
 EXPOSITION: Final = "text/plain; version=0.0.4; charset=utf-8"
-UNENDED: Final = "unended"  # the note of a run that has not come to its end: the boot of the machine that it began in
-END_S: Final = 3.5  # from the stop on, for notices; a run ends within five, and what comes after them takes its time on a busy machine
-FAILED_AGAIN_MS: Final = 600_000  # a run that fails again and again in the same way is told of once in so long
+UNENDED: Final = "unended"  # the note of a run that has not ended yet: the boot id of the machine when it began
+END_S: Final = 3.5  # for notices, from the stop on; a run ends within 5 s, and the rest takes time on a busy machine
+FAILED_AGAIN_MS: Final = 600_000  # runs that fail in the same way cause one notice in this time
 
 
 def notifier_of(settings: Settings, journal: Journal) -> notify.Notifier | None:
-    """The lanes that the config names. ConfigError for an address that cannot be used."""
-    told = settings.notify
-    if told is None:
+    """The notifier for the config's targets; None without any. ConfigError for an address that cannot be used."""
+    section = settings.notify
+    if section is None:
         return None
     wording = notify.Wording(
-        settings.name, level=told.level, mute=frozenset(told.mute), texts=told.texts, per_hour=told.per_hour
+        settings.name, level=section.level, mute=frozenset(section.mute), texts=section.texts, per_hour=section.per_hour
     )
-    targets = [(notify.key_of(url), notify.AppriseTarget(url, index)) for index, url in enumerate(told.urls)]
+    targets = [(notify.key_of(url), notify.AppriseTarget(url, index)) for index, url in enumerate(section.urls)]
     return notify.Notifier(
         notify.deliveries_of(targets, journal=journal, wording=wording, mono_ms=_mono_ms), mono_ms=_mono_ms
     )
@@ -70,8 +70,8 @@ def _mono_ms() -> int:
     return monotonic_ns() // 1_000_000
 
 
-def tell(kernel: Kernel, kind: str, message: str) -> None:
-    """A notice of the run's own beginning or end; a journal that cannot take it is told of elsewhere."""
+def write_notice(kernel: Kernel, kind: str, message: str) -> None:
+    """Write a notice of the run's start or end. A journal that cannot store it is reported elsewhere."""
     now_ms = kernel.now_ms()
     with contextlib.suppress(JournalError):
         kernel.journal.notify([notice(kind, f"{kind}:{now_ms}", at_ms=now_ms, message=message)], now_ms=now_ms)
@@ -105,42 +105,44 @@ def log_account_value(mirror: Mirror) -> None:
 
 
 def failure(error: Exception) -> tuple[str, Exit]:
-    """What a person is told of an error that ends a run, and the exit code that it ends with."""
+    """The message for people about an error that ends a run, and the exit code."""
     if isinstance(error, BotError):
         return str(error), error.exit_code
     line = f"{type(error).__name__}: {error}".splitlines()[0]
     return f"a mistake of Bracketbot's own: {line}", Exit.ERROR
 
 
-async def tell_failed(settings: Settings, journal: Journal, message: str, code: Exit, *, now_ms: int) -> None:
-    """A run ends otherwise than it was asked to, and positions may be open. What is in the outbox leaves with the run's last look there, or with
-    the next run's first; what the journal does not take is told now or never."""
-    told = _failed(message, code, now_ms=now_ms)
+async def write_failure(settings: Settings, journal: Journal, message: str, code: Exit, *, now_ms: int) -> None:
+    """Write the notice of a run that ends in a failure. The notifier sends it at the end of this run, or at the start of the next.
+
+    If the journal cannot store it, it is sent now.
+    """
+    failed = _failed(message, code, now_ms=now_ms)
     try:
-        journal.notify([told], now_ms=now_ms)
+        journal.notify([failed], now_ms=now_ms)
     except JournalError:
-        await _tell_by(open_journal(None, address=journal.address), settings, told, now_ms=now_ms)
+        await _send_by(open_journal(None, address=journal.address), settings, failed, now_ms=now_ms)
 
 
-async def tell_unbegun(settings: Settings, error: BotError, *, now_ms: int) -> None:
-    """The same of a start that ends before it has its journal: by the one that an earlier run left, if it can be used."""
-    told = _failed(*failure(error), now_ms=now_ms)
-    with contextlib.suppress(BotError):  # Why the start ends is said by the caller.
+async def send_failure_of_start(settings: Settings, error: BotError, *, now_ms: int) -> None:
+    """Send the notice of a start that fails before it has opened its journal, by the journal of an earlier run if there is one."""
+    failed = _failed(*failure(error), now_ms=now_ms)
+    with contextlib.suppress(BotError):  # The caller raises the error of the start.
         with queries.opened(settings.state_dir) as db:
             address = queries.address_of(db)
         if address is not None:
             journal = open_journal(settings.state_dir / queries.FILE, address=address)
-            await _tell_by(journal, settings, told, now_ms=now_ms)
+            await _send_by(journal, settings, failed, now_ms=now_ms)
 
 
 def _failed(message: str, code: Exit, *, now_ms: int) -> Notice:
-    likeness = hashlib.sha256(message.encode()).hexdigest()[:12]
-    ref = f"failed:{now_ms // FAILED_AGAIN_MS}:{likeness}"
+    digest = hashlib.sha256(message.encode()).hexdigest()[:12]
+    ref = f"failed:{now_ms // FAILED_AGAIN_MS}:{digest}"
     return notice("daemon.failed", ref, at_ms=now_ms, message=message, code=int(code))
 
 
 def last_sign(journal: Journal, folder: Path) -> str | None:
-    """When the last run was heard of last, if it has not come to its end: killed, or gone with its machine. Asked before this run's first stamp."""
+    """The last sign of life of an earlier run that did not end in order; None if it did. Call it before this run's first progress stamp."""
     boot = journal.state.note(UNENDED)
     if boot is None:
         return None
@@ -153,17 +155,17 @@ def last_sign(journal: Journal, folder: Path) -> str | None:
             reader.close()
         if stamp is not None and stamp.boot_ns and boot == boot_id() != "":
             return iso(SystemClock().now_ms() - (boot_ns() - stamp.boot_ns) // 1_000_000)
-        return iso(path.stat().st_mtime_ns // 1_000_000)  # The instants of another boot say nothing in this one.
+        return iso(path.stat().st_mtime_ns // 1_000_000)  # Boot time of another boot cannot be compared.
     return "an unknown instant"
 
 
-def begin(journal: Journal, last_sign: str | None, *, now_ms: int) -> None:
-    """From here on a run that ends has told so; one whose note is found has not. `last_sign` of the run before says that it had not."""
+def note_begin(journal: Journal, last_sign: str | None, *, now_ms: int) -> None:
+    """Note that this run has begun. If `last_sign` says that the run before did not end in order, write a notice of it."""
     with contextlib.suppress(JournalError), journal.together():
         if last_sign is not None:
             message = (
-                f"nothing was heard of it after {last_sign}: killed (kill -9, out of memory, a loop that hung), or the machine stopped."
-                " This run goes on where it was"
+                f"its last sign of life was at {last_sign}: it was killed (kill -9, out of memory, a loop that hung), or the machine stopped."
+                " This run continues from its journal"
             )
             log.warning("daemon.killed", last_sign=last_sign, message=message)
             ref = f"killed:{SystemClock().now_ms() // FAILED_AGAIN_MS}"
@@ -171,23 +173,23 @@ def begin(journal: Journal, last_sign: str | None, *, now_ms: int) -> None:
         journal.state.write_note(UNENDED, boot_id())
 
 
-def ended(journal: Journal) -> None:
-    """The run's end has been told."""
+def note_end(journal: Journal) -> None:
+    """Note that the run has ended in order, or that its failure has a notice."""
     with contextlib.suppress(JournalError):
         journal.state.forget_note(UNENDED)
 
 
-async def _tell_by(journal: Journal, settings: Settings, told: Notice, *, now_ms: int) -> None:
+async def _send_by(journal: Journal, settings: Settings, failed: Notice, *, now_ms: int) -> None:
     with contextlib.closing(journal):
-        notifier = notifier_of(settings, journal)  # First: to a new lane nothing is news that was there before it.
-        journal.notify([told], now_ms=now_ms)
+        notifier = notifier_of(settings, journal)  # First, because a new target gets only later notices.
+        journal.notify([failed], now_ms=now_ms)
         if notifier is not None:
             await notifier.flush()
 
 
 @contextlib.asynccontextmanager
 async def notifying(notifier: notify.Notifier | None, stop: asyncio.Event) -> AsyncIterator[None]:
-    """Carry notices while the block runs; at its end those that wait, until END_S after `stop` was set. What has not left by then stays written."""
+    """Send notices while the block runs, and the waiting ones at its end until END_S after `stop` was set. Unsent ones stay in the outbox."""
     if notifier is None:
         yield
         return
@@ -210,9 +212,9 @@ async def notifying(notifier: notify.Notifier | None, stop: asyncio.Event) -> As
 
 @contextlib.asynccontextmanager
 async def exposing(port: int | None, folder: Path, sources: metrics.Sources) -> AsyncIterator[None]:
-    """Answer /metrics, /livez and /readyz while the block runs. Which port it is stands in a file of the state directory.
+    """Answer /metrics, /livez and /readyz while the block runs. The file PORT_FILE in the state directory contains the port.
 
-    ConfigError when the port is taken or the package is not there: who asks for metrics relies on them.
+    ConfigError if the port is in use or the package is missing, because somebody relies on the metrics.
     """
     if port is None:
         yield
@@ -234,7 +236,7 @@ async def exposing(port: int | None, folder: Path, sources: metrics.Sources) -> 
     server = Acceptor(listener, scraped.accept, bytes_max=HEAD_BYTES_MAX)
     try:
         path.write_text(f"{taken}\n")
-    except OSError as error:  # A full disk: they are there all the same, and the log says where.
+    except OSError as error:  # A full disk. The port works all the same, and the log names it.
         log.warning("metrics.port_not_noted", path=str(path), message=error.strerror or str(error))
     log.info("metrics.exposed", url=f"http://{HOST}:{taken}/metrics")
     try:
@@ -247,7 +249,7 @@ async def exposing(port: int | None, folder: Path, sources: metrics.Sources) -> 
 
 
 class Scraped:
-    """One question a connection."""
+    """Serves one request per connection."""
 
     def __init__(self, registry: CollectorRegistry, sources: metrics.Sources) -> None:
         self._registry = registry
@@ -289,13 +291,13 @@ class Scraped:
         return 200, EXPOSITION, metrics.exposition(self._registry)
 
     def _livez(self) -> tuple[int, str, bytes]:
-        return _word(metrics.is_live(self._sources, boot_ns()), "live", f"no pass for {metrics.STUCK_S:g} s")
+        return _verdict(metrics.is_live(self._sources, boot_ns()), "live", f"no pass for {metrics.STUCK_S:g} s")
 
     def _readyz(self) -> tuple[int, str, bytes]:
-        """Degraded it is ready too: it closes and protects, and whoever takes it away for a 503 takes that away."""
+        """A degraded daemon is ready too: it closes and protects. A 503 might make a supervisor stop it."""
         state = self._sources.state()
         is_more = state not in ("RUNNING", "STARTING", "STOPPING")
-        return _word(metrics.is_ready(self._sources, boot_ns()), f"ready, {state}" if is_more else "ready", state)
+        return _verdict(metrics.is_ready(self._sources, boot_ns()), f"ready, {state}" if is_more else "ready", state)
 
     ANSWERS: Final[dict[str, Callable[[Scraped], tuple[int, str, bytes]]]] = {
         "/metrics": _metrics,
@@ -304,5 +306,5 @@ class Scraped:
     }
 
 
-def _word(so: bool, yes: str, no: str) -> tuple[int, str, bytes]:
-    return (200, TEXT, f"{yes}\n".encode()) if so else (503, TEXT, f"{no}\n".encode())
+def _verdict(is_so: bool, yes: str, no: str) -> tuple[int, str, bytes]:
+    return (200, TEXT, f"{yes}\n".encode()) if is_so else (503, TEXT, f"{no}\n".encode())

@@ -1,8 +1,8 @@
-"""The control socket: HTTP over `control.sock` in the state directory, for its owner alone. Knows requests and answers, no rule of the daemon.
+"""The control socket: HTTP over `control.sock` in the state directory, for its owner only. It knows requests and answers, no rule of the daemon.
 
-Small on purpose: one request a connection, everything bounded, nothing waited for without an end. It runs on the daemon's
-own event loop, so a route answers from what is in memory, or leaves slow work to a thread; what is asked of it can then
-not delay an order. Whoever connects must be the same user (or root), by the kernel's word and not by the caller's.
+Each connection carries one request; every size and every wait has a limit. The socket runs on the daemon's event loop, so a route
+answers from memory or leaves slow work to a thread, and no request can delay an order. The caller must be the same user (or root);
+the operating system says who it is.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ SOCKET: Final = "control.sock"
 HEAD_BYTES_MAX: Final = 16_384
 BODY_BYTES_MAX: Final = 65_536
 CONNECTIONS_MAX: Final = 32
-READ_S: Final = 5.0  # for a whole request; who needs longer is not one of our commands
+READ_S: Final = 5.0  # for a whole request; the bot commands need milliseconds
 WRITE_S: Final = 10.0
-ANSWER_S: Final = 60.0  # of a route; the commands that wait for a pass of the loop are the slow ones
-WARM_ANSWER_S: Final = 3_600.0  # of one that lets strategies live through their past, however many there are
+ANSWER_S: Final = 60.0  # for a route; commands that wait for the end of a pass are the slow ones
+WARM_ANSWER_S: Final = 3_600.0  # for a route that warms up strategies, however many there are
 WARMING: Final = frozenset({"/reload", "/resume"})
 FROM_MEMORY: Final = frozenset(
     {"/status", "/positions", "/orders", "/strategies", "/logs"}
-)  # answered at the loop's next turn
+)  # answered at the event loop's next turn
 NAME_BYTES_MAX: Final = 107  # of a Unix socket's name
 _UCRED: Final = struct.Struct("3i")
 
@@ -52,7 +52,7 @@ Data = dict[str, Any]
 
 
 class Problem(Exception):
-    """A no to a caller, as a status, a code and a sentence."""
+    """An error answer: status, code and a sentence."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -63,7 +63,7 @@ class Problem(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What was asked: the values of the query or of the JSON body, and which of them were looked at."""
+    """A request: the values of its query or JSON body, and the names that the route has asked for."""
 
     values: Mapping[str, Any]
     _asked: set[str] = field(default_factory=set)
@@ -95,7 +95,7 @@ class Question:
         raise Problem(400, "invalid_input", f"{name} is true or false")
 
     def nothing_else(self) -> None:
-        """Every value was one that the route knows. A route calls it once it has asked for all of them, and before it acts."""
+        """Problem for a value that the route does not know. A route calls this after it has asked for its values and before it acts."""
         for name in self.values:
             if name not in self._asked:
                 near = difflib.get_close_matches(name, self._asked, n=1)
@@ -113,21 +113,21 @@ Routes = Mapping[tuple[str, str], Route]  # (method, path)
 async def serving(
     folder: Path, routes: Routes, base: Callable[[], Data], *, look_s: float = KEPT_LOOK_S
 ) -> AsyncIterator[None]:
-    """Serve the routes until the block ends. `base` is part of every answer. Without a socket the daemon trades on, and says so.
+    """Serve the routes until the block ends. `base` is part of every answer. If no socket can be made, the daemon trades on and logs it.
 
-    A socket that somebody takes away is put there again, and one that could not be made is tried again, every `look_s`.
+    Every `look_s` a socket that was removed is made again, and one that could not be made is tried again.
     """
-    door = _Door(folder / SOCKET, Server(routes, base))
-    await door.open()
+    control_socket = _ControlSocket(folder / SOCKET, Server(routes, base))
+    await control_socket.open()
     try:
-        async with kept(door, look_s=look_s):
+        async with kept(control_socket, look_s=look_s):
             yield
     finally:
-        await door.close()
+        await control_socket.close()
 
 
-class _Door:
-    """The socket's name in the folder, and what listens behind it."""
+class _ControlSocket:
+    """The socket's file, and the server that listens on it."""
 
     def __init__(self, path: Path, server: Server) -> None:
         self.path = path
@@ -137,15 +137,15 @@ class _Door:
         self._trouble = ""
 
     async def open(self) -> None:
-        """Listen anew. Who was let in before gets an answer."""
+        """Make a new socket and listen. Accepted connections still get their answers."""
         before, self._running = self._running, None
-        if before is not None:  # Closed first: it may take a socket away that has its name.
+        if before is not None:  # Close it first, because the new socket may replace its file.
             before.close()
         try:
             listener = _listener(self.path)
         except OSError as error:
             trouble = error.strerror or str(error)
-            if trouble != self._trouble:  # Said once, however often it is tried.
+            if trouble != self._trouble:  # Log it once, however often it is tried.
                 log.error("control.unavailable", path=str(self.path), message=trouble)
             self._trouble = trouble
             return
@@ -155,7 +155,7 @@ class _Door:
         self._running = Acceptor(listener, self._server.accept, bytes_max=HEAD_BYTES_MAX)
 
     async def look(self) -> None:
-        """Listen anew where the name is gone. What somebody else has put there is not ours to take away."""
+        """Make a new socket if its file is gone. A file that somebody else has put there is left alone."""
         if _file_of(self.path) is None:
             await self.open()
 
@@ -164,7 +164,7 @@ class _Door:
             self._running.close()
         await self._server.close()
         if self._made is not None and _file_of(self.path) == self._made:
-            with contextlib.suppress(OSError):  # A disk that has turned read-only: the next run removes it.
+            with contextlib.suppress(OSError):  # On a disk that has become read-only: the next run removes it.
                 self.path.unlink(missing_ok=True)
 
 
@@ -178,7 +178,7 @@ def _file_of(path: Path) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def reachable(path: Path) -> Iterator[str]:
-    """A name for the socket that fits into an address, however deep its folder is."""
+    """A name for the socket that is short enough for an address, however deep its folder is."""
     if len(os.fsencode(path)) <= NAME_BYTES_MAX:
         yield str(path)
         return
@@ -195,7 +195,7 @@ def answer_s(path: str) -> float:
 
 
 def _listener(path: Path) -> socket.socket:
-    """The folder is held by this process: a socket that is there is one of a run that was killed."""
+    """This process holds the folder, so a socket file in it is left from a run that was killed."""
     path.unlink(missing_ok=True)
     with reserved():
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
@@ -211,7 +211,7 @@ def _listener(path: Path) -> socket.socket:
 
 
 class Server:
-    """One request a connection."""
+    """Serves one request per connection."""
 
     def __init__(self, routes: Routes, base: Callable[[], Data], user: int | None = None) -> None:
         self._routes = routes
@@ -223,19 +223,19 @@ class Server:
         task = asyncio.current_task()
         assert task is not None
         if len(self._tasks) >= CONNECTIONS_MAX:
-            await _answer(writer, 503, _no("busy", "too many connections; ask again"))
+            await _answer(writer, 503, _error("busy", "too many connections; ask again"))
             return
         self._tasks.add(task)
         try:
             status, data = await self._serve(reader, writer.get_extra_info("socket"))
             await _answer(writer, status, data)
         except asyncio.CancelledError:
-            writer.close()  # The run ends; its socket goes with it.
+            writer.close()  # The run ends.
         finally:
             self._tasks.discard(task)
 
     async def close(self) -> None:
-        """Give up what is being asked."""
+        """Cancel the requests under way."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -244,9 +244,12 @@ class Server:
         try:
             method, path, values = await read_request(reader)
         except Problem as problem:
-            return problem.status, _no(problem.code, problem.message)
-        if peer_uid(peer) not in (self._user, 0):  # Read first: who is still writing would never hear the answer.
-            return 403, _no("forbidden", "this socket is for the user who runs the daemon")
+            return problem.status, _error(problem.code, problem.message)
+        if peer_uid(peer) not in (
+            self._user,
+            0,
+        ):  # After reading, because a caller that still writes would not read the answer.
+            return 403, _error("forbidden", "this socket is for the user who runs the daemon")
         return await self._routed(method, path, values)
 
     async def _routed(self, method: str, path: str, values: Mapping[str, Any]) -> tuple[int, Data]:
@@ -254,23 +257,23 @@ class Server:
         if route is None:
             methods = sorted(known for known, at in self._routes if at == path)
             if methods:
-                return 405, _no("invalid_input", f"{path} takes {', '.join(methods)}")
-            return 404, _no("not_found", f"no {path}; there are {', '.join(sorted({at for _, at in self._routes}))}")
+                return 405, _error("invalid_input", f"{path} takes {', '.join(methods)}")
+            return 404, _error("not_found", f"no {path}; there are {', '.join(sorted({at for _, at in self._routes}))}")
         try:
             async with asyncio.timeout(answer_s(path)):
                 data = await route(Question(values))
         except Problem as problem:
-            return problem.status, _no(problem.code, problem.message)
+            return problem.status, _error(problem.code, problem.message)
         except TimeoutError:
             goes_on = " with it, and bot status says what comes of it" if path in WARMING else ""
-            return 504, _no("timeout", f"no answer within {answer_s(path):g} s; the daemon goes on{goes_on}")
+            return 504, _error("timeout", f"no answer within {answer_s(path):g} s; the daemon goes on{goes_on}")
         except BotError as error:
             status = 400 if isinstance(error, ConfigError) else 504 if error.exit_code is Exit.TIMEOUT else 409
             code = error.code if isinstance(error, ApiError) else type(error).__name__
-            return status, _no(code, str(error), exit_code=int(error.exit_code))
-        except Exception:  # A fault of our own: the asker hears of it, and the run goes on.
+            return status, _error(code, str(error), exit_code=int(error.exit_code))
+        except Exception:  # A fault of ours: the caller gets an error, and the run goes on.
             log.exception("control.failed", path=path)
-            return 500, _no("internal_error", f"{path} failed; the daemon's log says why, and it goes on")
+            return 500, _error("internal_error", f"{path} failed; the daemon's log says why, and it goes on")
         return 200, self._base() | data
 
 
@@ -280,7 +283,7 @@ async def _answer(writer: asyncio.StreamWriter, status: int, data: Data) -> None
 
 
 async def send_answer(writer: asyncio.StreamWriter, status: int, kind: str, body: bytes) -> None:
-    """The answer, and the end of the connection. A caller that does not read is left alone."""
+    """Send the answer and close the connection. A caller that does not read within WRITE_S is dropped."""
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
         "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
@@ -296,10 +299,10 @@ async def send_answer(writer: asyncio.StreamWriter, status: int, kind: str, body
 
 
 def peer_uid(connection: Any) -> int | None:
-    """The user at the other end, by the kernel; None where it does not tell, which is nobody."""
+    """The user id of the caller as the operating system gives it; None if it gives none, and then nobody is let in."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
-        return os.geteuid()  # The folder's permission is what there is.
+        return os.geteuid()  # Here only the folder's permissions protect the socket.
     try:
         _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, option, _UCRED.size))
     except OSError:
@@ -308,7 +311,7 @@ def peer_uid(connection: Any) -> int | None:
 
 
 async def read_request(reader: asyncio.StreamReader) -> tuple[str, str, Mapping[str, Any]]:
-    """One request: its method, its path, and the values of its query and its body. Problem for what is none, or does not come in time."""
+    """Method, path and values (of query and body) of one request. Problem if it is malformed or does not come within READ_S."""
     try:
         async with asyncio.timeout(READ_S):
             return await _read(reader)
@@ -353,5 +356,5 @@ def _body(raw: bytes) -> dict[str, Any]:
     return data
 
 
-def _no(code: str, message: str, **more: Any) -> Data:
+def _error(code: str, message: str, **more: Any) -> Data:
     return {"at_ms": SystemClock().now_ms(), "pid": os.getpid(), "error": {"code": code, "message": message, **more}}

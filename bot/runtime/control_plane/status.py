@@ -1,4 +1,4 @@
-"""The state of a run in one word, and why. One rule for the control socket, `bot status`, metrics, systemd and the log."""
+"""The state of the daemon in one word, and why. The control socket, `bot status`, metrics, systemd and the log all use this rule."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ WORDS: Final[tuple[Word, ...]] = get_args(Word)
 
 
 class State(NamedTuple):
-    """`why` is empty when it is RUNNING."""
+    """`why` is empty for RUNNING."""
 
     word: Word
     why: str
 
 
 def state_of(kernel: Kernel, *, is_stopping: bool = False, away: str = "") -> State:
-    """The first that holds: STOPPING, STARTING (not recovered, the strategies still live through their past, or the rest of the start waits
-    for the service), DEGRADED (something keeps entries out, here or at the service, or a strategy is in quarantine), PAUSED (a person has
-    paused every strategy), RUNNING. `is_stopping`: the run has been told to stop. `away`: why a start waits for its service, if it does."""
+    """The first state that applies: STOPPING, STARTING, DEGRADED, PAUSED, RUNNING.
+
+    STARTING: the account is not recovered, strategies warm up, or the start waits for the service. DEGRADED: entries are blocked, here or
+    at the service, or a strategy is in quarantine. PAUSED: a person has paused every strategy. `is_stopping`: the daemon was asked to stop.
+    `away`: why the start waits for the service, or "".
+    """
     if is_stopping or kernel.state.paused == ENDING:
         return State("STOPPING", "asked to stop")
     if not kernel.state.ready:
@@ -31,7 +34,7 @@ def state_of(kernel: Kernel, *, is_stopping: bool = False, away: str = "") -> St
     if kernel.state.warming is not None:
         return State(
             "STARTING",
-            f"the account is looked after, and the strategies live through their past: {kernel.state.warming}",
+            f"the strategies warm up, and the account is managed meanwhile: {kernel.state.warming}",
         )
     if away:
         return State("STARTING", away)
@@ -49,5 +52,5 @@ def state_of(kernel: Kernel, *, is_stopping: bool = False, away: str = "") -> St
     if reasons:
         return State("DEGRADED", "; ".join(reasons))
     if kernel.conditions.pauses.all_paused:
-        return State("PAUSED", "no strategy opens anything; bot resume lets them go on")
+        return State("PAUSED", "no strategy opens positions; bot resume lets them continue")
     return State("RUNNING", "")

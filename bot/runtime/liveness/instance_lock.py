@@ -49,7 +49,9 @@ PR_GET_DUMPABLE: Final = 3
 PR_SET_DUMPABLE: Final = 4
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGE_BYTES: Final = 64 * 1024
-LOOKS_MAX: Final = 5  # of the collector at what is young, before a rest is used for all: by itself it does so after more than 10, if a quarter is new
+LOOKS_MAX: Final = (
+    5  # young collections before `collect_at_rest` runs a full one; Python itself runs one after more than 10
+)
 
 
 class Kept(Protocol):
@@ -67,14 +69,14 @@ class Lock:
         self.path = path
         self._mine = mine
         self._file: IO[bytes] | None = None
-        self._is_told = False  # that another has the name
+        self._is_lost_logged = False  # that another process has the file's name
 
     def take(self) -> Mapping[str, Any] | None:
         """Take the lock. Returns None if that worked, else what its holder wrote."""
         file = self.path.open("a+b")
         if not take(file):
             with file:
-                return _said(file)
+                return _holder_of(file)
         self._keep(file)
         return None
 
@@ -87,9 +89,13 @@ class Lock:
             file = self.path.open("a+b")
             if not _taken(file, exclusive=True):
                 file.close()
-                if not self._is_told:
-                    log.error("lock.lost", path=str(self.path), message="it was taken away, and another has it now")
-                self._is_told = True
+                if not self._is_lost_logged:
+                    log.error(
+                        "lock.lost",
+                        path=str(self.path),
+                        message="its file was removed, and another process has locked a new one",
+                    )
+                self._is_lost_logged = True
                 return
             self._keep(file)
             log.warning("lock.restored", path=str(self.path))
@@ -102,7 +108,7 @@ class Lock:
     def _keep(self, file: IO[bytes]) -> None:
         close_in_children(file)
         self.close()
-        self._file, self._is_told = file, False
+        self._file, self._is_lost_logged = file, False
         self.path.chmod(0o600)
         with contextlib.suppress(OSError):  # On a full disk the lock works but does not name its holder.
             os.ftruncate(file.fileno(), 0)
@@ -148,14 +154,14 @@ def private_dir(path: Path) -> Path:
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077 and _is_for_something_else(path):
             raise ConfigError(
-                f"state_dir {path} is there, open to others (mode {mode:04o}), and what is in it is not a daemon's. Name a folder of its own,"
-                f" or close it yourself: chmod 700 {quote(str(path))}"
+                f"state_dir {path} exists, is open to others (mode {mode:04o}), and its files are not a daemon's. Name another folder,"
+                f" or make this one private: chmod 700 {quote(str(path))}"
             )
         path.chmod(0o700)
     except OSError as error:
         if error.errno in DISK_FAULTS:  # No config error, so that a service manager retries.
             raise JournalError(
-                f"state_dir {path} cannot be written: {error.strerror}. Mend the disk; guardians and stops stand at the service."
+                f"state_dir {path} cannot be written: {error.strerror}. Repair the disk; guardians and stops stay at the service."
             ) from error
         raise ConfigError(
             f"state_dir {path} cannot be used: {error.strerror or error}. Set state_dir to a folder that you may write."
@@ -202,7 +208,7 @@ def hold_state(folder: Path) -> Iterator[Held]:
         other = lock.take()
         if other is not None:
             if left := _left_behind(lock.path, other):
-                raise BotError(f"{left} still holds {folder}: end it, then start again")
+                raise BotError(f"{left} still locks {folder}: end it, then start again")
             pid = f" (pid {other['pid']})" if "pid" in other else ""
             raise BotError(
                 f"another daemon runs on {folder}{pid}: stop it (bot stop --state-dir {quote(str(folder))}),"
@@ -213,7 +219,7 @@ def hold_state(folder: Path) -> Iterator[Held]:
 
 @contextlib.asynccontextmanager
 async def kept(*things: Kept, look_s: float = KEPT_LOOK_S) -> AsyncIterator[None]:
-    """While the block runs, what is taken away is put back, every `look_s`."""
+    """While the block runs, restore files that were removed, every `look_s`."""
 
     async def look() -> None:
         while True:
@@ -231,16 +237,16 @@ async def kept(*things: Kept, look_s: float = KEPT_LOOK_S) -> AsyncIterator[None
 
 @contextlib.contextmanager
 def noted(held: Held, places: Path | None = None) -> Iterator[None]:
-    """Note for `folders_held` where the folder is, from the start on. `places`: where such notes are kept; by default `runtime_dir`.
+    """Note the folder for `folders_held` while the block runs. `places`: the folder of such notes; by default `runtime_dir`.
 
-    It locks nothing: a note that a killed daemon has left names a folder that nobody holds.
+    A note locks nothing. The note of a killed daemon names a folder that no process has locked.
     """
     place = runtime_dir() if places is None else places
     if place is None:
         yield
         return
     note = place / f"state-{hashlib.sha256(os.fsencode(held.folder)).hexdigest()}.json"
-    with contextlib.suppress(OSError):  # No room for it: the daemon runs, and --state-dir names it.
+    with contextlib.suppress(OSError):  # On a full disk only --state-dir finds this daemon.
         note.write_text(json.dumps({"state_dir": str(held.folder)}), encoding="utf-8")
     try:
         yield
@@ -251,12 +257,14 @@ def noted(held: Held, places: Path | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def hold_account(address: str, folder: Path, places: Path | None = None) -> Iterator[Lock | None]:
-    """Hold the account among this user's daemons on this machine. `places`: where such locks are kept; by default `runtime_dir`. None where
-    there is no such place."""
+    """Lock the account, so that this user runs one daemon per account on this machine. `places`: the folder of such locks; by default
+    `runtime_dir`. None if there is no such folder."""
     place = runtime_dir() if places is None else places
     if place is None:
         log.warning(
-            "account.not_held", address=address, message="no private folder for locks; two daemons are not told apart"
+            "account.not_held",
+            address=address,
+            message="no private folder for locks, so a second daemon on this account would not be noticed",
         )
         yield None
         return
@@ -265,17 +273,17 @@ def hold_account(address: str, folder: Path, places: Path | None = None) -> Iter
         other = lock.take()
         if other is not None:
             if left := _left_behind(path, other):
-                raise BotError(f"{left} still holds account {address}: end it, then start again")
+                raise BotError(f"{left} still locks account {address}: end it, then start again")
             where = " on ".join(str(other[name]) for name in ("pid", "state_dir") if name in other)
             raise BotError(
                 f"another daemon of yours trades account {address}{f' (pid {where})' if where else ''}:"
-                " one daemon an account; stop that one, or use another key"
+                " an account has one daemon; stop that one, or use another key"
             )
         yield lock
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a daemon holds the folder now."""
+    """True if a daemon has locked the folder now."""
     try:
         with (folder / LOCK).open("rb") as lock:
             return not is_free(lock)
@@ -284,24 +292,24 @@ def is_held(folder: Path) -> bool:
 
 
 def holder_pid(folder: Path) -> int | None:
-    """The pid of the process that holds the folder; of a folder that nobody holds, that of the last one."""
+    """The pid of the process that has locked the folder, or of the last one that had. None if unknown."""
     path = folder / LOCK
     with contextlib.suppress(OSError), path.open("rb") as lock:
-        pid = _said(lock).get("pid")
+        pid = _holder_of(lock).get("pid")
         if not isinstance(pid, int):
             return None
-        found = lockers(path)
-        return pid if not found or pid in found else found[0]
+        pids = lockers(path)
+        return pid if not pids or pid in pids else pids[0]
     return None
 
 
-def _left_behind(path: Path, said: Mapping[str, Any]) -> str:
-    """Which process has the lock of a daemon that has ended, in words; "" while that daemon lives. A child that C code forked can have it."""
-    pid, found = said.get("pid"), lockers(path)
-    if not isinstance(pid, int) or pid in found or (not found and _is_alive(pid)):
+def _left_behind(path: Path, written: Mapping[str, Any]) -> str:
+    """Which process still has the lock of a daemon that has ended, in words; "" while the daemon runs. A child that C code forked can have it."""
+    pid, pids = written.get("pid"), lockers(path)
+    if not isinstance(pid, int) or pid in pids or (not pids and _is_alive(pid)):
         return ""
-    who = f"a process (pid {', '.join(map(str, found))})" if found else "a process that this user may not look at"
-    return f"{who} that a daemon (pid {pid}) has left behind"
+    who = f"a process (pid {', '.join(map(str, pids))})" if pids else "a process of another user"
+    return f"{who} that a daemon (pid {pid}) started and left running"
 
 
 def _is_alive(pid: int) -> bool:
@@ -315,8 +323,8 @@ def _is_alive(pid: int) -> bool:
 
 
 def lockers(path: Path) -> list[int]:
-    """The processes that have the file locked for themselves, of those that this user may look at. Linux alone says it."""
-    found = []
+    """The processes that have locked the file exclusively, of those that this user may inspect. Only Linux shows them."""
+    pids = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             wanted = path.stat()
@@ -324,37 +332,37 @@ def lockers(path: Path) -> list[int]:
                 with contextlib.suppress(OSError):  # Closed meanwhile.
                     is_it = os.path.samestat(file.stat(), wanted)
                     if is_it and LOCKED.search((process / "fdinfo" / file.name).read_text()):
-                        found.append(int(process.name))
+                        pids.append(int(process.name))
                         break
-    return sorted(found)
+    return sorted(pids)
 
 
 def folders_held(places: Path | None = None) -> list[Path]:
-    """The state directories that this user's daemons hold now and have noted, wherever they are."""
+    """The state directories that this user's daemons have locked now, as far as they have noted them."""
     place = runtime_dir() if places is None else places
-    found = []
+    folders = []
     for path in [] if place is None else sorted(place.glob("state-*.json")):
         with contextlib.suppress(OSError), path.open("rb") as note:
-            folder = _said(note).get("state_dir")
+            folder = _holder_of(note).get("state_dir")
             if isinstance(folder, str) and is_held(Path(folder)):
-                found.append(Path(folder))
-    return found
+                folders.append(Path(folder))
+    return folders
 
 
 def runtime_dir(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """A folder of this user alone that ends with the boot; None where there is none that can be trusted."""
+    """A private folder of this user that is emptied at a reboot; None if there is none that can be trusted."""
     user = os.geteuid()
     given = environ.get("XDG_RUNTIME_DIR", "")
     places = [Path(given)] if given.startswith("/") else []
     places += [Path(f"/run/user/{user}")]
-    for place in places:  # One that is not there, or that a unit's ProtectHome= hides, is passed over.
+    for place in places:  # A folder that does not exist, or that a unit's ProtectHome= hides, is skipped.
         if (made := _private(place / "bot", user)) is not None:
             return made
     return _private(Path(tempfile.gettempdir()) / f"bot-{user}", user)
 
 
 def _private(place: Path, user: int) -> Path | None:
-    """The folder, when it is (or can be made) this user's own; another hand may have put it there first."""
+    """The folder, if it belongs to this user or can be made; another user may have made it first."""
     try:
         with contextlib.suppress(FileExistsError):
             place.mkdir(mode=0o700)
@@ -366,13 +374,13 @@ def _private(place: Path, user: int) -> Path | None:
 
 
 def _file_name(address: str) -> str:
-    """An address comes from a service: what is no plain name is hashed."""
+    """The address as a file name. It comes from the service, so an address with special characters is hashed."""
     plain = re.fullmatch(r"[A-Za-z0-9]{1,80}", address, re.ASCII)
     return address.lower() if plain else hashlib.sha256(address.encode()).hexdigest()
 
 
 def take(lock: IO[Any]) -> bool:
-    """Whether the lock is ours from now on. Only one who has it to itself keeps it from us: those who look are waited for."""
+    """Lock the file exclusively; False if another process has done so. Processes that only test the lock are waited for."""
     end_ns = monotonic_ns() + int(LOOKERS_S * 1e9)
     while not _taken(lock, exclusive=True):
         if not is_free(lock):
@@ -385,7 +393,7 @@ def take(lock: IO[Any]) -> bool:
 
 
 def is_free(lock: IO[Any]) -> bool:
-    """Whether nobody has the lock to itself. Until the file is closed nobody can; looks do not hide one another."""
+    """True if no process has locked the file exclusively. Until the file is closed no process can; tests do not block one another."""
     return _taken(lock, exclusive=False)
 
 
@@ -398,16 +406,16 @@ def _taken(lock: IO[Any], *, exclusive: bool) -> bool:
 
 
 def _is_at(file: IO[bytes], path: Path) -> bool:
-    """Whether that file still has that name."""
+    """True if the path still names this file."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     return False
 
 
-def _said(lock: IO[bytes]) -> dict[str, Any]:
+def _holder_of(lock: IO[bytes]) -> dict[str, Any]:
     lock.seek(0)
     try:
-        said = json.loads(lock.read(HOLDER_BYTES_MAX))
+        written = json.loads(lock.read(HOLDER_BYTES_MAX))
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return written if isinstance(written, dict) else {}

@@ -74,7 +74,7 @@ def lost(ref: str, *, market: str = "BTC", message: str = "gone") -> messages.No
     return notice("protection.lost", ref, at_ms=int(ref), market=market, message=message)
 
 
-def test_an_event_is_told_with_its_figures_and_its_strategy() -> None:
+def test_the_notice_of_an_event_has_its_figures_and_its_strategy() -> None:
     event = Event.model_validate(
         {
             "id": "evt_1", "type": "fill", "subtype": "exit", "ts": 1, "coin": "BTC", "idempotencyKey": "KEY",
@@ -91,13 +91,13 @@ def test_an_event_is_told_with_its_figures_and_its_strategy() -> None:
     assert "trend: -1.5 USD by stop_loss" in message.text
 
 
-def test_what_nobody_needs_to_hear_is_no_notice() -> None:
+def test_most_events_cause_no_notice() -> None:
     data = {"oid": "1", "kind": "stop_loss", "side": "long", "intent": "close", "size": "1", "filledSize": "0"}
     event = Event.model_validate({"id": "evt_1", "type": "order", "subtype": "armed", "ts": 1, "data": data})
     assert list(messages.of_event(event)) == []
 
 
-def test_a_text_of_others_is_one_line_of_bounded_length_without_secrets() -> None:
+def test_foreign_text_in_a_notice_is_one_short_line_without_secrets() -> None:
     one = notice("protection.lost", "1", at_ms=1, message="a\nb\x1b[31m " + "x" * 999 + " bbk_test_aaaaaaaa_secret")
     said = json.loads(one.payload)["message"]
     assert said.isprintable()
@@ -117,7 +117,7 @@ def test_a_text_of_others_is_one_line_of_bounded_length_without_secrets() -> Non
         ("fill.exit", "{market} {px} {strategy} {realized_pnl_usd}", None),
     ],
 )
-def test_a_template_is_judged_before_it_is_needed(kind: str, text: str, problem: str | None) -> None:
+def test_a_template_is_checked_before_it_is_used(kind: str, text: str, problem: str | None) -> None:
     found = messages.problem_of(kind, text)
     assert found is None if problem is None else problem in (found or "")
 
@@ -138,7 +138,7 @@ async def test_each_notice_is_sent_once_in_order_also_after_a_restart(journal: J
     assert inbox.titles == ["[b] BTC is without a stop", "[b] ETH is without a stop"]
 
 
-async def test_a_thousand_quiet_notices_are_passed_over_in_a_few_writes(journal: Journal) -> None:
+async def test_a_thousand_muted_notices_are_skipped_in_a_few_writes(journal: Journal) -> None:
     inbox = Inbox()
     lane = lane_of(journal, inbox, level="error")
     journal.notify([notice("strategy.paused", str(n), at_ms=n, message="so") for n in range(1_000)], now_ms=0)
@@ -151,7 +151,7 @@ async def test_a_thousand_quiet_notices_are_passed_over_in_a_few_writes(journal:
     assert again.cursor == lane.cursor == journal.newest_notice()
 
 
-async def test_a_new_target_hears_nothing_of_what_was_before_it(journal: Journal) -> None:
+async def test_a_new_target_gets_no_earlier_notices(journal: Journal) -> None:
     journal.notify([lost("1")], now_ms=0)
     inbox = Inbox()
     lane = lane_of(journal, inbox)
@@ -161,9 +161,7 @@ async def test_a_new_target_hears_nothing_of_what_was_before_it(journal: Journal
 
 
 @pytest.mark.parametrize("damage", ["", "soon", "-3", "9" * 5_000, "1000000"])
-async def test_a_target_whose_cursor_is_damaged_is_told_the_newest_again_and_what_comes(
-    journal: Journal, damage: str
-) -> None:
+async def test_a_target_with_a_damaged_cursor_gets_the_newest_notices_again(journal: Journal, damage: str) -> None:
     journal.notify([lost(str(n), message=f"no {n}") for n in range(notify.AGAIN + 5)], now_ms=0)
     journal.state.write_note("notify:a", damage)
     inbox = Inbox()
@@ -183,7 +181,7 @@ async def test_a_target_whose_cursor_is_damaged_is_told_the_newest_again_and_wha
     assert inbox.titles[told:] == ["[b] ETH is without a stop"]
 
 
-async def test_a_new_target_that_takes_nothing_in_its_first_run_is_told_by_the_next(journal: Journal) -> None:
+async def test_a_new_target_that_fails_in_its_first_run_gets_its_notices_in_the_next(journal: Journal) -> None:
     inbox = Inbox()
     lane_of(journal, inbox)
     journal.notify([lost("1")], now_ms=0)
@@ -192,7 +190,7 @@ async def test_a_new_target_that_takes_nothing_in_its_first_run_is_told_by_the_n
 
 
 @pytest.mark.parametrize("raises", [None, ConnectionRefusedError("no"), ValueError("a plug-in's own")])
-async def test_a_target_that_is_down_loses_nothing_and_is_asked_less_and_less(
+async def test_a_target_that_is_down_loses_nothing_and_is_tried_less_often(
     journal: Journal, raises: Exception | None
 ) -> None:
     inbox = Inbox()
@@ -214,7 +212,7 @@ async def test_a_target_that_is_down_loses_nothing_and_is_asked_less_and_less(
     assert lane.failures == 0
 
 
-async def test_what_was_trimmed_while_a_target_was_down_is_counted_and_said(journal: Journal) -> None:
+async def test_notices_trimmed_while_a_target_was_down_are_counted_in_a_message(journal: Journal) -> None:
     inbox = Inbox()
     inbox.down = True
     lane = lane_of(journal, inbox)
@@ -227,7 +225,7 @@ async def test_what_was_trimmed_while_a_target_was_down_is_counted_and_said(jour
     assert inbox.titles == ["[b] 7 older notices were dropped", "[b] M7 is without a stop", "[b] M8 is without a stop"]
 
 
-async def test_what_repeats_is_counted_and_told_once_more_at_the_end(journal: Journal) -> None:
+async def test_repeats_are_counted_and_sent_once_more_at_the_end(journal: Journal) -> None:
     inbox = Inbox()
     lane = lane_of(journal, inbox)
     journal.notify([lost(str(n)) for n in range(1, 6)], now_ms=0)
@@ -238,7 +236,7 @@ async def test_what_repeats_is_counted_and_told_once_more_at_the_end(journal: Jo
     assert inbox.titles[1:] == ["[b] BTC is without a stop (4 more times)"]
 
 
-async def test_what_was_only_counted_is_told_at_the_end_of_the_run(journal: Journal) -> None:
+async def test_counted_repeats_are_sent_at_the_end_of_the_run(journal: Journal) -> None:
     """The next run does not know of it."""
     inbox = Inbox()
     notifier = notify.Notifier([lane_of(journal, inbox)], mono_ms=lambda: 0)
@@ -251,7 +249,7 @@ async def test_what_was_only_counted_is_told_at_the_end_of_the_run(journal: Jour
     assert len(inbox.titles) == 2
 
 
-async def test_what_was_only_counted_is_one_message_at_the_end_where_the_allowance_is_less(journal: Journal) -> None:
+async def test_counted_repeats_are_one_digest_at_the_end_if_the_hourly_limit_is_lower(journal: Journal) -> None:
     inbox = Inbox()
     lane = lane_of(journal, inbox)
     markets = [f"M{n}" for n in range(notify.BURST)]
@@ -266,7 +264,7 @@ async def test_what_was_only_counted_is_one_message_at_the_end_where_the_allowan
     assert len(inbox.titles) == notify.BURST + 1
 
 
-async def test_a_count_that_waits_for_its_allowance_keeps_no_error_waiting(journal: Journal) -> None:
+async def test_a_count_that_waits_for_the_hourly_limit_delays_no_error(journal: Journal) -> None:
     inbox = Inbox()
     lane = lane_of(journal, inbox, per_hour=5)
     journal.notify([lost(str(n)) for n in range(1, 4)], now_ms=0)
@@ -289,7 +287,7 @@ async def test_a_count_that_waits_for_its_allowance_keeps_no_error_waiting(journ
     assert len(inbox.titles) == told + 1, "once"
 
 
-async def test_a_count_that_waits_for_its_allowance_is_told_when_there_is_some(journal: Journal) -> None:
+async def test_a_count_that_waits_for_the_hourly_limit_is_sent_when_it_allows(journal: Journal) -> None:
     inbox = Inbox()
     lane = lane_of(journal, inbox, per_hour=5)
     journal.notify([lost("1"), lost("2")], now_ms=0)
@@ -303,9 +301,7 @@ async def test_a_count_that_waits_for_its_allowance_is_told_when_there_is_some(j
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[1]", "5", "null", "[" * 100_000])
-async def test_a_notice_that_is_damaged_is_told_by_its_kind_and_holds_up_no_other(
-    journal: Journal, damage: str
-) -> None:
+async def test_a_damaged_notice_is_sent_by_its_kind_and_delays_no_other(journal: Journal, damage: str) -> None:
     journal.state.write_note("notify:a", "0")
     journal.notify([lost("1"), lost("2", market="ETH")], now_ms=0)
     journal.db.execute("UPDATE outbox SET payload=? WHERE seq=1", (damage,))
@@ -321,7 +317,7 @@ async def test_a_notice_that_is_damaged_is_told_by_its_kind_and_holds_up_no_othe
     assert [line["seq"] for line in lines if line["event"] == "notice.damaged"] == [1]
 
 
-async def test_of_what_repeats_by_turns_the_last_to_be_told_is_the_last_that_was_so(journal: Journal) -> None:
+async def test_of_alternating_repeats_the_newest_state_is_sent_last(journal: Journal) -> None:
     """Degraded, recovered, degraded, recovered, degraded: whoever reads the last message must not take it for well."""
     inbox = Inbox()
     lane = lane_of(journal, inbox)
@@ -335,7 +331,7 @@ async def test_of_what_repeats_by_turns_the_last_to_be_told_is_the_last_that_was
     assert inbox.titles[2:] == ["b is no longer degraded (once more)", "b is degraded (2 more times)"]
 
 
-async def test_more_than_the_allowance_becomes_one_digest_and_nothing_is_lost(journal: Journal) -> None:
+async def test_notices_above_the_hourly_limit_become_one_digest_and_none_is_lost(journal: Journal) -> None:
     inbox = Inbox()
     lane = lane_of(journal, inbox, per_hour=60)
     journal.notify([lost(str(n), market=f"M{n}") for n in range(1, 41)], now_ms=0)
@@ -365,7 +361,7 @@ def talk(first: int, count: int) -> list[messages.Notice]:
     return [notice("fill.entry", str(n), at_ms=0, market=f"M{n}") for n in range(first, first + count)]
 
 
-async def test_an_error_behind_pages_of_small_talk_does_not_wait_for_its_allowance(journal: Journal) -> None:
+async def test_an_error_behind_pages_of_minor_notices_does_not_wait_for_the_hourly_limit(journal: Journal) -> None:
     inbox = Inbox()
     lane = lane_of(journal, inbox, per_hour=60)
     journal.notify(talk(0, notify.BURST + 1), now_ms=0)
@@ -385,7 +381,7 @@ async def test_an_error_behind_pages_of_small_talk_does_not_wait_for_its_allowan
     assert lane_of(journal, inbox).cursor == lane.cursor, "durably"
 
 
-async def test_an_error_that_is_written_while_it_is_looked_for_leaves_with_what_waits(journal: Journal) -> None:
+async def test_an_error_written_during_the_search_for_errors_is_sent_with_the_waiting_notices(journal: Journal) -> None:
     async def write() -> None:
         journal.notify([lost("9999", market="LAST")], now_ms=0)
 
@@ -399,7 +395,7 @@ async def test_an_error_that_is_written_while_it_is_looked_for_leaves_with_what_
     assert "LAST is without a stop" in inbox.messages[0].text
 
 
-async def test_what_is_trimmed_while_a_digest_is_made_is_counted_and_said(journal: Journal) -> None:
+async def test_notices_trimmed_while_a_digest_is_made_are_counted_in_a_message(journal: Journal) -> None:
     async def trim() -> None:
         with journal.together():
             trim_rest(journal.db.execute, Held(), Kept(intents=9, events=9, refusals=9, notices=50))
@@ -418,7 +414,7 @@ async def test_what_is_trimmed_while_a_digest_is_made_is_counted_and_said(journa
     assert sum(told) == count - (notify.BURST - 1), "each once"
 
 
-async def test_muted_kinds_and_lower_levels_are_passed_over(journal: Journal) -> None:
+async def test_muted_kinds_and_lower_levels_are_skipped(journal: Journal) -> None:
     inbox = Inbox()
     lane = lane_of(journal, inbox, level="error", mute=frozenset({"intent.quarantined"}))
     journal.notify(
@@ -433,7 +429,7 @@ async def test_muted_kinds_and_lower_levels_are_passed_over(journal: Journal) ->
     assert inbox.titles == ["[b] BTC is without a stop"]
 
 
-async def test_one_lane_that_hangs_holds_up_no_other(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hanging_target_delays_no_other(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notify, "SEND_S", 0.01)
 
     class Hangs(Inbox):
@@ -483,7 +479,7 @@ async def run_with(journal: Journal, inbox: Inbox) -> AsyncIterator[notify.Deliv
         journal.notify([notice("daemon.stopped", "stopped:9", at_ms=9, message="as asked")], now_ms=0)
 
 
-async def test_a_notice_that_is_under_way_at_the_stop_arrives_once_and_the_stop_is_told_after_it(
+async def test_a_notice_being_sent_at_the_stop_arrives_once_and_the_stop_notice_after_it(
     journal: Journal,
 ) -> None:
     inbox = Slow()
@@ -507,7 +503,7 @@ async def test_a_target_that_failed_lately_is_tried_once_more_at_the_stop(journa
     assert inbox.titles == ["[b] BTC is without a stop", "b has stopped"]
 
 
-async def test_what_waits_for_its_allowance_leaves_as_one_message_at_the_stop(journal: Journal) -> None:
+async def test_notices_that_wait_for_the_hourly_limit_are_sent_as_one_message_at_the_stop(journal: Journal) -> None:
     inbox = Inbox()
     async with run_with(journal, inbox) as lane:
         lane._tokens = 0.0
@@ -518,7 +514,7 @@ async def test_what_waits_for_its_allowance_leaves_as_one_message_at_the_stop(jo
     assert "b has stopped" in inbox.messages[0].text
 
 
-async def test_what_a_target_does_not_take_until_the_end_is_told_by_the_next_run(
+async def test_notices_that_a_target_did_not_accept_are_sent_by_the_next_run(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reporting, "END_S", 0.01)
@@ -563,7 +559,7 @@ def test_an_address_that_apprise_does_not_know_is_a_config_error_without_the_add
     assert "hunter2" not in str(caught.value)
 
 
-async def test_a_target_that_fails_says_so_without_the_address(
+async def test_the_log_of_a_failing_target_contains_no_address(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     target = notify.AppriseTarget(SecretStr("json://127.0.0.1:9/hunter2"), 0)
@@ -578,7 +574,7 @@ async def test_a_target_that_fails_says_so_without_the_address(
     assert "hunter2" not in said
 
 
-async def test_a_target_that_hangs_holds_up_neither_the_loop_nor_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hanging_target_delays_neither_the_event_loop_nor_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     target = notify.AppriseTarget(SecretStr("json://127.0.0.1:9/hook"), 0)
     hangs, ended = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Reload, pause, resume: what a config's change does to a running loop, and that a refused one does nothing."""
+"""Reload, pause, resume: how a changed config changes a running kernel, and that a refused one changes nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from bot import Bracket, Open, Params, Strategy
 
 
 class Holds(Strategy):
-    """Long with a stop, once; counts."""
+    """Goes long with a stop, once; counts its bars."""
 
     class Params(Params):
         usd: float = 200
@@ -83,7 +83,7 @@ async def _nothing() -> None:
 
 @dataclass
 class FakeDaemon:
-    """What Controls know of a run: a loop over a fake venue, and a config in a folder."""
+    """A daemon as Commands see it: a kernel on a fake venue, and a config in a folder."""
 
     folder: Path
     venue: FakeVenue = field(default_factory=FakeVenue)
@@ -91,7 +91,7 @@ class FakeDaemon:
     renewed: list[str] = field(default_factory=list)  # strategies that got a new worker thread
     timed_by: list[Any] = field(default_factory=list)  # the dead-man section at each change of the heartbeat
     guarded: list[Any] = field(default_factory=list)  # the armed guardians at each change of the heartbeat
-    meanwhile: Callable[[], Awaitable[None]] = _nothing  # each time that a reload makes room for a pass
+    meanwhile: Callable[[], Awaitable[None]] = _nothing  # runs each time that a reload yields to a pass
     away: str = ""
     is_recovered: bool = True
 
@@ -153,7 +153,7 @@ class FakeDaemon:
 
 @pytest.fixture(autouse=True)
 def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a reload reads, or waits for, must not be late because this machine is busy. A test of its limits sets its own."""
+    """A reload must not fail because this machine is busy. A test of its limits sets its own."""
     monkeypatch.setattr(worker, "LIMIT_S", PATIENCE_S)
     monkeypatch.setattr(commands, "WARM_S", PATIENCE_S)
 
@@ -176,7 +176,7 @@ class Rests(Strategy):
 """
 
 
-async def test_a_removed_strategy_leaves_a_word_on_its_entries_that_rest(daemon: FakeDaemon) -> None:
+async def test_removing_a_strategy_names_its_resting_entries(daemon: FakeDaemon) -> None:
     daemon.code("rests", RESTS)
     daemon.write(CONFIG + TWO.replace("idle:Idle", "rests:Rests"))
     await daemon.commands.reload()
@@ -188,7 +188,7 @@ async def test_a_removed_strategy_leaves_a_word_on_its_entries_that_rest(daemon:
     assert result.applied == (f"two: stopped; entries that rest may still fill: {oid} (bot orders)",)
 
 
-async def test_a_new_strategy_starts_warm_and_a_removed_one_leaves_its_position_with_its_stop(
+async def test_a_new_strategy_starts_warmed_up_and_a_removed_ones_position_keeps_its_stop(
     daemon: FakeDaemon,
 ) -> None:
     daemon.write(CONFIG + TWO)
@@ -211,14 +211,14 @@ async def test_a_new_strategy_starts_warm_and_a_removed_one_leaves_its_position_
     assert daemon.kernel.account.attribution.of("one").unrealized_usd == 2, "the account still says what it is worth"
 
 
-async def test_a_strategy_that_leaves_a_market_leaves_a_word_on_what_it_has_there(daemon: FakeDaemon) -> None:
+async def test_a_strategy_that_leaves_a_market_names_its_position_and_entries_there(daemon: FakeDaemon) -> None:
     daemon.write(CONFIG.replace("[BTC]", "[BTC, ETH]"))
     await daemon.commands.reload()
     await daemon.minute()
     assert {p.owner for p in daemon.kernel.account.mirror.positions.values()} == {"one"}
     daemon.write(CONFIG)
     assert (await daemon.commands.reload()).applied == (
-        "one: built anew",
+        "one: built again",
         "one: asked about fewer markets; its ETH stays with its stop",
     )
 
@@ -279,7 +279,7 @@ class Shadows(Strategy):
 """
 
 
-async def test_a_strategy_that_gives_a_name_of_the_base_to_something_of_its_own_ends_no_run(daemon: FakeDaemon) -> None:
+async def test_a_strategy_that_shadows_a_name_of_its_base_class_ends_no_run(daemon: FakeDaemon) -> None:
     daemon.code("idle", SHADOWS.replace("Shadows", "Idle"))
     daemon.write(CONFIG + TWO)
     assert (await daemon.commands.reload()).applied == ("two: started",)
@@ -300,7 +300,7 @@ class Bare(Strategy):
 """
 
 
-async def test_a_position_that_the_config_lets_be_bare_stays_when_its_strategy_leaves(daemon: FakeDaemon) -> None:
+async def test_a_position_that_needs_no_stop_stays_when_its_strategy_is_removed(daemon: FakeDaemon) -> None:
     waived = CONFIG + "safety: {require_protection: false}\n"
     daemon.code("bare", BARE)
     daemon.write(waived.replace("strategies:\n", "strategies:\n" + TWO.replace("idle:Idle", "bare:Bare")))
@@ -314,7 +314,7 @@ async def test_a_position_that_the_config_lets_be_bare_stays_when_its_strategy_l
     assert "ETH" in daemon.venue.positions
 
 
-async def test_other_params_build_it_anew_with_its_durable_state(daemon: FakeDaemon) -> None:
+async def test_other_params_build_a_strategy_again_with_its_durable_state(daemon: FakeDaemon) -> None:
     before = daemon.kernel.strategy_host.instances[0]
     daemon.write(CONFIG.replace("budget_usd: 500", "budget_usd: 600, params: {usd: 300}"))
     changes = [str(change) for change in await daemon.commands.diff()]
@@ -354,7 +354,7 @@ SHARED = CONFIG.replace("holds:Holds", "tells:Tells").replace("budget_usd: 500",
 
 
 async def _tells(daemon: FakeDaemon) -> None:
-    """A run of one strategy that tells what it hears, with a position, and some bars behind it."""
+    """A daemon with one strategy that records its events, a position, and some bars."""
     daemon.code("tells", TELLS)
     daemon.write(SHARED)
     await daemon.commands.reload()
@@ -363,22 +363,22 @@ async def _tells(daemon: FakeDaemon) -> None:
 
 
 def _in_between(daemon: FakeDaemon, *moments: Callable[[], Awaitable[None]]) -> list[int]:
-    """These happen one after another where a reload makes room for a pass, once its bars are there; answers how often it made room."""
-    left, rooms = list(moments), [0]
+    """Run these one after another when a reload yields to a pass, once its bars are there. Returns a count of the yields."""
+    left, yields = list(moments), [0]
 
     async def meanwhile() -> None:
-        rooms[0] += 1
-        if rooms[0] > 1 and left:
+        yields[0] += 1
+        if yields[0] > 1 and left:
             await left.pop(0)()
 
     daemon.meanwhile = meanwhile
-    return rooms
+    return yields
 
 
-async def test_while_a_new_strategy_warms_the_others_decide_and_close_and_it_decides_the_newest_bar_itself(
+async def test_while_a_new_strategy_warms_up_the_others_trade_and_it_decides_the_newest_bar(
     daemon: FakeDaemon,
 ) -> None:
-    """The bars of the past that it shares with another are many; the passes go on between them."""
+    """It has many warm-up bars of a series that another strategy uses, and passes go on between them."""
     await _tells(daemon)
     assert "BTC" in daemon.kernel.account.mirror.positions
     daemon.code("holds", HOLDS.replace("self.seen += 1", "self.seen += 1; view.state['at'] = bar.close"))
@@ -392,10 +392,10 @@ async def test_while_a_new_strategy_warms_the_others_decide_and_close_and_it_dec
         shown[:] = [one["state"] for one in status_documents.strategies(run, daemon.settings)]
         await daemon.minute(BTC="102")
 
-    rooms = _in_between(daemon, seen_by_status, lambda: daemon.minute(BTC="103"))
+    yields = _in_between(daemon, seen_by_status, lambda: daemon.minute(BTC="103"))
     assert (await daemon.commands.reload()).applied == ("two: started",)
     assert shown == ["RUNNING", "STARTING"]
-    assert rooms[0] >= 5
+    assert yields[0] >= 5
     assert daemon.state("one")["bars"][-2:] == [102, 103], "bars were decided meanwhile"
     assert [fill[3] for fill in daemon.venue.fills[-2:]] == ["close", "open"], "the exit went, then the new one's entry"
     two = daemon.kernel.strategy_host.instances[1]
@@ -405,8 +405,8 @@ async def test_while_a_new_strategy_warms_the_others_decide_and_close_and_it_dec
     assert two.strategy.seen == 8
 
 
-async def test_what_happens_to_a_strategy_while_it_is_built_anew_it_hears_when_it_is(daemon: FakeDaemon) -> None:
-    """Its stop is hit, and a bar of its own market closes: neither is lost, and the bar is decided once."""
+async def test_events_of_a_strategy_that_is_being_built_again_are_delivered_afterwards(daemon: FakeDaemon) -> None:
+    """Its stop fills, and a bar of its market closes: neither is lost, and the bar is decided once."""
     await _tells(daemon)
     daemon.code("tells", TELLS + "# mended\n")
 
@@ -417,7 +417,7 @@ async def test_what_happens_to_a_strategy_while_it_is_built_anew_it_hears_when_i
 
     _in_between(daemon, stopped_out)
     bars = len(daemon.state("one")["bars"])
-    assert (await daemon.commands.reload()).applied == ("one: built anew",)
+    assert (await daemon.commands.reload()).applied == ("one: built again",)
     daemon.meanwhile = _nothing
     assert daemon.state("one")["fills"].count("close stop_loss") == 1
     assert [fill[2:4] for fill in daemon.venue.fills[-1:]] == [("short", "open")], "and it answered it"
@@ -427,8 +427,10 @@ async def test_what_happens_to_a_strategy_while_it_is_built_anew_it_hears_when_i
     assert daemon.state("one")["bars"][bars:] == [79, 90]
 
 
-async def test_a_strategy_that_comes_back_hears_what_happens_to_its_position_while_it_warms(daemon: FakeDaemon) -> None:
-    """From its on_start on, at which it has seen the position."""
+async def test_a_strategy_that_is_added_again_gets_the_events_of_its_position_from_its_warm_up(
+    daemon: FakeDaemon,
+) -> None:
+    """From its on_start on, in which it has seen the position."""
     await _tells(daemon)
     daemon.write(SHARED.replace("  - {name: one", TWO + "  - {name: one"))
     await daemon.commands.reload()
@@ -446,7 +448,7 @@ class Killed(BaseException):
     pass
 
 
-async def test_a_run_that_is_killed_while_it_builds_a_strategy_leaves_what_it_had_to_tell_to_the_next_one(
+async def test_events_for_a_strategy_survive_a_kill_while_it_is_being_built(
     daemon: FakeDaemon,
 ) -> None:
     await _tells(daemon)
@@ -467,8 +469,8 @@ async def test_a_run_that_is_killed_while_it_builds_a_strategy_leaves_what_it_ha
         kill(daemon.kernel)
 
 
-async def test_what_was_before_a_reset_is_told_to_nobody_after_it(daemon: FakeDaemon) -> None:
-    """Its answer would be an order on another account's past."""
+async def test_events_from_before_a_reset_are_not_delivered_after_it(daemon: FakeDaemon) -> None:
+    """Its answer would be an order because of the account's state before the reset."""
     await _tells(daemon)
     daemon.code("tells", TELLS + "# mended\n")
 
@@ -477,11 +479,11 @@ async def test_what_was_before_a_reset_is_told_to_nobody_after_it(daemon: FakeDa
         await daemon.kernel.cycle()
 
     _in_between(daemon, lambda: daemon.minute(BTC="79"), reset)
-    assert (await daemon.commands.reload()).applied == ("one: built anew",)
+    assert (await daemon.commands.reload()).applied == ("one: built again",)
     assert ("fills" in daemon.state("one"), daemon.venue.positions) == (False, {})
 
 
-async def test_a_position_of_another_hand_that_comes_while_its_strategy_is_built_anew_is_adopted_then(
+async def test_a_foreign_position_opened_while_its_strategy_is_being_built_is_adopted_afterwards(
     daemon: FakeDaemon,
 ) -> None:
     daemon.code("tells", TELLS.replace("elif position is None and", "elif False and"))
@@ -496,15 +498,15 @@ async def test_a_position_of_another_hand_that_comes_while_its_strategy_is_built
         await daemon.kernel.cycle()
 
     _in_between(daemon, by_hand)
-    assert (await daemon.commands.reload()).applied == ("one: built anew",)
+    assert (await daemon.commands.reload()).applied == ("one: built again",)
     daemon.meanwhile = _nothing
     assert not daemon.kernel.account.mirror.is_protected("BTC")
     await daemon.kernel.cycle()
     assert "BTC" not in daemon.venue.positions or daemon.kernel.account.mirror.is_protected("BTC")
 
 
-async def test_a_bar_that_the_old_of_a_strategy_has_decided_is_not_decided_by_the_new_one(daemon: FakeDaemon) -> None:
-    """It closed when its bars of the past had been fetched already, and another was being stopped before it."""
+async def test_a_bar_that_the_replaced_instance_has_decided_is_not_decided_again(daemon: FakeDaemon) -> None:
+    """The bar closed after its warm-up bars were fetched, while another strategy was being stopped."""
     await _tells(daemon)
     daemon.write(SHARED + TWO.replace("idle:Idle", "tells:Tells").replace("usd: 500}", "usd: 900}"))
     await daemon.commands.reload()
@@ -513,7 +515,7 @@ async def test_a_bar_that_the_old_of_a_strategy_has_decided_is_not_decided_by_th
     daemon.code("tells", TELLS + "# mended\n")
     _in_between(daemon, lambda: daemon.minute(ETH="102"))
     before = daemon.state("two")["bars"]
-    assert (await daemon.commands.reload()).applied == ("one: built anew", "two: built anew")
+    assert (await daemon.commands.reload()).applied == ("one: built again", "two: built again")
     assert daemon.state("two")["bars"] == [*before, 102], "by the old one, which stood then"
     await daemon.kernel.cycle()
     assert daemon.state("one")["bars"][-2:] == [100, 100], "its own bar waited for it"
@@ -537,10 +539,8 @@ class Notes(Strategy):
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_however_bars_and_reloads_fall_no_bar_is_decided_twice_or_missing_from_the_past(
-    daemon: FakeDaemon, seed: int
-) -> None:
-    """Strategies come, go and change, some of them on one market, and bars close while they warm."""
+async def test_no_order_of_bars_and_reloads_decides_a_bar_twice_or_loses_one(daemon: FakeDaemon, seed: int) -> None:
+    """Strategies are added, removed and changed, some on one market, and bars close while they warm up."""
     chance = random.Random(seed)
     for version in range(4):
         daemon.code(f"notes{version}", NOTES)
@@ -622,7 +622,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("change", "says"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
-async def test_what_cannot_be_taken_over_leaves_the_running_one_as_it_was(
+async def test_a_refused_config_changes_nothing(
     daemon: FakeDaemon, change: Callable[[FakeDaemon], None], says: str
 ) -> None:
     instances, settings = list(daemon.kernel.strategy_host.instances), daemon.settings
@@ -658,7 +658,7 @@ async def test_a_service_that_is_away_or_refuses_a_guardian_leaves_everything_as
     assert (await daemon.commands.reload()).refused == ()
 
 
-async def test_new_guardians_stand_before_the_old_ones_go(daemon: FakeDaemon) -> None:
+async def test_new_guardians_are_armed_before_the_old_ones_are_disarmed(daemon: FakeDaemon) -> None:
     daemon.write(CONFIG.replace("start: 5", "start: 7").replace("heartbeat_seconds: 300", "heartbeat_seconds: 600"))
     seen: list[list[tuple[str, Any]]] = []
     disarm = daemon.venue.disarm
@@ -680,7 +680,7 @@ async def test_new_guardians_stand_before_the_old_ones_go(daemon: FakeDaemon) ->
 
 
 @pytest.mark.parametrize("mended", [CONFIG.replace("start: 5", "start: 7"), re.sub("guardians: .*\n", "", CONFIG)])
-async def test_a_guardian_that_was_refused_keeps_no_entry_out_once_it_is_mended_or_gone(
+async def test_a_refused_guardian_blocks_no_entry_after_it_is_corrected_or_removed(
     daemon: FakeDaemon, mended: str
 ) -> None:
     (drawdown,) = (one.id for one in daemon.venue.guards.values() if one.type == "account_drawdown")
@@ -694,7 +694,7 @@ async def test_a_guardian_that_was_refused_keeps_no_entry_out_once_it_is_mended_
     assert (daemon.kernel.health.degraded, daemon.commands.state.word) == ({}, "RUNNING")
 
 
-async def test_guardians_that_change_places_are_neither_disarmed_nor_doubled(daemon: FakeDaemon) -> None:
+async def test_guardians_in_another_order_are_neither_disarmed_nor_armed_twice(daemon: FakeDaemon) -> None:
     two = CONFIG.replace("guardians: [", "guardians: [{type: schedule, cron: '0 0 * * *', action: flatten}, ")
     before = {g.id for g in daemon.venue.guards.values()}
     daemon.write(two)
@@ -704,13 +704,13 @@ async def test_guardians_that_change_places_are_neither_disarmed_nor_doubled(dae
     assert len(after) == 3
 
 
-async def test_a_guardian_that_could_not_be_disarmed_goes_in_the_next_pass(daemon: FakeDaemon) -> None:
+async def test_a_guardian_that_could_not_be_disarmed_is_disarmed_by_the_next_pass(daemon: FakeDaemon) -> None:
     daemon.write(CONFIG.replace("start: 5", "start: 7"))
     daemon.venue.faults = [
         Fault("disarm", ApiError.of("service_unavailable", "later", order_submitted=False, retryable=True))
     ]
     result = await daemon.commands.reload()
-    assert any("still stand" in line for line in result.applied)
+    assert any("are still armed" in line for line in result.applied)
     assert len(daemon.venue.guards) == 3
     await daemon.kernel.cycle()
     assert daemon.guards() == [("account_drawdown", 7), ("dead_man_switch", 300)]
@@ -725,7 +725,7 @@ UNDONE = {
 
 
 @pytest.mark.parametrize("faults", UNDONE.values(), ids=UNDONE)
-async def test_a_refused_reload_leaves_no_guardian_that_nobody_knows(daemon: FakeDaemon, faults: list[Fault]) -> None:
+async def test_a_refused_reload_leaves_no_unknown_guardian_armed(daemon: FakeDaemon, faults: list[Fault]) -> None:
     before = dict(daemon.venue.guards)
     other = CONFIG.replace("start: 5", "start: 7").replace("heartbeat_seconds: 300", "heartbeat_seconds: 60")
     daemon.write(other)
@@ -754,7 +754,9 @@ async def test_a_refused_reload_leaves_no_guardian_that_nobody_knows(daemon: Fak
     assert daemon.guards() == [("account_drawdown", 7), ("dead_man_switch", 60)]
 
 
-async def test_what_a_lost_answer_has_armed_goes_in_the_next_pass(daemon: FakeDaemon) -> None:
+async def test_a_guardian_armed_by_a_request_with_a_lost_answer_is_disarmed_by_the_next_pass(
+    daemon: FakeDaemon,
+) -> None:
     daemon.write(CONFIG.replace("heartbeat_seconds: 300", "heartbeat_seconds: 60"))
     daemon.venue.faults = [Fault("arm", "lose_reply", count=2)]
     assert (await daemon.commands.reload()).refused
@@ -766,7 +768,7 @@ async def test_what_a_lost_answer_has_armed_goes_in_the_next_pass(daemon: FakeDa
     )
 
 
-async def test_what_the_key_may_not_take_back_just_now_is_not_forgotten(daemon: FakeDaemon) -> None:
+async def test_a_guardian_that_the_key_may_not_disarm_now_is_not_forgotten(daemon: FakeDaemon) -> None:
     daemon.write(CONFIG.replace("heartbeat_seconds: 300", "heartbeat_seconds: 60"))
     daemon.venue.faults = [Fault("arm", "lose_reply", count=2)]
     assert (await daemon.commands.reload()).refused
@@ -776,13 +778,13 @@ async def test_what_the_key_may_not_take_back_just_now_is_not_forgotten(daemon: 
     assert (daemon.guards(), daemon.venue.faults[0].count) == ([("account_drawdown", 5), ("dead_man_switch", 300)], 0)
 
 
-async def test_a_switch_that_is_no_longer_wanted_is_gone_before_its_beats_end(daemon: FakeDaemon) -> None:
+async def test_a_removed_dead_man_switch_is_disarmed_before_its_heartbeats_stop(daemon: FakeDaemon) -> None:
     daemon.write(CONFIG.replace("dead_man: {heartbeat_seconds: 300, on_miss: flatten}", "dead_man: off"))
     assert (await daemon.commands.reload()).refused == ()
     assert (daemon.timed_by, daemon.guarded) == ([None], [[("account_drawdown", 5)]])
 
 
-async def test_bars_that_do_not_come_refuse_a_reload_in_time_for_the_next_beat(
+async def test_missing_bars_refuse_a_reload_in_time_for_the_next_heartbeat(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "WARM_S", 0.01)
@@ -793,23 +795,23 @@ async def test_bars_that_do_not_come_refuse_a_reload_in_time_for_the_next_beat(
     daemon.venue.candles = never  # type: ignore[method-assign, assignment]
     daemon.write(CONFIG + TWO)
     result = await daemon.commands.reload()
-    assert ("were not there within" in result.refused[0], result.code) == (True, Exit.TIMEOUT)
+    assert ("did not return the bars of" in result.refused[0], result.code) == (True, Exit.TIMEOUT)
     assert [instance.name for instance in daemon.kernel.strategy_host.instances] == ["one"]
 
 
-async def test_a_reload_runs_a_strategys_code_once_off_the_loops_own_thread_and_notes_the_text_that_ran(
+async def test_a_reload_runs_a_strategys_code_once_in_another_thread_and_notes_its_digest(
     daemon: FakeDaemon,
 ) -> None:
     off = "\nimport threading\nassert threading.current_thread() is not threading.main_thread()\n"
     code = HOLDS + off + "with open(__file__ + '.ran', 'a') as file:\n    file.write('x')\n"
     daemon.code("holds", code)
-    assert (await daemon.commands.reload()).applied == ("one: built anew",)
+    assert (await daemon.commands.reload()).applied == ("one: built again",)
     assert (daemon.folder / "strategies" / "holds.py.ran").read_text() == "x"
     mark = fingerprints.marks_in(daemon.kernel.journal.state.note(fingerprints.NOTE))[-1]
     assert mark["strategies"]["one"]["source"] == sha256(code.encode()).hexdigest()[:16]
 
 
-async def test_a_switch_of_an_older_config_goes_at_the_next_start(daemon: FakeDaemon) -> None:
+async def test_a_dead_man_switch_of_an_older_config_is_disarmed_at_the_next_start(daemon: FakeDaemon) -> None:
     daemon.kernel.journal.close()
     daemon.write(
         CONFIG.replace("heartbeat_seconds: 300", "heartbeat_seconds: 600").replace("guardians:", "guardians: []\n#")
@@ -820,8 +822,10 @@ async def test_a_switch_of_an_older_config_goes_at_the_next_start(daemon: FakeDa
     assert daemon.kernel.guardians.ids.keys() == {DEAD_MAN}
 
 
-async def test_a_switch_that_a_start_lost_the_answer_of_goes_when_it_is_no_longer_asked_for(tmp_path: Path) -> None:
-    """Nobody would beat for it."""
+async def test_a_switch_armed_by_a_start_with_a_lost_answer_is_disarmed_once_the_config_drops_it(
+    tmp_path: Path,
+) -> None:
+    """Nobody would send heartbeats for it."""
     venue = FakeVenue()
     venue.faults = [Fault("arm", "lose_reply")]
     kernel = room(venue, path=tmp_path / "journal.db")
@@ -834,7 +838,7 @@ async def test_a_switch_that_a_start_lost_the_answer_of_goes_when_it_is_no_longe
     assert venue.guards == {}
 
 
-async def test_resume_brings_a_quarantined_strategy_back_with_mended_code(daemon: FakeDaemon) -> None:
+async def test_resume_builds_a_quarantined_strategy_again_from_corrected_code(daemon: FakeDaemon) -> None:
     daemon.code("holds", HOLDS.replace("self.seen += 1", "1 / 0"))
     result = await daemon.commands.reload()
     assert result.applied == ("one: in quarantine, one: ZeroDivisionError: division by zero (holds.py:16)",)
@@ -858,10 +862,10 @@ async def test_resume_brings_a_quarantined_strategy_back_with_mended_code(daemon
     assert daemon.kernel.strategy_host.instances[0].strategy.seen == 3
 
 
-async def test_what_a_restart_alone_takes_over_is_not_called_built_anew(
+async def test_code_that_only_a_restart_can_load_is_refused(
     daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python imports an installed package once a process."""
+    """Python imports an installed package once per process."""
     package = daemon.folder / "site" / "acme_fund"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -883,7 +887,7 @@ async def test_what_a_restart_alone_takes_over_is_not_called_built_anew(
             await daemon.commands.resume("one")
     assert fingerprints.marks_in(daemon.kernel.journal.state.note(fingerprints.NOTE))[-1] == ran
     daemon.write(CONFIG)
-    assert (await daemon.commands.reload()).applied == ("one: built anew",)
+    assert (await daemon.commands.reload()).applied == ("one: built again",)
 
 
 async def test_resume_reads_the_file_of_the_strategy_that_it_names_and_of_no_other(daemon: FakeDaemon) -> None:
@@ -896,7 +900,7 @@ async def test_resume_reads_the_file_of_the_strategy_that_it_names_and_of_no_oth
     assert [instance.quarantined for instance in daemon.kernel.strategy_host.instances] == [None, None]
 
 
-async def test_a_quarantined_strategy_stays_so_through_a_reload_of_something_else(daemon: FakeDaemon) -> None:
+async def test_a_quarantined_strategy_stays_in_quarantine_through_a_reload_of_another(daemon: FakeDaemon) -> None:
     daemon.code("holds", HOLDS.replace("self.seen += 1", "1 / 0"))
     await daemon.commands.reload()
     daemon.write(CONFIG + TWO)
@@ -904,11 +908,11 @@ async def test_a_quarantined_strategy_stays_so_through_a_reload_of_something_els
     assert (result.applied, result.code) == (("two: started",), Exit.DONE), "what failed before is not this one's"
     assert daemon.kernel.strategy_host.instances[0].quarantined is not None
     daemon.code("holds", HOLDS)
-    assert (await daemon.commands.reload()).applied == ("one: built anew",)
+    assert (await daemon.commands.reload()).applied == ("one: built again",)
     assert daemon.kernel.strategy_host.instances[0].quarantined is None
 
 
-async def test_resume_for_all_is_the_word_of_a_person_on_another_writer_and_on_nothing_else(daemon: FakeDaemon) -> None:
+async def test_resume_without_a_name_ends_foreign_activity_and_no_other_degraded_state(daemon: FakeDaemon) -> None:
     daemon.kernel.health.degrade("market:ETH", "gone")
     daemon.kernel.health.degrade("foreign_writer", "somebody")
     assert daemon.commands.state.word == "DEGRADED"
@@ -919,7 +923,7 @@ async def test_resume_for_all_is_the_word_of_a_person_on_another_writer_and_on_n
     assert daemon.commands.state.word == "DEGRADED"
 
 
-async def test_pause_and_resume_say_what_they_cannot_do(daemon: FakeDaemon) -> None:
+async def test_pause_and_resume_refuse_what_they_cannot_do(daemon: FakeDaemon) -> None:
     assert daemon.commands.pause("one") == ()
     assert daemon.commands.paused == {"one": "one is paused; bot resume one lets it go on"}
     assert daemon.commands.state.word == "RUNNING", "only one of them is paused"

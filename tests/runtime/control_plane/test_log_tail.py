@@ -1,4 +1,4 @@
-"""The tail of the log: bounded in memory and on disk, and nobody's trouble when the disk is."""
+"""The tail of the log: bounded in memory and on disk, and harmless if the disk fails."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from bot.runtime.control_plane.log_tail import Tail, last_lines, older
 
 
-def test_memory_keeps_the_newest_and_a_follower_misses_none_that_are_kept(tmp_path: Path) -> None:
+def test_memory_keeps_the_newest_lines_and_a_follower_misses_none_of_them(tmp_path: Path) -> None:
     tail = Tail(None, lines_max=5)
     for n in range(8):
         tail({"event": "n", "n": n, "timestamp": "dropped"})
@@ -20,7 +20,7 @@ def test_memory_keeps_the_newest_and_a_follower_misses_none_that_are_kept(tmp_pa
     assert tail.newest(0) == []
 
 
-def test_a_lines_own_time_is_when_it_was_told_whatever_the_event_speaks_of(tmp_path: Path) -> None:
+def test_the_time_of_a_line_is_when_it_was_logged(tmp_path: Path) -> None:
     tail = Tail(tmp_path / "daemon.log")
     tail({"event": "bar.closed", "at_ms": 60_000, "seq": "mine"})
     tail.close()
@@ -56,7 +56,7 @@ def test_threads_that_log_at_once_lose_no_line_and_write_into_no_other_file(tmp_
     assert all(one["event"] == "n" for one in last_lines(tmp_path / "daemon.log", 99))
 
 
-def test_a_log_that_cannot_be_written_is_said_once_and_stops_nobody(tmp_path: Path) -> None:
+def test_a_log_file_that_cannot_be_written_is_reported_once_and_stops_nothing(tmp_path: Path) -> None:
     tail = Tail(tmp_path / "no such folder" / "daemon.log")
     for n in range(3):
         tail({"event": "n", "n": n})

@@ -1,4 +1,4 @@
-"""The control socket by itself: who may ask, what is no request, and what an answer is; and the errands that wait for a pass."""
+"""The control socket: who may use it, malformed requests, answers, and requests that wait for a pass."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ ROUTES = {
 
 @pytest.fixture
 async def folder() -> AsyncIterator[Path]:
-    """Served, in a folder whose name alone is too long for a socket's address."""
+    """Serve in a folder whose name alone is too long for a socket's address."""
     with tempfile.TemporaryDirectory(prefix="bot-") as name:
         deep = Path(name) / ("x" * 120)
         deep.mkdir(mode=0o700)
@@ -110,7 +110,7 @@ async def test_the_socket_is_for_its_owner(folder: Path) -> None:
 
 
 async def answered(folder: Path) -> None:
-    """Until there is somebody behind the socket."""
+    """Wait until a server listens on the socket."""
     async with asyncio.timeout(10):
         while True:
             with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
@@ -119,7 +119,7 @@ async def answered(folder: Path) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_a_socket_that_is_taken_away_is_put_there_again(tmp_path: Path) -> None:
+async def test_a_removed_socket_is_made_again(tmp_path: Path) -> None:
     path = tmp_path / server.SOCKET
     async with server.serving(tmp_path, ROUTES, dict, look_s=0.001):
         for _ in range(3):
@@ -129,7 +129,7 @@ async def test_a_socket_that_is_taken_away_is_put_there_again(tmp_path: Path) ->
     assert not path.exists()
 
 
-async def test_a_disk_that_has_turned_read_only_ends_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disk_that_has_become_read_only_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
@@ -140,7 +140,7 @@ async def test_a_disk_that_has_turned_read_only_ends_nobody(tmp_path: Path, monk
         await answered(tmp_path)
 
 
-async def test_what_another_has_put_in_the_place_of_the_socket_is_left_there(tmp_path: Path) -> None:
+async def test_a_file_that_somebody_else_put_at_the_sockets_path_stays(tmp_path: Path) -> None:
     path = tmp_path / server.SOCKET
     async with server.serving(tmp_path, ROUTES, dict, look_s=0.001):
         path.unlink()
@@ -151,7 +151,7 @@ async def test_what_another_has_put_in_the_place_of_the_socket_is_left_there(tmp
 
 
 async def test_a_socket_that_could_not_be_made_is_tried_again(tmp_path: Path) -> None:
-    """And a run without one goes on."""
+    """A run without a socket goes on."""
     folder = tmp_path / "later"
     async with server.serving(folder, ROUTES, dict, look_s=0.001):
         folder.mkdir()
@@ -187,7 +187,7 @@ async def test_a_socket_that_could_not_be_made_is_tried_again(tmp_path: Path) ->
         (b"GET /broken HTTP/1.1\r\n\r\n", 500, "/broken failed"),
     ],
 )  # fmt: skip
-async def test_what_is_no_request_is_said_to_be_none(folder: Path, request_: bytes, status: int, words: str) -> None:
+async def test_a_malformed_request_gets_an_error(folder: Path, request_: bytes, status: int, words: str) -> None:
     answered, data = await raw(folder, request_)
     assert (answered, words in data["error"]["message"]) == (status, True), data
     assert (await raw(folder, b"GET /echo HTTP/1.1\r\n\r\n"))[0] == 200, "and the next one is answered"
@@ -204,13 +204,13 @@ async def test_what_is_no_request_is_said_to_be_none(folder: Path, request_: byt
         ("/full", Exit.UNSAFE),
     ],
 )
-async def test_a_command_ends_with_the_code_of_what_it_was_answered(folder: Path, path: str, code: Exit) -> None:
+async def test_a_command_exits_with_the_code_of_its_answer(folder: Path, path: str, code: Exit) -> None:
     with pytest.raises(BotError) as found:
         await asyncio.to_thread(Place(folder).ask, "GET", path)
     assert found.value.exit_code is code
 
 
-async def test_a_caller_that_says_nothing_holds_up_nobody(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_caller_delays_no_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "READ_S", 0.2)
     with server.reachable(folder / server.SOCKET) as name:
         silent = [await asyncio.open_unix_connection(name) for _ in range(5)]
@@ -220,7 +220,7 @@ async def test_a_caller_that_says_nothing_holds_up_nobody(folder: Path, monkeypa
         writer.close()
 
 
-async def test_what_warms_strategies_up_is_answered_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_warms_up_strategies_has_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "ANSWER_S", 0.05)
     is_warm = asyncio.Event()
 
@@ -238,8 +238,8 @@ async def test_what_warms_strategies_up_is_answered_however_long_it_takes(monkey
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-async def test_another_user_is_turned_away_by_the_kernels_word() -> None:
-    """Even where the file's permission would let him in."""
+async def test_another_user_is_refused_by_the_operating_systems_word() -> None:
+    """Also if the file's permissions would allow it."""
     with tempfile.TemporaryDirectory(prefix="bot-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -264,7 +264,7 @@ def test_the_peer_of_a_socket_pair_is_this_user() -> None:
 # -- errands
 
 
-async def test_errands_are_done_in_turn_between_passes_and_answered() -> None:
+async def test_requests_are_done_in_order_between_passes_and_answered() -> None:
     mailbox, done, rung = Mailbox(), [], []
     mailbox.wake = lambda: rung.append(1)
 
@@ -283,7 +283,7 @@ async def test_errands_are_done_in_turn_between_passes_and_answered() -> None:
     assert done == [0, 1, 2]
 
 
-async def test_an_errand_whose_asker_has_gone_is_not_done() -> None:
+async def test_a_request_whose_caller_has_gone_is_not_done() -> None:
     mailbox, done = Mailbox(), []
 
     async def work() -> None:
@@ -304,7 +304,7 @@ async def test_an_errand_whose_asker_has_gone_is_not_done() -> None:
     await behind
 
 
-async def test_a_no_goes_to_the_asker_and_a_bad_journal_ends_the_run_too() -> None:
+async def test_an_error_goes_to_the_caller_and_a_bad_journal_also_ends_the_run() -> None:
     mailbox = Mailbox()
 
     async def refused() -> None:
@@ -324,7 +324,7 @@ async def test_a_no_goes_to_the_asker_and_a_bad_journal_ends_the_run_too() -> No
         await second
 
 
-async def test_what_is_urgent_is_done_in_the_midst_of_another_errand_and_overtakes_none() -> None:
+async def test_urgent_requests_are_done_within_longer_work_and_overtake_no_earlier_one() -> None:
     mailbox, done = Mailbox(), list[str]()
 
     async def long() -> None:
@@ -344,7 +344,7 @@ async def test_what_is_urgent_is_done_in_the_midst_of_another_errand_and_overtak
     assert done == ["pause", "long", "resume", "pause again"]
 
 
-async def test_errands_have_an_end() -> None:
+async def test_the_number_of_waiting_requests_is_limited() -> None:
     mailbox = Mailbox()
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""The state of a run in one word: which one holds when several do, and that it says why."""
+"""The state of the daemon in one word: which state applies when several could, and its reason."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.fakes import FakeVenue
 from tests.runtime.builders import room
 
 
-async def test_the_state_in_a_word_and_why() -> None:
+async def test_the_state_and_its_reason() -> None:
     kernel = room(FakeVenue())
     assert state_of(kernel, away="the service does not answer") == ("STARTING", "the service does not answer")
     said = [state_of(kernel)]
@@ -40,7 +40,7 @@ async def test_the_state_in_a_word_and_why() -> None:
     assert {one.word for one in said} == set(WORDS)
 
 
-async def test_a_guardian_that_keeps_entries_out_at_the_service_is_degraded_and_named() -> None:
+async def test_a_guardian_that_blocks_entries_makes_the_state_degraded_and_is_named() -> None:
     kernel = room(FakeVenue())
     await kernel.recover()
     kernel.account.mirror.guardians["grd_9"] = MirrorGuardian(
@@ -49,7 +49,7 @@ async def test_a_guardian_that_keeps_entries_out_at_the_service_is_degraded_and_
     assert state_of(kernel) == ("DEGRADED", "the service refuses entries: kill_switch grd_9 stands")
 
 
-async def test_whatever_keeps_entries_out_of_every_market_is_degraded_and_named() -> None:
+async def test_whatever_blocks_entries_in_every_market_makes_the_state_degraded_and_is_named() -> None:
     venue = FakeVenue()
     kernel = room(venue)
     await kernel.recover()

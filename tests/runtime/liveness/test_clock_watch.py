@@ -50,7 +50,9 @@ class Clocks:
         (0, YEAR_MS, 1), (0, -YEAR_MS, 1), (HOUR_MS, -HOUR_MS, 1),
     ],
 )  # fmt: skip
-def test_a_sleep_and_a_jump_are_lapses_and_a_nudge_is_none(asleep: int, wall: int, lapses: int) -> None:
+def test_a_suspend_and_a_jump_of_the_clock_are_lapses_and_a_small_change_is_none(
+    asleep: int, wall: int, lapses: int
+) -> None:
     clocks = Clocks()
     times = clocks.keeper()
     clocks.run(2_000, asleep=asleep, wall=wall)
@@ -62,7 +64,7 @@ def test_a_sleep_and_a_jump_are_lapses_and_a_nudge_is_none(asleep: int, wall: in
     assert times.look() == lapses, "one jump is one lapse"
 
 
-def test_a_lapse_during_the_reading_asks_for_another() -> None:
+def test_a_lapse_during_a_resync_causes_another_resync() -> None:
     clocks = Clocks()
     times = clocks.keeper()
     clocks.run(10, asleep=5_000)
@@ -79,7 +81,7 @@ def test_a_lapse_during_the_reading_asks_for_another() -> None:
     ("skew", "level"),
     [(None, None), (2_000, None), (2_500, "warning"), (-2_500, "warning"), (30_000, "warning"), (31_000, "error"), (-31_000, "error")],
 )  # fmt: skip
-def test_a_clock_that_is_off_is_warned_of_and_far_off_opens_nothing_on_a_schedule(
+def test_a_wrong_clock_causes_a_warning_and_a_very_wrong_one_blocks_scheduled_entries(
     skew: int | None, level: str | None
 ) -> None:
     clocks = Clocks()
@@ -95,7 +97,7 @@ def test_a_clock_that_is_off_is_warned_of_and_far_off_opens_nothing_on_a_schedul
     assert times.lease() is None
 
 
-def test_answers_out_of_a_cache_are_warned_of_once() -> None:
+def test_cached_answers_cause_one_warning() -> None:
     stale = 0
     times = ClockWatch(stale=lambda: stale)
     with capture_logs() as lines:
@@ -116,7 +118,7 @@ def states(journal: Journal) -> dict[str, str]:
     return {row["id"]: row["state"] for row in journal.db["intents"].rows}
 
 
-def test_after_a_boot_with_a_clock_that_went_back_held_entries_are_too_old(journal: Journal) -> None:
+def test_unsent_entries_expire_after_a_boot_with_a_clock_that_went_back(journal: Journal) -> None:
     assert expire_held(journal, wall_ms=START_MS, boot_id="a") == 0
     journal.open(intent(1, opened_ms=START_MS))
     journal.open(intent(2, opened_ms=START_MS, action="close", path="direct", body=b"{}"))
@@ -129,7 +131,7 @@ def test_after_a_boot_with_a_clock_that_went_back_held_entries_are_too_old(journ
     assert states(journal) == {"KEY1": "expired", "KEY2": "opened", "KEY3": "sending", "KEY4": "expired"}
 
 
-def test_a_boot_that_has_no_name_may_be_another_one(journal: Journal) -> None:
+def test_a_boot_without_an_id_counts_as_another_boot(journal: Journal) -> None:
     assert expire_held(journal, wall_ms=START_MS, boot_id="") == 0
     journal.open(intent(1, opened_ms=START_MS))
     assert expire_held(journal, wall_ms=START_MS + 1, boot_id="") == 0
@@ -146,7 +148,7 @@ def test_the_highest_wall_clock_is_remembered_without_any_intent(journal: Journa
 
 
 @pytest.mark.parametrize("damage", ["", "soon", "-5", "9" * 5_000, "9999999999999"])
-def test_a_damaged_highest_wall_clock_costs_the_held_entries_of_one_boot(journal: Journal, damage: str) -> None:
+def test_a_damaged_highest_wall_clock_expires_unsent_entries_at_one_boot(journal: Journal, damage: str) -> None:
     expire_held(journal, wall_ms=START_MS, boot_id="a")
     journal.state.write_note("wall_high_ms", damage)
     journal.open(intent(1, opened_ms=START_MS))
@@ -166,7 +168,7 @@ def test_a_damaged_highest_wall_clock_ends_no_pass(journal: Journal) -> None:
     assert [(line["event"], line["note"]) for line in lines] == [("journal.note_damaged", "wall_high_ms")]
 
 
-async def test_nothing_is_opened_between_a_lapse_and_the_reading(tmp_path: Path) -> None:
+async def test_nothing_is_opened_between_a_lapse_and_the_resync(tmp_path: Path) -> None:
     def always(view: View, bar: Bar) -> Iterable[Intent]:
         if view.position(bar.market) is None:
             yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=5))
@@ -204,7 +206,7 @@ async def test_a_clock_that_went_back_does_not_starve_the_strategies_of_bars() -
     assert [one.bar.close for one in found] == [101]
 
 
-async def test_a_wall_clock_that_is_set_back_holds_up_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wall_clock_that_is_set_back_delays_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scheduler goes by it, and would make the next pass in an hour."""
     back = timedelta(0)
 
@@ -243,19 +245,19 @@ async def test_a_wall_clock_that_is_set_back_holds_up_no_pass(monkeypatch: pytes
         (60_000, 1.0, True, False),  # Something has happened: the next pass is at once.
     ],
 )
-async def test_a_rest_is_where_nothing_is_due_for_a_while(
+async def test_at_rest_is_called_if_nothing_is_due_for_a_while(
     look_ms: int | None, speed: float, is_rung: bool, rests: bool
 ) -> None:
     rested: list[bool] = []
 
     def rest() -> None:
         rested.append(True)
-        one.ring()
+        one.wake()
 
     one = pass_scheduler.PassScheduler(rest)
     one.start()
     if is_rung:
-        one.ring()
+        one.wake()
     async with asyncio.timeout(5):
         await one.wait(next_look_ms=look_ms, now_ms=0, speed=speed)
     assert rested == [True] * rests
@@ -285,7 +287,7 @@ class Waits:
         (125_000, 125_010, 180_000),  # A market that stands still is not asked for all the time.
     ],
 )
-async def test_a_bar_that_closes_during_a_pass_or_comes_late_is_looked_for_at_once(
+async def test_a_bar_that_closes_during_a_pass_or_comes_late_is_asked_for_at_once(
     began: int, ended: int, look: int
 ) -> None:
     venue, series = FakeVenue(), Series("BTC", "1m")

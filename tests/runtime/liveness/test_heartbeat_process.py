@@ -136,7 +136,7 @@ def brain(tmp_path: Path, service: Service) -> Iterator[Brain]:
     one.close()
 
 
-def test_it_beats_by_its_period_and_its_belief_is_counted_from_sending(brain: Brain, service: Service) -> None:
+def test_heartbeats_follow_the_period_and_the_lease_counts_from_sending(brain: Brain, service: Service) -> None:
     brain.cycle()
     before = boot_ns()
     brain.heartbeat.start()
@@ -152,7 +152,9 @@ def test_it_beats_by_its_period_and_its_belief_is_counted_from_sending(brain: Br
     assert 0.15 * SECOND < statistics.median(gaps(service.beats)) < 1.2 * SECOND
 
 
-def test_a_witness_says_how_long_it_sees_the_brain_live_and_never_beats(brain: Brain, service: Service) -> None:
+def test_a_watching_process_records_that_the_daemon_lives_and_sends_no_heartbeat(
+    brain: Brain, service: Service
+) -> None:
     brain.cycle()
     lease = LeaseFile(str(Path(brain.progress.path).with_name("belief")))
     brain.heartbeat.start(may_beat=False)
@@ -171,7 +173,7 @@ def test_a_witness_says_how_long_it_sees_the_brain_live_and_never_beats(brain: B
     lease.close()
 
 
-def test_beats_go_on_while_the_parent_holds_the_gil(tmp_path: Path, service: Service) -> None:
+def test_heartbeats_go_on_while_the_daemon_holds_the_gil(tmp_path: Path, service: Service) -> None:
     patient = Brain(tmp_path, f"http://127.0.0.1:{service.port}", SHORT._replace(stale_ns=60 * SECOND))
     patient.cycle()
     patient.heartbeat.start()
@@ -190,7 +192,7 @@ def test_beats_go_on_while_the_parent_holds_the_gil(tmp_path: Path, service: Ser
 
 
 @pytest.mark.soak(worlds=2, full=10)
-def test_a_plug_in_that_burns_the_gil_delays_no_beat(tmp_path: Path, service: Service, worlds: int) -> None:
+def test_a_plug_in_that_holds_the_gil_delays_no_heartbeat(tmp_path: Path, service: Service, worlds: int) -> None:
     """A world is a second of it: ten in `make soak`, where no beat may be late by more than one; a busy machine gets more."""
     seconds = min(worlds, 10)
     late_ns = SECOND if seconds == 10 else 5 * SECOND
@@ -208,7 +210,7 @@ def test_a_plug_in_that_burns_the_gil_delays_no_beat(tmp_path: Path, service: Se
 
 
 @pytest.mark.parametrize(("wakes_ns", "connections"), [(HEDGE_NS, 2), (60 * SECOND, 1)])
-def test_the_second_connection_does_not_leave_after_the_attempt_is_over(
+def test_no_second_connection_begins_after_the_end_of_the_attempt(
     wakes_ns: int, connections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A host may fall asleep while it waits for the first."""
@@ -239,7 +241,7 @@ def attempts(
 
 
 @pytest.mark.parametrize("first", ["refuses", "swallows"])
-def test_an_address_that_cannot_be_reached_holds_up_no_beat(
+def test_an_unreachable_address_delays_no_heartbeat(
     service: Service, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     with socket.socket() as bad, socket.socket() as fills:
@@ -272,7 +274,7 @@ def test_a_name_of_which_no_address_can_be_reached_is_a_failure_that_says_why(
         assert one.attempt()[1][:2] == ("retry", "ConnectionRefusedError")
 
 
-def test_beats_stop_when_progress_stops_and_go_on_when_it_does(tmp_path: Path, service: Service) -> None:
+def test_heartbeats_stop_and_go_on_with_the_daemons_progress(tmp_path: Path, service: Service) -> None:
     lengths = SHORT._replace(stale_ns=SECOND)
     brain = Brain(tmp_path, f"http://127.0.0.1:{service.port}", lengths)
     brain.cycle()
@@ -288,7 +290,7 @@ def test_beats_stop_when_progress_stops_and_go_on_when_it_does(tmp_path: Path, s
     brain.close()
 
 
-def test_the_stamp_of_another_brain_is_no_proof_of_life(brain: Brain, service: Service) -> None:
+def test_the_stamp_of_another_run_is_no_proof_of_progress(brain: Brain, service: Service) -> None:
     other = ProgressWriter(brain.progress.path, fence=8)
     brain.heartbeat.start()
 
@@ -305,7 +307,9 @@ def test_the_stamp_of_another_brain_is_no_proof_of_life(brain: Brain, service: S
     assert len(service.beats) == 3  # The boot beats.
 
 
-def test_three_boot_beats_at_most_across_restarts_until_a_cycle_is_complete(tmp_path: Path, service: Service) -> None:
+def test_at_most_three_boot_heartbeats_across_restarts_until_a_pass_is_complete(
+    tmp_path: Path, service: Service
+) -> None:
     url = f"http://127.0.0.1:{service.port}"
     for run, spent in enumerate((1, 3, 3)):
         crashing = Brain(tmp_path, url, fence=100 + run)
@@ -340,7 +344,7 @@ while True:
 """
 
 
-def test_the_process_ends_with_a_brain_that_is_killed(tmp_path: Path, service: Service, repository: Path) -> None:
+def test_the_process_ends_with_a_killed_daemon(tmp_path: Path, service: Service, repository: Path) -> None:
     command = [sys.executable, "-c", BRAIN_PROGRAM, str(tmp_path), f"http://127.0.0.1:{service.port}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=repository) as program:
         assert program.stdout is not None
@@ -351,7 +355,7 @@ def test_the_process_ends_with_a_brain_that_is_killed(tmp_path: Path, service: S
     wait_for_silence(service)
 
 
-def test_a_refused_credential_ends_the_beats_for_good(brain: Brain, service: Service) -> None:
+def test_a_refused_credential_ends_the_heartbeats_for_good(brain: Brain, service: Service) -> None:
     brain.heartbeat.start()
     brain.live_until(lambda: len(service.beats) >= 2)
     service.mode = "401"
@@ -383,7 +387,7 @@ def test_an_answer_in_chunks_is_read_like_any_other(brain: Brain, service: Servi
     brain.live_until(lambda: brain.heartbeat.lease().may_open)
 
 
-def test_an_answer_that_drips_does_not_hold_an_attempt_open(brain: Brain, service: Service) -> None:
+def test_a_slow_answer_does_not_extend_an_attempt(brain: Brain, service: Service) -> None:
     service.mode = "drip"
     brain.heartbeat.start()
     brain.live_until(lambda: brain.heartbeat.lease().failures >= 1)
@@ -391,13 +395,15 @@ def test_an_answer_that_drips_does_not_hold_an_attempt_open(brain: Brain, servic
     assert brain.heartbeat.lease().error == "timeout"
 
 
-def test_an_address_that_is_none_is_a_config_error(tmp_path: Path) -> None:
+def test_an_invalid_address_is_a_config_error(tmp_path: Path) -> None:
     for url in ("embedded", "ftp://x", "http://"):
         with pytest.raises(ConfigError, match="base_url"):
             Brain(tmp_path, url)
 
 
-def test_over_https_it_trusts_whom_the_client_trusts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_over_https_it_trusts_the_same_certificates_as_the_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not whom the machine does: the daemon's questions would be answered and its beats would not leave."""
     folder = tmp_path / "service"
     folder.mkdir()
@@ -469,7 +475,9 @@ def test_too_many_requests_is_waited_for_as_asked(tmp_path: Path, service: Servi
     assert all(0.9 * SECOND < gap < 10 * SECOND for gap in gaps(service.beats))
 
 
-def test_a_yes_with_nothing_armed_is_a_lapse_until_the_brain_has_looked(brain: Brain, service: Service) -> None:
+def test_a_success_with_nothing_armed_is_a_lapse_until_the_daemon_acknowledges_it(
+    brain: Brain, service: Service
+) -> None:
     brain.heartbeat.start()
     brain.live_until(lambda: brain.heartbeat.lease().may_open)
     service.mode = "empty"
@@ -485,7 +493,7 @@ def test_a_yes_with_nothing_armed_is_a_lapse_until_the_brain_has_looked(brain: B
     assert brain.heartbeat.lease().may_open
 
 
-def test_a_deadline_that_stands_still_is_not_believed(brain: Brain, service: Service) -> None:
+def test_a_heartbeat_that_does_not_move_the_deadline_does_not_count(brain: Brain, service: Service) -> None:
     brain.heartbeat.start()
     brain.live_until(lambda: brain.heartbeat.lease().may_open)
     service.mode = "still"
@@ -493,7 +501,7 @@ def test_a_deadline_that_stands_still_is_not_believed(brain: Brain, service: Ser
     assert brain.heartbeat.lease().failures >= 1
 
 
-def test_a_suspended_process_lapses_by_arithmetic_alone(tmp_path: Path, service: Service) -> None:
+def test_a_suspended_process_lapses_without_any_event(tmp_path: Path, service: Service) -> None:
     lengths = BeatTiming(
         deadline_ns=7 * SECOND, period_ns=SECOND // 4, stale_ns=3 * SECOND
     )  # The margin leaves two seconds.
@@ -512,9 +520,7 @@ def test_a_suspended_process_lapses_by_arithmetic_alone(tmp_path: Path, service:
     one.close()
 
 
-def test_a_process_that_is_stopped_is_stuck_and_the_one_that_replaces_it_beats_in_time(
-    brain: Brain, service: Service
-) -> None:
+def test_a_stopped_process_counts_as_stuck_and_its_replacement_sends_in_time(brain: Brain, service: Service) -> None:
     brain.heartbeat.start()
     brain.live_until(lambda: brain.heartbeat.lease().may_open)
     assert not brain.heartbeat.is_stuck()
@@ -535,7 +541,7 @@ def test_a_process_that_is_stopped_is_stuck_and_the_one_that_replaces_it_beats_i
 
 
 @pytest.mark.parametrize("name", ["progress", "belief"])
-def test_a_process_that_is_started_again_beats_also_where_its_files_were_removed(
+def test_a_restarted_process_sends_heartbeats_although_its_files_were_removed(
     brain: Brain, service: Service, tmp_path: Path, name: str
 ) -> None:
     brain.heartbeat.start()
@@ -551,7 +557,7 @@ def test_a_process_that_is_started_again_beats_also_where_its_files_were_removed
     assert not brain.heartbeat.is_stuck()
 
 
-def test_its_restart_under_the_same_brain_keeps_what_it_knew(brain: Brain) -> None:
+def test_a_restart_under_the_same_daemon_keeps_the_lease(brain: Brain) -> None:
     brain.heartbeat.start()
     brain.live_until(lambda: brain.heartbeat.lease().may_open)
     deadline = brain.heartbeat.lease().deadline_boot_ns

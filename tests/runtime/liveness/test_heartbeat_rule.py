@@ -29,7 +29,7 @@ OK = Answer("ok", "", 1, 160_000, 100_000)
     ("d", "period", "stale"),
     [(20, 5, 20 / 3), (30, 5, 10), (60, 10, 20), (300, 50, 20), (360, 60, 20), (86_400, 60, 20)],
 )
-def test_the_lengths_follow_from_d(d: float, period: float, stale: float) -> None:
+def test_the_timing_follows_from_heartbeat_seconds(d: float, period: float, stale: float) -> None:
     lengths = heartbeat_rule.beat_timing(d)
     assert [one / S for one in lengths] == pytest.approx([d, period, stale])
 
@@ -40,18 +40,18 @@ def test_less_than_twenty_seconds_of_real_time_is_refused(d: float) -> None:
         heartbeat_rule.beat_timing(d)
 
 
-def test_a_beat_needs_a_stamp_that_is_younger_than_l_to_the_nanosecond() -> None:
+def test_a_heartbeat_needs_a_stamp_younger_than_the_limit_to_the_nanosecond() -> None:
     for age, verdict in ((0, "beat"), (20 * S - 1, "beat"), (20 * S, "stale"), (10**18, "stale"), (-1, "beat")):
         assert heartbeat_rule.judge(R60, Heart(), now_ns=WELL.boot_ns + age, stamp=WELL, fence=1) == verdict
 
 
-def test_a_beat_waits_for_its_time() -> None:
+def test_a_heartbeat_waits_for_its_time() -> None:
     heart = Heart(next_ns=101 * S)
     assert heartbeat_rule.judge(R60, heart, now_ns=101 * S - 1, stamp=WELL, fence=1) == "wait"
     assert heartbeat_rule.judge(R60, heart, now_ns=101 * S, stamp=WELL, fence=1) == "beat"
 
 
-def test_without_a_completed_cycle_three_beats_leave_and_no_more() -> None:
+def test_without_a_completed_pass_three_heartbeats_are_sent_and_no_more() -> None:
     for stamp in (None, WELL._replace(cycles=0), WELL._replace(fence=2)):
         heart = Heart()
         for _ in range(3):
@@ -77,7 +77,7 @@ def test_without_a_completed_cycle_three_beats_leave_and_no_more() -> None:
     ids=["none", "one that recovers for long", "a crash loop", "a slow crash loop", "one that warms for long", "one that recovers and warms for long",
          "a crash loop while it warms", "a slow crash loop while it warms"],
 )  # fmt: skip
-def test_lives_without_a_cycle_hold_the_switch_off_until_d_after_their_third_beat(
+def test_runs_without_a_pass_hold_the_switch_until_its_deadline_after_their_third_heartbeat(
     lives: list[tuple[int, int]], warms_after: int, boot_beats: list[int], acts_at: int
 ) -> None:
     """Also when they make passes while they warm, `warms_after` so many seconds. The last completed cycle was at 0 and the last beat on it at 10 s: a life that begins before 70 s still finds the switch standing."""
@@ -105,14 +105,14 @@ def test_lives_without_a_cycle_hold_the_switch_off_until_d_after_their_third_bea
     assert (beats, at) == ([0, 10, *boot_beats], acts_at)
 
 
-def test_the_belief_counts_from_sending_and_the_period_too() -> None:
+def test_lease_and_period_count_from_sending() -> None:
     heart = heartbeat_rule.answered(R60, Heart(), OK, sent_ns=100 * S, now_ns=102 * S, chance=0.5)
     assert heartbeat_rule.believed_deadline_ns(R60, heart) == 160 * S
     assert heart.next_ns == 110 * S
     assert heartbeat_rule.answered(R60, Heart(), OK, sent_ns=0, now_ns=0, chance=0).next_ns == 9 * S
 
 
-def test_an_open_is_not_allowed_within_the_margin_of_the_deadline() -> None:
+def test_no_entry_is_allowed_within_the_margin_of_the_deadline() -> None:
     heart = Heart(sent_ns=100 * S, guardians=1)
     assert not heartbeat_rule.is_past(R60, heart, now_ns=155 * S - 1)
     assert heartbeat_rule.is_past(R60, heart, now_ns=155 * S)
@@ -121,7 +121,7 @@ def test_an_open_is_not_allowed_within_the_margin_of_the_deadline() -> None:
     assert not heartbeat_rule.may_open(R60, heart._replace(lapses=2), now_ns=101 * S, acknowledged=1)
 
 
-def test_an_open_is_allowed_until_a_beat_is_overdue() -> None:
+def test_entries_are_allowed_until_a_heartbeat_is_overdue() -> None:
     heart = Heart(sent_ns=100 * S, next_ns=110 * S, guardians=1)
     assert heartbeat_rule.may_open(R60, heart, now_ns=122 * S - 1, acknowledged=0)
     assert not heartbeat_rule.may_open(R60, heart, now_ns=122 * S, acknowledged=0)
@@ -129,7 +129,7 @@ def test_an_open_is_allowed_until_a_beat_is_overdue() -> None:
 
 
 @pytest.mark.parametrize("d", [20, 25, 60, 300, 3_600, 86_400])
-def test_a_beat_is_overdue_before_the_margin_of_every_rhythm(d: float) -> None:
+def test_a_heartbeat_is_overdue_before_the_margin_for_every_timing(d: float) -> None:
     lengths = heartbeat_rule.beat_timing(d)
     heart = Heart(sent_ns=100 * S, guardians=1)
     first = next(at for at in range(100, 100_000) if heartbeat_rule.is_overdue(lengths, heart, now_ns=at * S))
@@ -139,7 +139,7 @@ def test_a_beat_is_overdue_before_the_margin_of_every_rhythm(d: float) -> None:
     assert not heartbeat_rule.is_past(lengths, heart, now_ns=first * S)
 
 
-def test_a_process_that_tries_and_fails_is_not_one_that_does_not_try() -> None:
+def test_a_process_that_tries_and_fails_does_not_count_as_stuck() -> None:
     heart = Heart(sent_ns=100 * S, next_ns=124 * S, guardians=1, failures=9)
     assert not heartbeat_rule.does_not_try(R60, heart, now_ns=126 * S)
     assert heartbeat_rule.does_not_try(R60, heart, now_ns=129 * S)
@@ -170,7 +170,7 @@ def test_retry_after_is_honoured_unless_the_switch_would_fire_meanwhile() -> Non
     assert wait(5, 0) == 5
 
 
-def test_a_beat_sent_after_the_margin_is_a_lapse_though_the_answer_is_good() -> None:
+def test_a_heartbeat_sent_after_the_margin_is_a_lapse_although_its_answer_is_good() -> None:
     heart = Heart(sent_ns=100 * S, guardians=1, deadline_ms=160_000, server_ms=100_000)
     late = heartbeat_rule.answered(
         R60, heart, Answer("ok", "", 1, 216_000, 156_000), sent_ns=156 * S, now_ns=156 * S, chance=0.5
@@ -180,7 +180,7 @@ def test_a_beat_sent_after_the_margin_is_a_lapse_though_the_answer_is_good() -> 
     assert heartbeat_rule.may_open(R60, late, now_ns=157 * S, acknowledged=1)
 
 
-def test_nothing_armed_is_a_lapse_where_something_was() -> None:
+def test_nothing_armed_is_a_lapse_if_a_switch_was_armed_before() -> None:
     empty = Answer("ok", server_ms=101_000)
     fresh = heartbeat_rule.answered(R60, Heart(), empty, sent_ns=100 * S, now_ns=100 * S, chance=0.5)
     assert (fresh.lapses, fresh.error, fresh.next_ns) == (0, "nothing_armed", 102 * S)
@@ -251,7 +251,7 @@ def test_the_earliest_of_several_deadlines_counts() -> None:
     assert classify(200, None, body)[2:5] == (2, 7, 1)
 
 
-def test_a_belief_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_lease_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = str(tmp_path / "belief")
     reader = LeaseFile(path)
     assert reader.read() is None
@@ -263,7 +263,7 @@ def test_a_belief_is_read_as_it_was_written(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_a_stamp_is_read_as_it_was_written_and_starts_without_a_cycle(tmp_path: Path) -> None:
+def test_a_stamp_is_read_as_it_was_written_and_starts_without_a_pass(tmp_path: Path) -> None:
     path = str(tmp_path / "progress")
     reader = ProgressReader(path)
     assert reader.read() is None
@@ -322,7 +322,7 @@ def test_a_reader_beside_a_busy_writer_never_sees_half_a_stamp(tmp_path: Path, r
 
 
 @pytest.mark.parametrize("what", ["removed", "replaced"])
-def test_a_file_that_was_removed_or_replaced_is_followed_by_both_sides(tmp_path: Path, what: str) -> None:
+def test_writer_and_reader_follow_a_file_that_was_removed_or_replaced(tmp_path: Path, what: str) -> None:
     path = tmp_path / "progress"
     writer = ProgressWriter(str(path), fence=5)
     writer.cycle_done(boot_ns=1, last_bar_at_ms=None)
@@ -351,7 +351,7 @@ def test_a_stamp_whose_folder_is_gone_is_written_where_it_was(tmp_path: Path) ->
     assert reader.read() == (5, 1, 3, -1)
 
 
-def test_its_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_the_files_are_private(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         ProgressWriter(str(tmp_path / "progress"), fence=1).close()
@@ -360,7 +360,7 @@ def test_its_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     assert (tmp_path / "progress").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_reload_to_a_nearer_deadline_is_believed_at_once_and_asks_for_no_second_resync(tmp_path: Path) -> None:
+def test_a_reload_to_a_nearer_deadline_counts_at_once_and_causes_no_second_resync(tmp_path: Path) -> None:
     """The new process goes on where the old one was, and the deadline of before lies far ahead."""
     lengths, path = heartbeat_rule.beat_timing(600), str(tmp_path / "belief")
     far = heartbeat_rule.answered(

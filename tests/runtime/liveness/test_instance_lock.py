@@ -59,7 +59,7 @@ def test_a_folder_is_held_by_one_and_free_again_afterwards(tmp_path: Path) -> No
     assert not is_held(tmp_path)
 
 
-async def test_a_lock_that_is_taken_away_is_put_back_and_holds(tmp_path: Path) -> None:
+async def test_a_removed_lock_file_is_restored_and_locks(tmp_path: Path) -> None:
     with hold_state(tmp_path) as held, hold_account(ADDRESS, tmp_path, tmp_path) as account:
         assert account is not None
         async with kept(held.lock, account, look_s=0.01):
@@ -77,7 +77,7 @@ async def test_a_lock_that_is_taken_away_is_put_back_and_holds(tmp_path: Path) -
     assert not is_held(tmp_path)
 
 
-async def test_a_lock_that_another_has_taken_meanwhile_is_left_to_it(tmp_path: Path) -> None:
+async def test_a_lock_file_that_another_process_has_locked_meanwhile_is_left_alone(tmp_path: Path) -> None:
     with hold_state(tmp_path) as first:
         (tmp_path / "lock").unlink()
         with hold_state(tmp_path):
@@ -108,7 +108,7 @@ with hold_state(folder):
 """
 
 
-def test_on_a_full_disk_the_lock_holds_and_a_stamp_that_has_no_room_is_said_to(tmp_path: Path) -> None:
+def test_on_a_full_disk_the_lock_works_and_a_stamp_without_space_is_an_error(tmp_path: Path) -> None:
     """Without room made at once, the first write to a mapped file would end the process by a signal."""
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
@@ -119,7 +119,7 @@ def test_on_a_full_disk_the_lock_holds_and_a_stamp_that_has_no_room_is_said_to(t
 @pytest.mark.parametrize(
     ("number", "kind", "code"), [(errno.EROFS, JournalError, Exit.UNSAFE), (errno.EACCES, ConfigError, Exit.CONFIG)]
 )
-def test_a_folder_whose_disk_fails_is_no_mistake_of_the_config(
+def test_a_folder_on_a_failing_disk_is_no_config_error(
     number: int, kind: type[BotError], code: Exit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A service manager starts a daemon again after the one, and not after the other."""
@@ -133,7 +133,7 @@ def test_a_folder_whose_disk_fails_is_no_mistake_of_the_config(
     assert caught.value.exit_code is code
 
 
-def test_whoever_only_looks_keeps_nobody_from_starting(tmp_path: Path) -> None:
+def test_testing_a_lock_stops_no_start(tmp_path: Path) -> None:
     code = "import sys; from pathlib import Path; from bot.runtime.liveness.instance_lock import is_held\nwhile True: is_held(Path(sys.argv[1]))"
     (tmp_path / "lock").touch()
     looker = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
@@ -146,7 +146,7 @@ def test_whoever_only_looks_keeps_nobody_from_starting(tmp_path: Path) -> None:
         looker.wait()
 
 
-def test_a_hold_ends_with_its_process(tmp_path: Path) -> None:
+def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     code = "import os, sys; from pathlib import Path; from bot.runtime.liveness.instance_lock import hold_state\nwith hold_state(Path(sys.argv[1])): print(1, flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -198,7 +198,7 @@ def killed_after_forking(fork: str, folder: Path) -> Iterator[tuple[int, int]]:
             os.kill(child, signal.SIGKILL)
 
 
-def test_what_a_daemon_holds_ends_with_it_though_a_child_that_it_forked_lives_on(tmp_path: Path) -> None:
+def test_the_locks_of_a_daemon_end_with_it_although_a_forked_child_lives_on(tmp_path: Path) -> None:
     with killed_after_forking("os.fork()", tmp_path):
         assert not is_held(tmp_path)
         with hold_state(tmp_path), hold_account(ADDRESS, tmp_path, tmp_path):
@@ -207,9 +207,9 @@ def test_what_a_daemon_holds_ends_with_it_though_a_child_that_it_forked_lives_on
             asker.connect(str(tmp_path / "s"))
 
 
-def test_a_child_that_was_forked_past_python_is_named_as_the_one_that_holds(tmp_path: Path) -> None:
+def test_a_child_that_c_code_forked_is_named_as_the_holder_of_the_lock(tmp_path: Path) -> None:
     with killed_after_forking("ctypes.PyDLL(None).fork()", tmp_path) as (daemon, child):
-        left = rf"a process \(pid {child}\) that a daemon \(pid {daemon}\) has left behind still holds"
+        left = rf"a process \(pid {child}\) that a daemon \(pid {daemon}\) started and left running still locks"
         with pytest.raises(BotError, match=rf"{left} {tmp_path}: end it"), hold_state(tmp_path):
             pass
         with (
@@ -233,14 +233,14 @@ def test_an_account_is_traded_by_one_daemon_of_a_user_on_a_machine(tmp_path: Pat
         pass
 
 
-def test_an_address_that_is_no_name_names_no_other_file(tmp_path: Path) -> None:
+def test_an_address_with_special_characters_is_hashed(tmp_path: Path) -> None:
     with hold_account("../../etc/passwd\n", tmp_path, tmp_path):
         (file,) = tmp_path.iterdir()
     assert file.name.startswith("account-")
     assert ".." not in file.name
 
 
-def test_locks_go_to_a_folder_that_is_ours_alone(tmp_path: Path) -> None:
+def test_locks_go_to_a_private_folder(tmp_path: Path) -> None:
     assert runtime_dir({"XDG_RUNTIME_DIR": str(tmp_path)}) == tmp_path / "bot"
     assert (tmp_path / "bot").stat().st_mode & 0o077 == 0
     (tmp_path / "bot").chmod(0o777)
@@ -250,12 +250,12 @@ def test_locks_go_to_a_folder_that_is_ours_alone(tmp_path: Path) -> None:
     assert runtime_dir({"XDG_RUNTIME_DIR": str(tmp_path)}) != tmp_path / "bot", "somebody else's link"
 
 
-def test_a_place_that_cannot_be_looked_at_is_passed_over() -> None:
+def test_a_folder_that_cannot_be_read_is_skipped() -> None:
     """As /run/user of a hardened unit, which ProtectHome= hides."""
     assert runtime_dir({"XDG_RUNTIME_DIR": f"/{'x' * 1_000}"}) is not None
 
 
-def test_a_state_directory_that_cannot_be_is_a_config_error(tmp_path: Path) -> None:
+def test_a_state_directory_that_cannot_be_made_is_a_config_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     before = os.umask(0o022)
     try:
@@ -277,7 +277,7 @@ def test_a_state_directory_that_cannot_be_is_a_config_error(tmp_path: Path) -> N
         ([], True),
     ],
 )
-def test_a_folder_that_is_there_for_something_else_is_refused_and_left_open(
+def test_a_folder_with_another_purpose_is_refused_and_its_mode_stays(
     tmp_path: Path, inside: list[str], is_taken: bool
 ) -> None:
     folder = tmp_path / "there"
@@ -288,14 +288,14 @@ def test_a_folder_that_is_there_for_something_else_is_refused_and_left_open(
     if is_taken:
         assert private_dir(folder).stat().st_mode & 0o7777 == 0o700
         return
-    with pytest.raises(ConfigError, match=r"open to others \(mode 1777\).* Name a folder of its own, or .*chmod 700"):
+    with pytest.raises(ConfigError, match=r"open to others \(mode 1777\).* Name another folder, or .*chmod 700"):
         private_dir(folder)
     assert folder.stat().st_mode & 0o7777 == 0o1777
     folder.chmod(0o700)
     assert private_dir(folder) == folder
 
 
-def test_a_rest_is_used_for_the_look_at_everything_that_would_come_soon() -> None:
+def test_a_full_garbage_collection_that_is_near_runs_while_nothing_is_due() -> None:
     assert gc.get_threshold()[2] > LOOKS_MAX, "or it would still come by itself"
     looked: list[int] = []
 
@@ -348,7 +348,7 @@ def heard(manager: socket.socket) -> list[str]:
             return found
 
 
-def test_nothing_is_told_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_sent_without_a_notify_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     assert not systemd.notify("READY=1")
     monkeypatch.setenv("NOTIFY_SOCKET", "@nobody-listens-here")
@@ -372,7 +372,7 @@ def test_the_watchdog_is_fed_by_passes_and_not_more_often_than_once_a_second(man
 
 
 @pytest.mark.parametrize("every_s", [0.3, 1.1, PASS_S])
-def test_one_answer_that_hangs_is_over_before_the_watchdog_bites(manager: socket.socket, every_s: float) -> None:
+def test_a_hanging_answer_ends_before_the_watchdog_fires(manager: socket.socket, every_s: float) -> None:
     """Whichever of the passes it is that asks for it, and however often they come."""
     now_ns, told_ns = [0], 0
     dog = systemd.Watchdog(lambda: now_ns[0], {"WATCHDOG_USEC": str(systemd_unit.WATCHDOG_S * 1_000_000)})
@@ -389,7 +389,7 @@ def test_one_answer_that_hangs_is_over_before_the_watchdog_bites(manager: socket
     "environ",
     [{}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "soon"}, {"WATCHDOG_USEC": "20000000", "WATCHDOG_PID": "1"}],
 )
-def test_a_watchdog_that_is_not_meant_is_not_fed(manager: socket.socket, environ: dict[str, str]) -> None:
+def test_the_watchdog_of_another_process_is_not_fed(manager: socket.socket, environ: dict[str, str]) -> None:
     dog = systemd.Watchdog(lambda: 0, environ)
     dog.pass_done()
     assert heard(manager) == []
@@ -409,7 +409,7 @@ async def test_a_long_start_asks_for_time_until_it_is_over(manager: socket.socke
     assert heard(manager) == []
 
 
-async def test_a_start_that_waits_for_its_own_service_asks_for_time(
+async def test_a_start_that_waits_for_its_embedded_service_asks_for_time(
     tmp_path: Path, repository: Path, manager: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that lives through a long gap first gives out no key meanwhile: it is asked again for as long as it is there."""

@@ -124,14 +124,14 @@ CHECKLIST: dict[str, list[str]] = {
         "client/test_transport.py::test_an_answer_larger_than_the_cap_is_cut_off",
         "wire/test_resources.py::test_a_text_that_is_no_amount_is_refused",
         "runtime/account/test_account_state.py::test_an_event_of_tomorrow_changes_nothing",
-        "runtime/alerts/test_notifier.py::test_a_text_of_others_is_one_line_of_bounded_length_without_secrets",
+        "runtime/alerts/test_notifier.py::test_foreign_text_in_a_notice_is_one_short_line_without_secrets",
     ],
     "22 secrets: by reference, and shown nowhere": [
         "config/test_secrets.py::test_a_file_that_others_can_reach_is_refused",
         "config/test_secrets.py::test_no_message_shows_a_secret_wherever_it_was_put",
         "cli/start/test_notify_config.py::test_doctor_looks_at_each_address_and_shows_none",
         "cli/operate/test_operate.py::test_no_key_stands_in_a_file_an_answer_or_an_argument",
-        "runtime/test_daemon.py::test_a_run_is_seen_by_prometheus_and_told_to_people",
+        "runtime/test_daemon.py::test_a_run_appears_in_prometheus_and_in_notices_to_people",
         "runtime/liveness/test_heartbeat_process.py::test_the_credential_is_in_neither_arguments_nor_environment_nor_files",
         "runtime/liveness/test_instance_lock.py::test_a_hardened_process_leaves_no_core_and_shows_its_memory_to_nobody",
         "test_logs.py::test_no_secret_gets_into_a_line",
@@ -172,8 +172,8 @@ CHECKLIST: dict[str, list[str]] = {
     ],
     "33 a strategy that raises anything, hangs or answers nonsense stops no other and no beat": [
         "runtime/strategy_host/test_worker.py::test_what_would_end_the_process_ends_the_strategys_part_only",
-        "runtime/test_daemon.py::test_a_strategy_that_goes_wrong_stops_no_other",
-        "runtime/liveness/test_heartbeat_process.py::test_a_plug_in_that_burns_the_gil_delays_no_beat",
+        "runtime/test_daemon.py::test_a_failing_strategy_stops_no_other",
+        "runtime/liveness/test_heartbeat_process.py::test_a_plug_in_that_holds_the_gil_delays_no_heartbeat",
     ],
     "34 a config: no unknown key, no secret, no half of a file": [
         "config/test_problems.py::test_it_is_named_with_line_and_column",
