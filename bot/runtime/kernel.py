@@ -30,7 +30,9 @@ from bot.runtime.decisions.warm_up import WarmUp
 from bot.runtime.execution.dispatch import side_by_side
 from bot.runtime.execution.execution_engine import SLOW_MS, ExecutionEngine
 from bot.runtime.execution.in_flight import InFlight
+from bot.runtime.execution.order_search import OrderSearch
 from bot.runtime.execution.order_sender import OrderSender
+from bot.runtime.execution.outcome_writer import OutcomeWriter
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.state_store import is_number
 from bot.runtime.model.intents import Intent
@@ -126,7 +128,7 @@ class Kernel:
         self.conditions = EntryConditions(
             self.state, journal, mirror, self.health, self.guardians, losses, hooks.lease, hooks.schedule
         )
-        in_flight = InFlight(hooks.wake, SLOW_MS / 1000, abreast)
+        in_flight = InFlight(live, hooks.wake, SLOW_MS / 1000, abreast)
         self.execution = ExecutionEngine(
             live, in_flight, journal, mirror, account.order_owners, self.budget, port.clock
         )
@@ -143,11 +145,9 @@ class Kernel:
         self.events = EventConsumer(context, account, self.builder, hooks.notices_of)
         context.events = self.execution.events = self.events
         check = PreSendCheck(self.risk, self.conditions, self.strategy_host, port.clock)
-        self.execution.sender = OrderSender(
-            port=port, journal=journal, mirror=mirror, risk=self.risk, pacer=pacer, may_confirm=check.may_confirm,
-            time_left_ms=self.budget.entries_left_ms, stopped=check.stopped, entry_wait_ms=port.entry_wait_ms,
-            name=self.events.attach_events, of_its_own=check.own_refusal, may_go_on=lambda: abreast > 1 or self.budget.may_go_on(), ask=self.execution.ask,
-        )  # fmt: skip
+        search = OrderSearch(port, mirror, self.risk, in_flight)
+        outcomes = OutcomeWriter(journal, mirror, self.risk, port.clock, late_events=self.events)
+        self.execution.sender = OrderSender(port, journal, check, search, outcomes, self.budget, in_flight)
         self.reconciliation = Reconciliation(context)
         self.warm_up = WarmUp(context, self.feed, self.bars, self.builder, self._yield_to_pass)
         self.upkeep = Upkeep(context)
@@ -224,8 +224,9 @@ class Kernel:
             BEGUN, lambda text: is_number(text, now_ms + BEGUN_AHEAD_MS), instead=str(now_ms)
         )
         self.journal.state.set_aside_if_damaged(CUT, lambda text: text in ("0", "1"), instead="1")
-        self.execution.sender.begun_ms = int(self.journal.state.note(BEGUN) or 0)
-        self.execution.sender.is_cut = self.journal.state.note(CUT) == "1"
+        search = self.execution.sender.search
+        search.begun_ms = int(self.journal.state.note(BEGUN) or 0)
+        search.lost_requests_may_arrive = self.journal.state.note(CUT) == "1"
 
     def _check_key(self, snapshot: AccountSnapshot) -> None:
         problem = key_problem(snapshot)

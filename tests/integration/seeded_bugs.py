@@ -130,7 +130,7 @@ def giving_up_after_two_tries(to: pytest.MonkeyPatch) -> None:
 
     async def impatient(self: OrderSender, intent: Intent, move: Move, error: Any, *, is_past: bool) -> Intent:
         if isinstance(move, Again) and intent.attempts >= 2:
-            return self._end(intent, "expired", error.code, "given up")
+            return self.outcomes.end(intent, "expired", error.code, "given up")
         return await settle(self, intent, move, error, is_past=is_past)
 
     to.setattr(OrderSender, "_settle", impatient)

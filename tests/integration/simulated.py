@@ -1194,7 +1194,7 @@ class World:
             and (
                 (i.state == "sending" and (i.action == "close" or i.id in self.wire.refused))
                 or ((self.hand_rate > 0 or self.is_shared) and one.kernel.journal.intents.is_unsent(i))
-                or one.kernel.execution.sender.may_be_out(i)
+                or one.kernel.execution.sender.search.may_arrive_late(i)
                 or (i.market in in_doubt and i.action == "open" and one.kernel.journal.intents.is_unsent(i))
             )
             for i in held

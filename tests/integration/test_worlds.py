@@ -192,8 +192,9 @@ def test_an_entry_in_doubt_may_wait_for_its_fence_when_the_service_refuses_it(fo
     world = World(0, folder, clocks)
     doubt = SimpleNamespace(id="k", market="BTC", action="open", state="sending", not_after_ms=world.start_ms + 1000)
     journal = SimpleNamespace(intents=SimpleNamespace(is_unsent=lambda intent: intent.state == "opened"))
+    search = SimpleNamespace(may_arrive_late=lambda _intent: False)
     kernel = SimpleNamespace(
-        execution=SimpleNamespace(live={"k": doubt}, sender=SimpleNamespace(may_be_out=lambda _intent: False)),
+        execution=SimpleNamespace(live={"k": doubt}, sender=SimpleNamespace(search=search)),
         journal=journal,
     )
     one: Any = SimpleNamespace(kernel=kernel)

@@ -26,7 +26,7 @@ from bot.runtime.control_plane.metrics import STUCK_S, Meter, Sources
 from bot.runtime.control_plane.reporting import PORT_FILE, Scraped, exposing
 from bot.runtime.control_plane.server import Problem, Question
 from bot.runtime.control_plane.status import state_of
-from bot.runtime.execution.order_sender import EXIT_AGAIN_MS, OTHERWISE
+from bot.runtime.execution.order_sender import EXIT_AGAIN_MS, KEY_USED_OTHERWISE
 from bot.runtime.execution.replan import LEGS, next_leg
 from bot.runtime.journal import queries
 from bot.runtime.journal.opening import open_journal
@@ -755,7 +755,7 @@ async def test_an_order_that_waits_for_a_person_is_told_and_waits_until_there_wa
     (waits,) = kernel.journal.intents.live()
     assert waits.state == "quarantined"
     assert "intent.quarantined" in told(kernel)
-    why = f"{OTHERWISE} (other body)"
+    why = f"{KEY_USED_OTHERWISE} (other body)"
     named = {"id": waits.id, "strategy": "trend", "action": "open", "market": "BTC", "message": why}
     assert status_documents.intents(kernel) == {"open": 1, "in_doubt": 1, "quarantined": 1, "waiting": [named]}
     with queries.in_rows(kernel.journal.db.conn) as db:

@@ -476,7 +476,8 @@ async def test_a_damaged_note_of_the_journals_beginning_is_taken_for_the_most_ca
     for _ in range(2):
         kernel = room(venue, path=path)
         await kernel.recover()
-        assert (kernel.execution.sender.begun_ms, kernel.execution.sender.is_cut) == (at_ms, True)
+        search = kernel.execution.sender.search
+        assert (search.begun_ms, search.lost_requests_may_arrive) == (at_ms, True)
         assert at_ms > first_ms
         assert kernel.journal.state.note("damaged:begun_ms") == kernel.journal.state.note("damaged:begun_cut") == damage
         kill(kernel)
@@ -489,12 +490,12 @@ async def test_the_beginning_of_a_journal_may_lie_a_little_ahead_of_a_clock_that
     venue.clock.advance(120_000)
     kernel = room(venue, path=path)
     await kernel.recover()
-    begun_ms = kernel.execution.sender.begun_ms
+    begun_ms = kernel.execution.sender.search.begun_ms
     kill(kernel)
     venue.clock.go_back(60_000)
     again = room(venue, path=path)
     await again.recover()
-    assert again.execution.sender.begun_ms == begun_ms
+    assert again.execution.sender.search.begun_ms == begun_ms
 
 
 async def test_an_exit_is_tried_again_soon_though_the_service_says_an_hour() -> None:

@@ -20,7 +20,7 @@ from bot.runtime.bar_feed import Series
 from bot.runtime.control_plane import reporting, status_documents
 from bot.runtime.control_plane.metrics import Figures, Meter, Sources
 from bot.runtime.decisions.entry_conditions import SCHEDULED
-from bot.runtime.execution.order_sender import HELD_MS
+from bot.runtime.execution.entry_wait import BLOCKED_MS
 from bot.runtime.journal.halt_flags import HALTED
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel import Kernel
@@ -400,7 +400,7 @@ async def test_an_entry_that_its_own_strategy_is_kept_from_keeps_the_others_of_i
     b.wants = [Open("BTC", "short", size=1, bracket=STOP)]
     venue.close_bar("BTC", "100")
     await kernel.cycle()
-    for waited_ms in (HELD_MS - 1, 1):
+    for waited_ms in (BLOCKED_MS - 1, 1):
         assert kernel.execution.live[waits.id].state == waits.state
         later(kernel, waited_ms)
         await kernel.cycle()
@@ -417,10 +417,10 @@ async def test_an_entry_that_all_are_kept_from_waits_as_long_as_it_may(venue: Fa
     kernel, _ = await kept_back(venue, "plan", Told("alpha"), by="drop")
     kernel.health.degrade("service", "it is away")
     for _ in range(3):
-        later(kernel, HELD_MS)
+        later(kernel, BLOCKED_MS)
         await kernel.cycle()
     kernel.health.restore("service")
-    later(kernel, HELD_MS)
+    later(kernel, BLOCKED_MS)
     await kernel.cycle()
     assert set(venue.positions) == {"BTC"}
 
@@ -458,7 +458,7 @@ async def test_an_entry_that_ran_out_says_what_the_service_said_last(venue: Fake
     done = kernel.journal.intents.find(waits.id)
     assert done is not None
     assert (done.state, done.message) == ("expired", f"{said} (insufficient_depth: the book has 3)")
-    assert not any(waits.id in kept for kept in kernel.execution.sender._kept)
+    assert waits.id not in kernel.execution.sender._states
 
 
 async def test_an_entry_that_the_rate_limit_kept_back_leaves_when_there_is_room(venue: FakeVenue) -> None:

@@ -24,9 +24,13 @@ class PreSendCheck:
         self._host = host
         self._clock = clock
 
-    def stopped(self, intent: Intent) -> Refusal | None:
-        """Why an entry must not be sent now, besides the risk rules."""
-        return self._host.no_entry(intent.strategy) or self._conditions.no_entry(intent.market, intent.trigger)
+    def refusal(self, intent: Intent) -> Refusal | None:
+        """Why an entry must not be sent now."""
+        return (
+            self._risk.may_still_open(intent, self._clock.now_ms())
+            or self._host.no_entry(intent.strategy)
+            or self._conditions.no_entry(intent.market, intent.trigger)
+        )
 
     def own_refusal(self, intent: Intent) -> Refusal | None:
         """Why this strategy must not send an entry now, while others in its market may."""

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
 
 from bot import logs
 from bot.runtime.account.account_state import Mirror
@@ -22,7 +22,6 @@ from bot.runtime.pass_budget import PassBudget
 from bot.runtime.ports import ServiceClock
 
 log = logs.Quiet()
-T = TypeVar("T")
 
 REPLIES_MAX: Final = 50  # intents of event hooks sent in one pass; a hook that answers its own fills waits for the next
 # Of real time that bars of a market, and entries after an exit, wait for the reply to a request. A healthy service replies in less; then
@@ -88,7 +87,7 @@ class ExecutionEngine:
             try:
                 await self.in_flight.settle(self._is_open, may_go_on)
             finally:  # Also when a reply ends the run: an order that is known to be accepted is not left in doubt.
-                self._settle_answered()
+                self._write_accepted()
 
     async def settle_in_flight(self, within_ms: int) -> None:
         """Wait at most so long, in real time, for the replies that are still to come."""
@@ -198,22 +197,16 @@ class ExecutionEngine:
                 self._budget.is_cut_short = True
                 return
             with self._journal.together():  # One wait for the disk.
-                marked = self.sender.mark(batch)
+                marked = self.sender.mark_sending(batch)
             for one in batch:
                 await self.in_flight.start(one, self._send(marked.get(one.id, one), is_marked=one.id in marked))
             gone = {one.id for one in batch}
             waiting = [one for one in waiting if one.id not in gone]
             requests = self.requests()
 
-    async def ask(self, intent: Intent, request: Coroutine[Any, Any, T]) -> T:
-        """The reply to a request of an intent. Meanwhile the intent stands as it was written."""
-        if intent.id in self.live:
-            self.live[intent.id] = intent
-        return await self.in_flight.ask(intent, request)
-
-    def _settle_answered(self) -> None:
-        for done in self.sender.settle_answered():
-            self.live[done.id] = done
+    def _write_accepted(self) -> None:
+        for accepted in self.sender.write_accepted():
+            self.live[accepted.id] = accepted
 
     async def _send(self, intent: Intent, *, is_marked: bool = False) -> None:
         """Take an intent as far as it goes now. An entry whose plan is stale goes on under a new plan.
@@ -296,7 +289,7 @@ class ExecutionEngine:
         self.live.clear()
         self.replies.clear()
         self.live.update((intent.id, intent) for intent in self._journal.intents.live())
-        self.sender.inherited = frozenset(self.live)
+        self.sender.search.inherited = frozenset(self.live)
         # The run before may have been killed between the event that told of one and its acceptance.
         unsure = [key for key, one in self.live.items() if one.state in IN_DOUBT and one.action != "cancel"]
         if unsure:

@@ -8,7 +8,7 @@ runs there alone: `start` and `settle` return when it has asked the service for 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, MutableMapping
 from typing import Any, TypeVar
 
 from bot.runtime.model.intents import Intent
@@ -28,10 +28,13 @@ class Work:
 
 
 class InFlight:
-    """`ring` is called at each reply, and when a request has had none for `slow_s`: then others stop waiting for it."""
+    """`live` holds the open intents. `ring` is called at each reply, and when a request has had no reply for `slow_s`."""
 
-    def __init__(self, ring: Callable[[], None], slow_s: float, abreast: int = 1) -> None:
+    def __init__(
+        self, live: MutableMapping[str, Intent], ring: Callable[[], None], slow_s: float, abreast: int = 1
+    ) -> None:
         self.abreast = abreast  # so many requests may be on their way at once; with 1 no event loop is needed
+        self._live = live
         self._ring = ring
         self._slow_s = slow_s
         self._all: list[Work] = []
@@ -61,7 +64,12 @@ class InFlight:
         await self._take_on(work)
 
     async def ask(self, intent: Intent, request: Coroutine[Any, Any, T]) -> T:
-        """The reply to a request of the work that runs just now. Where none runs (a session), the caller waits for it here."""
+        """The reply to a request of the work that runs just now. If no work runs, as in a backtest, the caller waits for it here.
+
+        `intent` is as the journal has it now, and `live` gets this version.
+        """
+        if intent.id in self._live:
+            self._live[intent.id] = intent
         work, self._runs = self._runs, None
         if work is None:
             return await request

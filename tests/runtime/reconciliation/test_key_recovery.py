@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 from bot.errors import ApiError
 from bot.runtime.alerts.messages import render
 from bot.runtime.control_plane import status_documents
-from bot.runtime.execution.order_sender import OTHERWISE, WAY_OUT
+from bot.runtime.execution.order_sender import KEY_USED_OTHERWISE
+from bot.runtime.execution.outcome_writer import WAY_OUT
 from bot.runtime.journal import queries
 from bot.runtime.journal.order_trace import explain
 from bot.runtime.kernel import Kernel
@@ -114,7 +115,7 @@ async def test_a_key_that_a_lost_journal_has_spent_on_a_refused_confirm_is_told_
     with capture_logs() as lines:
         kernel = await life(venue, again)
     (waits,) = kernel.journal.intents.live()
-    why = f"{OTHERWISE} (other body)"
+    why = f"{KEY_USED_OTHERWISE} (other body)"
     assert (waits.state, waits.code, waits.message) == ("quarantined", "idempotency_conflict", why)
     assert "an earlier run whose journal was lost" in why
     (line,) = [line for line in lines if line["event"] == "intent.quarantined"]
@@ -158,7 +159,7 @@ async def test_a_refused_plan_waits_for_what_a_lost_journal_may_have_on_its_way(
 
 
 async def test_a_plan_that_ran_out_unsent_is_looked_for_where_a_lost_journal_may_have_sent_the_same(
-    venue: FakeVenue,
+    venue: FakeVenue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the end of its plan nor the end of the run says anything of the order of before."""
     wish = [Open("BTC", "long", usd=200, bracket=STOP)]
@@ -166,12 +167,12 @@ async def test_a_plan_that_ran_out_unsent_is_looked_for_where_a_lost_journal_may
     (trade,) = (await venue.trades()).trades
     kernel = room(venue, strategies=[Wants(wish)])
     await kernel.recover()
-    kernel.execution.sender.time_left_ms = lambda: 0  # The pass is over when the plan is there.
+    monkeypatch.setattr(kernel.budget, "entries_left_ms", lambda: 0)  # The pass is over when the plan is there.
     await kernel.cycle()
     (row,) = kernel.journal.db["intents"].rows
     assert row["state"] == "planned"
     kernel.execution.give_up_entries()
-    kernel.execution.sender.time_left_ms = lambda: PASS_MS
+    monkeypatch.setattr(kernel.budget, "entries_left_ms", lambda: PASS_MS)
     await minutes(kernel, venue, "100", "100")
     (row,) = kernel.journal.db["intents"].rows
     assert (row["state"], row["trade_id"]) == ("accepted", trade.id)

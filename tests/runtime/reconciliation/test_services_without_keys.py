@@ -323,7 +323,7 @@ async def test_an_order_of_the_run_before_is_named_when_its_trade_is_found_after
     await again.recover()
     assert again.execution.in_doubt("BTC")
     monkeypatch.undo()
-    assert (await again.execution.sender.search(doubt)).trade_id is not None
+    assert (await again.execution.sender.search.find(doubt)).trade_id is not None
     await again.cycle()
     found = again.journal.intents.find(doubt.id)
     assert found is not None
@@ -457,7 +457,7 @@ async def proven_by_a_trade(script: Any, **more: Any) -> tuple[KeysOnTrades, Ker
     venue.faults = [Fault("confirm", *one) for one in LOST]
     await kernel.cycle()
     (doubt,) = kernel.execution.live.values()
-    await kernel.execution.sender.search(doubt)
+    await kernel.execution.sender.search.find(doubt)
     assert (kernel.account.mirror.keys_proven, kernel.account.mirror.events_named) == (True, False)
     later(kernel, 60_000)
     return venue, kernel

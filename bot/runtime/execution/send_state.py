@@ -1,0 +1,47 @@
+"""What the sender remembers of each open intent. Nothing of it is on disk: after a restart the journal alone counts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from bot.runtime.model.intents import State
+
+
+class Ending(NamedTuple):
+    """How an intent ends."""
+
+    state: State
+    code: str
+    message: str
+
+
+@dataclass(slots=True)
+class SendState:
+    """Memory of one intent. Times are of the pacer, in real milliseconds."""
+
+    next_try_ms: int = 0  # no try before this time
+    tries: int = 0
+    last_error: str | None = None  # why the service did not take the request the last time
+    no_outcome_since_ms: int | None = None  # the first request after the last known outcome
+    blocked_since_ms: int | None = None  # since then a rule of its own strategy keeps the entry from being sent
+    search_refused_since_ms: int | None = None  # since then the service refuses to show its trades
+    ending: Ending | None = None  # how it ends, unless the search finds an order that a lost journal sent
+    canceled: set[str] = field(default_factory=set)  # orders that a cancel of several orders has canceled so far
+
+
+class SendStates(dict[str, SendState]):
+    """The memory of all open intents, by the id of the intent."""
+
+    def of(self, intent_id: str) -> SendState:
+        """The memory of an intent, made if there is none yet."""
+        state = self.get(intent_id)
+        if state is None:
+            state = self[intent_id] = SendState()
+        return state
+
+    def keep(self, live: Collection[str]) -> None:
+        """Forget every intent that is not in `live`."""
+        for intent_id in [one for one in self if one not in live]:
+            del self[intent_id]
