@@ -21,7 +21,7 @@ from bot.runtime.control_plane import reporting
 from bot.runtime.control_plane.commands import Commands
 from bot.runtime.control_plane.daemon_access import DaemonAccess
 from bot.runtime.execution.dispatch import ABREAST
-from bot.runtime.journal.failover import room
+from bot.runtime.journal.failover import disk_hint
 from bot.runtime.journal.journal import Journal
 from bot.runtime.kernel import Hooks, Kernel
 from bot.runtime.liveness import heartbeat_process, systemd
@@ -240,7 +240,7 @@ class Supervisor:
         if not self.kernel.state.ready:
             return None
         if was_cut:
-            self.kernel.strategy_host.tell_no_more()
+            self.kernel.strategy_host.stop_delivery()
         else:
             await _within(HOOKS_S, self.kernel.stop())
         return await _within(STOP_S, wind_down(self.kernel, on_exit))
@@ -342,7 +342,7 @@ def _progress(path: Path, fence: int) -> ProgressWriter:
         return ProgressWriter(str(path), fence=fence)
     except OSError as error:
         raise JournalError(
-            f"{path} cannot be written: {error.strerror or error}{room(path)}; without it no heartbeat may be sent. {AS_IT_WAS}"
+            f"{path} cannot be written: {error.strerror or error}{disk_hint(path)}; without it no heartbeat may be sent. {AS_IT_WAS}"
         ) from error
 
 
@@ -350,5 +350,5 @@ def _calls(path: Path, fence: int) -> call_record.CallRecord | None:
     try:
         return call_record.CallRecord(path, fence=fence)
     except OSError as error:
-        log.warning("calls.not_noted", path=str(path), message=f"{error.strerror or error}{room(path)}")
+        log.warning("calls.not_noted", path=str(path), message=f"{error.strerror or error}{disk_hint(path)}")
         return None

@@ -507,7 +507,7 @@ def test_a_signal_returned_without_a_list_gives_an_error_with_the_right_form(tmp
     made = strategy(tmp_path, "return Close(bar.market)")
     summary = json.loads((run(tmp_path, made, data, code=1) / "summary.json").read_text())
     assert summary["quarantined"] == {
-        "one": "one: TypeError: 'Close' object is not iterable; a hook yields what it wants, or returns a list of it"
+        "one": "one: TypeError: 'Close' object is not iterable; a hook yields its signals, or returns a list of them"
     }
 
 

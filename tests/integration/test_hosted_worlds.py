@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from bot.runtime.account.account_state import Mirror
+from bot.runtime.account.account_state import AccountState
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, MaxHold, Open, TrailingStop, View
 from tests.integration.builders import MINUTE_MS, START_MS
 from tests.integration.simulated import Wire, World, is_caught, lived, service, template
@@ -95,8 +95,8 @@ def test_real_time_and_guardians_that_wait_break_nothing(folder: Path, worlds: i
 
 
 def a_stop_that_sleeps_is_one(to: pytest.MonkeyPatch) -> None:
-    to.setattr(Mirror, "_is_trailed", lambda self, market: bool(self._trails(market)))
-    to.setattr(Mirror, "is_unsure_of", lambda _self, _market: False)
+    to.setattr(AccountState, "_is_trailed", lambda self, market: bool(self._trails(market)))
+    to.setattr(AccountState, "is_unsure_of", lambda _self, _market: False)
 
 
 def test_a_stop_that_sleeps_and_is_taken_for_one_is_caught(folder: Path) -> None:

@@ -18,8 +18,7 @@ import pytest
 from bot.config import Settings
 from bot.errors import BotError
 from bot.runtime import supervisor
-from bot.runtime.account import attribution
-from bot.runtime.account.attribution import Attribution
+from bot.runtime.account import attribution_fold
 from bot.runtime.assembly import limits_of
 from bot.runtime.control_plane import commands
 from bot.runtime.control_plane.command_routes import CommandRoutes
@@ -313,17 +312,17 @@ def a_start_forgets_the_pauses(to: pytest.MonkeyPatch) -> None:
 
 
 def a_close_takes_from_all_alike(to: pytest.MonkeyPatch) -> None:
-    closed = Attribution._closed
-    to.setattr(Attribution, "_closed", lambda self, market, _taker, **more: closed(self, market, None, **more))
+    closed = attribution_fold._closed
+    to.setattr(attribution_fold, "_closed", lambda of, market, _taker, **more: closed(of, market, None, **more))
 
 
 def every_entry_is_of_one(to: pytest.MonkeyPatch) -> None:
-    opened = Attribution._opened
-    to.setattr(Attribution, "_opened", lambda self, market, _who, data: opened(self, market, "one", data))
+    opened = attribution_fold._opened
+    to.setattr(attribution_fold, "_opened", lambda of, market, _who, data: opened(of, market, "one", data))
 
 
 def each_is_charged_the_whole_fee(to: pytest.MonkeyPatch) -> None:
-    to.setattr(attribution, "_split", lambda amount, takes: {name: amount for name, _ in takes})
+    to.setattr(attribution_fold, "split", lambda amount, takes: {name: amount for name, _ in takes})
 
 
 @pytest.mark.parametrize(

@@ -426,7 +426,7 @@ async def test_a_page_that_a_stop_has_cut_is_told_once(tmp_path: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await kernel.cycle()
     kernel.strategy_host.run = run_inline
-    kernel.strategy_host.tell_no_more()
+    kernel.strategy_host.stop_delivery()
     assert (await wind_down(kernel, "leave")).known
     assert [kernel.journal.state.of_strategy(name)["fills"] for name in markets] == [1, 1], "this run tells nobody"
     kinds = [one.event.subtype for one in EventBacklog.of_journal(kernel.journal, "new", 0) if one.event.type == "fill"]

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from bot.runtime.account.account_state import Mirror, entry_terms
+from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.attribution import Attribution
+from bot.runtime.account.entry_margin import entry_terms
 from bot.runtime.account.ownership import OrderOwners, PositionOwners
 from bot.runtime.model.shares import size_step
 from bot.wire import bare_coin
@@ -26,7 +27,7 @@ class Account:
         self._feed = feed
         self.size_decimals: dict[str, int] = {}  # by market; empty until `learn_markets`
         self.order_owners = OrderOwners(journal, live)
-        self.mirror = Mirror(self.order_owners.owner_of, self.order_owners.keys_of, self.order_owners.leverage_of)
+        self.mirror = AccountState(self.order_owners.owner_of, self.order_owners.keys_of, self.order_owners.leverage_of)
         self.attribution = Attribution.of_journal(
             journal,
             owner_of=self.order_owners.owner_of,

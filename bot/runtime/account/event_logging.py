@@ -1,4 +1,4 @@
-"""What the log says of a service event: its name and the figures a person wants, taken from the event's data by one table."""
+"""Logs service events: the name and the figures that a person wants, chosen from the event's data by one table."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ FIGURES: Final = {
 
 
 def tell(event: Event) -> None:
-    """Log one event as `event.<type>` with its subtype; what does not apply is left out."""
+    """Log one event as `event.<type>` with its subtype. Figures that the event lacks are left out."""
     if not logs.is_said(logs.INFO):
         return
-    said: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name in FIGURES.get(event.type, ()):
         value = getattr(event.data, name, None)
         if value is not None:
-            said[name] = format_decimal(value) if isinstance(value, Decimal) else value
-    log.info(f"event.{event.type}", what=event.subtype, market=event.coin, event_id=event.id, **said)
+            figures[name] = format_decimal(value) if isinstance(value, Decimal) else value
+    log.info(f"event.{event.type}", what=event.subtype, market=event.coin, event_id=event.id, **figures)

@@ -1,4 +1,4 @@
-"""Which strategy an order or a position belongs to. The service names no strategies; the journal knows who sent which key."""
+"""Which strategy an order or a position belongs to. The service does not know strategies; the journal knows which strategy sent which key."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Final
 
-from bot.runtime.account.account_state import Mirror
+from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.attribution import Attribution
+from bot.runtime.account.attribution_fold import align
 from bot.runtime.journal.journal import Journal, Notice
 from bot.runtime.model.intents import Intent, TradeOf
 
-OWNERS_KEPT: Final = 2_000  # the newest keys that were asked for; the journal knows the others
+OWNERS_KEPT: Final = 2_000  # the newest keys that were looked up; the journal has the others
 
 
 class OrderOwners:
@@ -51,11 +52,16 @@ class PositionOwners:
     """The strategy of each position, and the shares of the strategies in it."""
 
     def __init__(
-        self, journal: Journal, mirror: Mirror, attribution: Attribution, orders: OrderOwners, now_ms: Callable[[], int]
+        self,
+        journal: Journal,
+        mirror: AccountState,
+        attribution: Attribution,
+        orders: OrderOwners,
+        now_ms: Callable[[], int],
     ) -> None:
         self._journal = journal
         self._mirror = mirror
-        self._books = attribution
+        self._attribution = attribution
         self._orders = orders
         self._now_ms = now_ms
 
@@ -66,13 +72,13 @@ class PositionOwners:
         be missing, and then the position belongs to the strategy of our newest accepted entry before it.
         """
         self.find_owners(events_skipped=events_skipped)
-        self.align_books()
+        self.align_shares()
 
     def find_owners(self, *, events_skipped: bool = False) -> None:
         """Like `own_positions`, without the shares."""
         mirror, journal = self._mirror, self._journal
         for position in list(mirror.positions.values()):
-            # The service does not show this time; without it every earlier entry would be one of this position.
+            # Without the opening time, every earlier entry would count as an entry of this position.
             if not position.opened_ms:
                 position = mirror.date(position.market, journal.events.opened_ms(position.market, epoch=mirror.epoch))
             if position.owner is not None:
@@ -85,25 +91,25 @@ class PositionOwners:
             if owner is not None:
                 mirror.adopt(position.market, owner)
 
-    def align_books(self) -> None:
+    def align_shares(self) -> None:
         """Fit the shares of the strategies to the positions.
 
-        Call it only when every event of the positions was read; a fill that comes later would be booked as nobody's.
+        Call it only when every event of the positions was read; a fill that is read later would be attributed to FOREIGN.
         """
-        self._books.align(self._mirror.positions, self._mirror.epoch, self._now_ms())
+        align(self._attribution, self._mirror.positions, self._mirror.epoch, self._now_ms())
         self.write_attribution()
         for market in self._mirror.positions:
             self.pass_on(market)
 
     def write_attribution(self, *notices: Notice) -> None:
-        """Write what has changed in the books, with these notices."""
-        changes = self._books.changes()
+        """Write what has changed in the attribution, with these notices."""
+        changes = self._attribution.changes()
         if changes is not None or notices:
             self._journal.write_attribution(changes, notices, now_ms=self._now_ms())
 
     def mend_day(self) -> None:
         """Correct the value at 00:00 UTC, once the price of that instant is known."""
-        self._books.mend_day()
+        self._attribution.mend_day()
         self.write_attribution()
 
     def pass_on(self, market: str | None) -> None:
@@ -111,8 +117,8 @@ class PositionOwners:
         position = self._mirror.positions.get(market or "")
         if position is None or position.owner is None:
             return
-        shares = self._books.shares.get(position.market, {})
+        shares = self._attribution.shares.get(position.market, {})
         if position.owner not in shares:
-            heir = next((name for name in shares if not name.startswith("@")), None)
-            if heir is not None:
-                self._mirror.adopt(position.market, heir)
+            next_owner = next((name for name in shares if not name.startswith("@")), None)
+            if next_owner is not None:
+                self._mirror.adopt(position.market, next_owner)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from bot.config import Settings
-    from bot.runtime.account.account_state import Mirror
+    from bot.runtime.account.account_state import AccountState
     from bot.runtime.journal.journal import Journal
     from bot.runtime.kernel import Kernel
     from bot.runtime.liveness.heartbeat import HeartbeatProcess
@@ -82,7 +82,7 @@ def notices_of(kernel: Kernel, event: Event, parts: Mapping[str, Part]) -> Itera
 
     A service that shows no keys does not say whose fill it is. Then a fill without an owner counts as the market's strategy's.
     """
-    instance = kernel.strategy_host.seat_of(event.coin or "")
+    instance = kernel.strategy_host.instance_for(event.coin or "")
     is_owner_known = kernel.account.mirror.events_named or any(not name.startswith("@") for name in parts)
     owner = owners_in_words(parts) if is_owner_known else None
     return of_event(event, kernel.account.order_owners.owner_of, owner or (None if instance is None else instance.name))
@@ -99,7 +99,7 @@ def log_heartbeat(process: HeartbeatProcess | None) -> None:
     )  # fmt: skip
 
 
-def log_account_value(mirror: Mirror) -> None:
+def log_account_value(mirror: AccountState) -> None:
     usd, free_usd = round(mirror.equity_usd, 2), round(mirror.free_margin_usd, 2)
     log.debug("account.value", usd=usd, free_usd=free_usd, positions=len(mirror.positions))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from bot.errors import Refusal
-from bot.runtime.account.account_state import Mirror
+from bot.runtime.account.account_state import AccountState
 from bot.runtime.alerts.health import Health
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.run_state import RunState
@@ -25,7 +25,7 @@ class EntryConditions:
     """`lease` says why the dead-man's deadline is uncertain, `schedule` why bars and timers cannot be trusted."""
 
     def __init__(
-        self, state: RunState, journal: Journal, mirror: Mirror, health: Health, guardians: Guardians, losses: LossLimits, lease: Why, schedule: Why,
+        self, state: RunState, journal: Journal, mirror: AccountState, health: Health, guardians: Guardians, losses: LossLimits, lease: Why, schedule: Why,
     ) -> None:  # fmt: skip
         self.pauses = Pauses(journal)
         self.losses = losses

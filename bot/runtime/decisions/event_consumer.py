@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from bot import logs
 from bot.errors import ApiError, Refused, is_access_lost
 from bot.runtime.account.account import Account
-from bot.runtime.account.attribution import BOOKED
+from bot.runtime.account.attribution_fold import ATTRIBUTED, attribute_event, name_foreign_entries
 from bot.runtime.account.event_logging import tell
+from bot.runtime.account.fold import fold_event, with_our_keys
 from bot.runtime.decisions.intent_builder import IntentBuilder
 from bot.runtime.journal.journal import Notice
 from bot.runtime.model.intents import Intent
@@ -81,7 +82,7 @@ class EventConsumer:
         """Give the events of an order to its strategy: on a service that shows no keys, they may come before the reply that names the trade."""
         context, account = self._context, self._account
         events = context.journal.events.attach_key(accepted)
-        account.attribution.name(map(Event.model_validate, events), accepted.strategy)
+        name_foreign_entries(account.attribution, map(Event.model_validate, events), accepted.strategy)
         account.position_owners.write_attribution()
         if events:
             context.foreign_activity.known_markets.discard(accepted.market)
@@ -112,7 +113,7 @@ class EventConsumer:
         context, account = self._context, self._account
         fresh = context.journal.events.unseen(events)
         if not account.mirror.events_named:
-            fresh = account.mirror.named(fresh)
+            fresh = with_our_keys(account.mirror, fresh)
         is_written = False
         account.attribution.begin_page()
         try:
@@ -137,12 +138,12 @@ class EventConsumer:
         began_ms, count = context.pacer.mono_ms(), len(fresh)
         for n, event in enumerate(fresh, start=1):
             parts: Mapping[str, Part] = {}
-            if event.type in BOOKED:
-                parts = account.attribution.apply(event)
-                mirror.apply(event)
+            if event.type in ATTRIBUTED:
+                parts = attribute_event(account.attribution, event)
+                fold_event(mirror, event)
                 account.position_owners.pass_on(event.coin)
             else:
-                mirror.apply(event)
+                fold_event(mirror, event)
             context.foreign_activity.see(event, account.order_owners.owner_of)
             if self.notices_of is not None:
                 notices += self.notices_of(event, parts)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from bot import logs
-from bot.runtime.account.account_state import Mirror
+from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.ownership import OrderOwners
 from bot.runtime.execution.dispatch import next_batch, one_by_one
 from bot.runtime.execution.in_flight import InFlight
@@ -50,7 +50,7 @@ class ExecutionEngine:
     sender: OrderSender
 
     def __init__(
-        self, live: dict[str, Intent], in_flight: InFlight, journal: Journal, mirror: Mirror, order_owners: OrderOwners,
+        self, live: dict[str, Intent], in_flight: InFlight, journal: Journal, mirror: AccountState, order_owners: OrderOwners,
         budget: PassBudget, clock: ServiceClock,
     ) -> None:  # fmt: skip
         self.live = live

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from bot.runtime.account.account_state import Mirror
+from bot.runtime.account.account_state import AccountState
 from bot.runtime.execution.in_flight import InFlight
 from bot.runtime.execution.outcome import SETTLE_MS, Fences
 from bot.runtime.model.intents import Intent
@@ -36,7 +36,7 @@ class OrderSearch:
     The kernel sets `begun_ms` and `lost_requests_may_arrive` when it recovers. The execution engine sets `inherited`.
     """
 
-    def __init__(self, port: VenuePort, mirror: Mirror, risk: RiskEngine, in_flight: InFlight) -> None:
+    def __init__(self, port: VenuePort, mirror: AccountState, risk: RiskEngine, in_flight: InFlight) -> None:
         self._port = port
         self._mirror = mirror
         self._risk = risk

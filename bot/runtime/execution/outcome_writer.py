@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from bot import logs
 from bot.money import format_decimal
-from bot.runtime.account.account_state import Mirror
+from bot.runtime.account.account_state import AccountState
 from bot.runtime.alerts.messages import notice
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.intents import Intent, State
@@ -36,7 +36,7 @@ class OutcomeWriter:
     """Moves an intent to accepted, or to an end. Each call has committed when it returns, unless the caller opened a transaction."""
 
     def __init__(
-        self, journal: Journal, mirror: Mirror, risk: RiskEngine, clock: ServiceClock, late_events: LateEvents
+        self, journal: Journal, mirror: AccountState, risk: RiskEngine, clock: ServiceClock, late_events: LateEvents
     ) -> None:
         self._journal = journal
         self._mirror = mirror

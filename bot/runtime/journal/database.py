@@ -25,11 +25,11 @@ from bot.errors import JournalDamaged, JournalError
 from bot.runtime.journal.failover import (
     FileIds,
     copied,
+    disk_hint,
     file_ids,
     is_damage,
     may_pass,
     remove_log,
-    room,
     set_aside,
     write_back,
 )
@@ -48,8 +48,8 @@ WAY_OUT: Final = (
     "Move the file away and start again: positions and orders are read from the service, and a decision made twice has the same"
     " key, so nothing is ordered twice."
 )
-NOTHING_SENT: Final = "Nothing more is sent; guardians and stops stand at the service."
-_MEANWHILE: Final = "nothing is opened; exits, stops and guardians go on, and it is written as soon as it can be"
+NOTHING_SENT: Final = "Nothing more is sent; guardians and stops stay active at the service."
+_MEANWHILE: Final = "nothing is opened; exits, stops and guardians continue; the file is written as soon as that works"
 
 Execute = Callable[..., sqlite3.Cursor]
 
@@ -182,7 +182,7 @@ class JournalDatabase:
         is_ours = now.file == before.file
         is_new = self.fault is None
         if is_new:
-            self._leave_file("its file was taken away while it was in use")
+            self._leave_file("its file was removed or replaced while it was in use")
         try:
             # Our log would be read as the log of the file that has, or will have, this name.
             if is_new and not is_ours and now.log == before.log:
@@ -224,13 +224,15 @@ class JournalDatabase:
     def begin_fault(self, why: str) -> None:
         """Note that the file cannot be written, from now until `mend` succeeds."""
         assert self.path is not None
-        self.fault = f"journal {self.path} cannot be written: {why}{room(self.path)}"
+        self.fault = f"journal {self.path} cannot be written: {why}{disk_hint(self.path)}"
         log.error("journal.fault", path=str(self.path), message=self.fault, meanwhile=_MEANWHILE)
 
     def close(self) -> None:
         if self.fault is not None:
             log.error(
-                "journal.lost", path=str(self.path), message="what was done since the fault is at the service only"
+                "journal.lost",
+                path=str(self.path),
+                message="what the daemon did since the fault is recorded at the service only",
             )
         self.db.close()
 
@@ -286,10 +288,10 @@ def connected(path: Path | None, busy_ms: int) -> Database:
 
 
 def configure(db: Database, shown: str) -> None:
-    """Set what SQLite keeps per file and per connection."""
+    """Set the pragmas of the file and of the connection."""
     execute = db.conn.execute
     if not execute("PRAGMA page_count").fetchone()[0]:
-        execute("PRAGMA auto_vacuum=INCREMENTAL")  # Only an empty file takes it.
+        execute("PRAGMA auto_vacuum=INCREMENTAL")  # It has an effect on an empty file only.
     mode = execute("PRAGMA journal_mode=WAL").fetchone()[0]
     if mode not in ("wal", "memory"):
         raise JournalError(

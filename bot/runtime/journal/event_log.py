@@ -82,7 +82,7 @@ class EventLog:
         return list(found.values())
 
     def _forget_old_event(self, event: Event) -> None:
-        """Remove the event that had this id before the service was restored. Its notices stay under another name: outbox places are given once."""
+        """Remove the event that had this id before the service was restored. Its notices get another name, because the outbox accepts an event's id once."""
         self._database.execute("DELETE FROM events WHERE id=? AND ts<>?", (event.id, event.ts))
         self._database.execute("UPDATE outbox SET event_id=event_id||':'||seq WHERE event_id=?", (event.id,))
         log.warning("event.id_reused", event_id=event.id, message="the service was restored and gives this id again")

@@ -102,13 +102,13 @@ def _copied_by(path: Path, busy_ms: int, mode: str) -> sqlite3.Connection:
         source.close()
 
 
-def room(path: Path) -> str:
+def disk_hint(path: Path) -> str:
     """A hint for people if the disk of a file is nearly full; else empty."""
     try:
         free = shutil.disk_usage(path.parent).free
     except OSError:
         return ""
-    return f" ({free:,} bytes are free on its disk: make room there)" if free < ROOM_BYTES else ""
+    return f" ({free:,} bytes are free on its disk: free some space)" if free < ROOM_BYTES else ""
 
 
 def write_back(memory: sqlite3.Connection, path: Path) -> None:
@@ -146,7 +146,7 @@ def _tables(memory: sqlite3.Connection) -> list[tuple[str, str]]:
 
 
 def _move_rows(memory: sqlite3.Connection, table: str) -> None:
-    """Delete rows that the memory lacks and replace those that differ. The rowid identifies a row."""
+    """Make a table of the file equal to the copy in memory: delete rows that the copy lacks, replace rows that differ. The rowid identifies a row."""
     named = memory.execute(f'PRAGMA main.table_info("{table}")').fetchall()
     columns = ", ".join(f'"{row[1]}"' for row in named)
     has_own_rowid = any(row[5] == 1 and str(row[2]).upper() == "INTEGER" for row in named)
@@ -160,7 +160,7 @@ def _move_rows(memory: sqlite3.Connection, table: str) -> None:
 
 
 def _write_anew(memory: sqlite3.Connection, path: Path) -> None:
-    """Write a removed file again. It gets its name once it is complete."""
+    """Write a removed file again, under a temporary name until it is complete."""
     fresh = path.with_name(f"{path.name}.new")
     with contextlib.suppress(FileNotFoundError):
         fresh.unlink()
@@ -184,16 +184,14 @@ def set_aside(path: Path, now_ms: int) -> Path:
     names = (path.with_name(f"{path.name}.damaged-{stamp}" + (f"-{n}" if n else "")) for n in range(ASIDE_MAX))
     aside = next((name for name in names if not name.exists()), None)
     if aside is None:
-        raise JournalError(
-            f"{ASIDE_MAX} damaged journals of this second stand beside {path}: a person must look at the disk."
-        )
+        raise JournalError(f"{ASIDE_MAX} damaged journals of this second are beside {path}: check the disk.")
     try:
         for suffix in ("", "-wal", "-shm"):
             with contextlib.suppress(FileNotFoundError):
                 path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
     except OSError as error:
         raise JournalError(
-            f"journal {path} is damaged and cannot be moved away: {error.strerror or error}. Move it away by hand and start again."
+            f"journal {path} is damaged and cannot be moved away: {error.strerror or error}. Move it away and start again."
         ) from error
     return aside
 

@@ -39,9 +39,9 @@ def is_halt_flag(name: str) -> bool:
 
 def check(name: str, value: str) -> None:
     """ValueError for a note that no run can have written."""
-    found = json.loads(value) if value else None
+    flag = json.loads(value) if value else None
     is_sound = {PAUSES: _is_names, HALTED: _is_days, FOREIGN: _is_sentence}.get(name, _is_quarantine)
-    if found is not None and not is_sound(found):
+    if flag is not None and not is_sound(flag):
         raise ValueError(f"the note {name} has a form that no run writes")
 
 
@@ -66,7 +66,7 @@ def _is_quarantine(found: Any) -> bool:
 
 
 class HaltFlagsFile:
-    """The copy of one account's notes. A file that cannot be read, or belongs to another account, counts as missing."""
+    """The copy of one account's halt flags. A file that cannot be read, or belongs to another account, counts as missing."""
 
     def __init__(self, journal: Path, *, address: str) -> None:
         self.path = journal.with_suffix(".safety.json")
@@ -83,7 +83,7 @@ class HaltFlagsFile:
             log.error("safety.unreadable", path=str(self.path), message=str(error))
             return None
         if address != self.address or not isinstance(notes, dict) or sealed != _seal(address, notes):
-            log.error("safety.unreadable", path=str(self.path), message="it is damaged, or of another account")
+            log.error("safety.unreadable", path=str(self.path), message="it is damaged, or belongs to another account")
             return None
         return notes
 
@@ -93,8 +93,10 @@ class HaltFlagsFile:
 
         If nothing can be written the file is removed, because it would be older than the journal.
         """
-        kept = {name: notes[name] for name in sorted(notes) if notes[name]}
-        text = json.dumps({"address": self.address, "notes": kept, "seal": _seal(self.address, kept)}, indent=1) + "\n"
+        flags = {name: notes[name] for name in sorted(notes) if notes[name]}
+        text = (
+            json.dumps({"address": self.address, "notes": flags, "seal": _seal(self.address, flags)}, indent=1) + "\n"
+        )
         part = self.path.with_suffix(".part")
         try:
             try:
@@ -116,7 +118,7 @@ class HaltFlagsFile:
 
 
 def merged(journal: Notes, beside: Notes) -> dict[str, str]:
-    """What is stopped in either; where both have a note, the journal's counts."""
+    """What is stopped in either. If both have a note, the journal's note counts."""
     found = {**beside, **{name: value for name, value in journal.items() if value}}
     for name, join in ((PAUSES, _paused_in_either), (HALTED, _newest_halts)):
         if name in journal and name in beside:

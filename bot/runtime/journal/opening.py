@@ -13,7 +13,7 @@ from sqlite_utils import Database
 from bot.errors import ConfigError, JournalBlocked, JournalDamaged, JournalError
 from bot.runtime.journal import database, halt_flags
 from bot.runtime.journal.database import NOTHING_SENT, WAY_OUT
-from bot.runtime.journal.failover import copied_file, is_damage, may_pass, room, set_aside
+from bot.runtime.journal.failover import copied_file, disk_hint, is_damage, may_pass, set_aside
 from bot.runtime.journal.halt_flags import HaltFlagsFile
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.schema import migrations
@@ -29,7 +29,7 @@ def open_or_rebuild(path: Path, *, address: str, now_ms: int, was_used: bool = F
     A new journal loses no orders: the account is read from the service, and a decision made twice has the same key. Strategies that were
     paused, halted or quarantined stay so; if that is not known, every strategy is paused. If the file cannot be written, the journal
     has a `fault`: the daemon looks after the account and opens nothing.
-    `was_used`: the account had a journal here before, so a missing file is a loss too.
+    `was_used`: the account had a journal here before, so a missing file counts as damaged.
     """
     is_lost = was_used and (not path.exists() or path.stat().st_size == 0)
     why: str | None = None
@@ -38,15 +38,13 @@ def open_or_rebuild(path: Path, *, address: str, now_ms: int, was_used: bool = F
             set_aside(path, now_ms)  # A log without its file would be read as the new file's log.
         journal = _opened(path, address)
         if is_lost:
-            log.error("journal.rebuilt", path=str(path), message="it was not there")
-            why = (
-                f"journal {path} was not there, though it had been: what this bot knew is read from the service again."
-            )
+            log.error("journal.rebuilt", path=str(path), message="the file was missing")
+            why = f"journal {path} is missing, and this account had one: positions and orders are read from the service again."
     except JournalDamaged as error:
         aside = set_aside(path, now_ms)
         log.error("journal.rebuilt", path=str(path), kept_as=str(aside), message=str(error))
         journal = _opened(path, address)
-        why = f"{str(error).removesuffix(WAY_OUT).strip()} It is kept as {aside}."
+        why = f"{str(error).removesuffix(WAY_OUT).strip()} The damaged file is now {aside}."
     stays = _keep_stopped(journal, is_new=why is not None)
     return journal, why if why is None else f"{why} {stays}"
 
@@ -67,21 +65,23 @@ def _in_memory(path: Path, address: str, why: JournalBlocked) -> Journal:
     except sqlite3.Error as error:
         kind = JournalDamaged if is_damage(error) else JournalError
         raise kind(
-            f"{shown} can be neither written ({why.__cause__}) nor read ({error}){room(path)}. {NOTHING_SENT}"
+            f"{shown} can be neither written ({why.__cause__}) nor read ({error}){disk_hint(path)}. {NOTHING_SENT}"
         ) from error
     try:
         if is_there:
             _refuse_newer(db, shown)
             _check(db, shown)
             if _migrations_applied(db) != _migrations_known():
-                raise JournalError(f"{shown} is of another version and cannot be written{room(path)}. {NOTHING_SENT}")
+                raise JournalError(
+                    f"{shown} is of another version and cannot be written{disk_hint(path)}. {NOTHING_SENT}"
+                )
         else:
             db.conn.execute("PRAGMA auto_vacuum=INCREMENTAL")  # Written back whole, the file can shrink as any other.
             migrations.apply(db)
         db.conn.commit()
         db.conn.execute("PRAGMA foreign_keys=ON")
         journal = Journal(db, address=address, path=path)
-        journal.database.begin_fault(str(why.__cause__ or "the disk took nothing"))
+        journal.database.begin_fault(str(why.__cause__ or "the disk accepted no write"))
         _check_owner(journal, shown)
         journal.check()
     except (sqlite3.Error, ValueError, ArithmeticError) as error:
@@ -94,22 +94,22 @@ def _in_memory(path: Path, address: str, why: JournalBlocked) -> Journal:
 
 
 def _keep_stopped(journal: Journal, *, is_new: bool) -> str:
-    """Take over the safety notes that are kept beside the file. Returns a sentence for people on what became of them in a new journal."""
+    """Take over the halt flags of the file beside the journal. Returns a sentence for people on what is stopped in a new journal."""
     assert journal.path is not None
-    beside = HaltFlagsFile(journal.path, address=journal.address)
-    kept, known = beside.read(), journal.state.halt_flags()
+    copy = HaltFlagsFile(journal.path, address=journal.address)
+    kept, known = copy.read(), journal.state.halt_flags()
     if kept is None and is_new:
         kept = {halt_flags.PAUSES: json.dumps([halt_flags.ALL])}
-        stays = "What was paused is not known, so every strategy is: bot resume lets them go on."
+        stays = "Which strategies were paused is not known, so every strategy is paused: `bot resume` lifts that."
     else:
-        stays = "What was paused, in quarantine or halted for the day stays so."
+        stays = "Strategies that were paused, in quarantine or halted for the day stay so."
     for name, value in halt_flags.merged(known, kept or {}).items():
         if known.get(name) != value:
             log.warning("safety.kept", note=name, value=value)
             journal.state.write_note(name, value)
-    journal.state.halt_flags_file = beside
-    if beside.read() != {name: value for name, value in journal.state.halt_flags().items() if value}:
-        beside.write(journal.state.halt_flags())
+    journal.state.halt_flags_file = copy
+    if copy.read() != {name: value for name, value in journal.state.halt_flags().items() if value}:
+        copy.write(journal.state.halt_flags())
     return stays
 
 
@@ -143,7 +143,7 @@ def open_journal(path: Path | None, *, address: str) -> Journal:
         db.close()
         if isinstance(error, sqlite3.Error) and may_pass(error):
             raise JournalBlocked(
-                f"{shown} cannot be used: {error}{'' if path is None else room(path)}. {NOTHING_SENT}"
+                f"{shown} cannot be used: {error}{'' if path is None else disk_hint(path)}. {NOTHING_SENT}"
             ) from error
         raise JournalDamaged(f"{shown} cannot be used: {error}. {WAY_OUT}") from error
     except BaseException:

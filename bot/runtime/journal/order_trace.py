@@ -18,7 +18,7 @@ from bot.runtime.model.intents import FINAL
 from bot.words import many
 
 PREFIX_MIN: Final = 6  # characters of an intent's id that may stand for it
-EVENTS_MAX: Final = 200  # of a position's life; a longer one is cut, and says so
+EVENTS_MAX: Final = 200  # of one position; a longer list is cut, and a last step says so
 _RUNTIME: Final = {
     "naked": "the position had no stop, and none could be armed", "foreign": "safety.foreign_positions: flatten",
     "exit": "safety.on_exit: flatten",
@@ -50,17 +50,17 @@ class Step:
 
 
 def explain(db: sqlite3.Connection, name: str) -> list[Step]:
-    """The chain of an intent's id (or its beginning), a trade's, an order's (oid), an event's or a guardian's. NotFound otherwise."""
+    """The chain for the id of an intent (or its first letters), a trade, an order (oid), an event or a guardian. NotFound otherwise."""
     intent = _intent_of(db, name)
     if intent is not None:
         return _chain(db, intent)
-    found = [one for one in queries.events_like(db, name) if _is_about(one, name)]
-    if not found:
+    events = [event for event in queries.events_like(db, name) if _is_about(event, name)]
+    if not events:
         raise NotFound(
-            f"the journal knows nothing of {name}: give the id of an intent, a trade (trd_...), an order (its digits) or an"
+            f"the journal has nothing with the id {name}: give the id of an intent, a trade (trd_...), an order (its digits) or an"
             " event, as `bot events` and `bot orders` show them"
         )
-    return _of_events(db, found)
+    return _of_events(db, events)
 
 
 def _intent_of(db: sqlite3.Connection, name: str) -> Row | None:
@@ -68,7 +68,7 @@ def _intent_of(db: sqlite3.Connection, name: str) -> Row | None:
     if intent is None and len(name) >= PREFIX_MIN and name.isalnum():
         near = queries.intents_by_prefix(db, name.upper())
         if len(near) > 1:
-            raise NotFound(f"more than one intent begins with {name}: write more of its id")
+            raise NotFound(f"more than one intent begins with {name}: write more letters of its id")
         intent = near[0] if near else None
     return intent
 
@@ -92,7 +92,7 @@ def _chain(db: sqlite3.Connection, intent: Row) -> list[Step]:
         steps.append(_plan(traces["plan"]))
     steps += _requests(db, intent)
     steps.append(_answer(intent))
-    return steps + _became(db, intent)
+    return steps + _consequences(db, intent)
 
 
 def _cause(db: sqlite3.Connection, intent: Row, traces: Mapping[str, Row]) -> list[Step]:
@@ -112,12 +112,12 @@ def _cause(db: sqlite3.Connection, intent: Row, traces: Mapping[str, Row]) -> li
         name, _, at = rest.partition(":")
         found = [one for one in queries.events_like(db, name) if one["id"] == name and at in ("", str(one["ts"]))]
         return [event_step(one) for one in found] or [
-            Step("event", None, f"event {name}, which the journal keeps no longer", {"id": name})
+            Step("event", None, f"event {name}, which is no longer in the journal", {"id": name})
         ]
     if not intent["strategy"].startswith("@"):
         return [Step(kind.partition(".")[0], intent["opened_ms"], intent["cause"], {"cause": intent["cause"]})]
-    said = _RUNTIME.get(kind, intent["cause"])
-    return [Step("cause", intent["opened_ms"], f"no strategy: {said}", {"cause": intent["cause"]})]
+    reason = _RUNTIME.get(kind, intent["cause"])
+    return [Step("cause", intent["opened_ms"], f"the runtime, not a strategy: {reason}", {"cause": intent["cause"]})]
 
 
 def _decision(intent: Row, traces: Mapping[str, Row]) -> Step:
@@ -131,7 +131,7 @@ def _refusal(one: Row) -> Step:
     return Step(
         "refused",
         one["at_ms"],
-        f"{one['strategy']} also wanted {one['market'] or 'something'}: {one['message']} ({one['code']})",
+        f"{one['strategy']} also asked for an order in {one['market'] or 'a market'}, which was refused: {one['message']} ({one['code']})",
         one,
     )
 
@@ -168,7 +168,7 @@ def _plan(plan: Row) -> Step:
 
 
 def _requests(db: sqlite3.Connection, intent: Row) -> list[Step]:
-    outcomes = {"done": "answered", "unknown": "no answer that tells", "no": "not done", None: "never answered"}
+    outcomes = {"done": "answered", "unknown": "outcome unknown", "no": "not executed", None: "no answer"}
     steps = []
     for one in queries.attempts(db, intent["id"]):
         code = f" ({one['code']})" if one["code"] else ""
@@ -181,9 +181,9 @@ def _answer(intent: Row) -> Step:
     if state == "accepted":
         text = f"accepted as {intent['trade_id']}"
     elif state in FINAL:
-        text = f"{state}: {intent['message'] or intent['code'] or 'nothing left'}"
+        text = f"{state}: {intent['message'] or intent['code'] or 'no reason given'}"
     else:
-        why = intent["message"] or intent["code"] or "nobody can tell what became of it"
+        why = intent["message"] or intent["code"] or "its outcome is unknown"
         words = {
             "opened": "not sent yet", "planned": "planned, not sent yet",
             "quarantined": f"waits for a person: {why}; look at the account, then bot resume",
@@ -192,11 +192,11 @@ def _answer(intent: Row) -> Step:
     return Step("answer", intent["moved_ms"], text, data)
 
 
-# -- what became of it
+# -- what followed
 
 
-def _became(db: sqlite3.Connection, intent: Row) -> list[Step]:
-    """What comes of this order, and from its fill on all that comes of its market, until that is flat. While it rests, the rest is another's."""
+def _consequences(db: sqlite3.Connection, intent: Row) -> list[Step]:
+    """The events of this order; from its first fill on, all events of its market until the position is flat."""
     if intent["action"] == "cancel":
         wanted = set(map(str, intent["body"]["oids"]))
         return [event_step(one) for oid in wanted for one in queries.events_like(db, oid)
@@ -217,12 +217,12 @@ def _became(db: sqlite3.Connection, intent: Row) -> list[Step]:
     return _events(life)
 
 
-def _of_events(db: sqlite3.Connection, found: list[Row]) -> list[Step]:
-    """Something that no intent of ours stands for by itself: a stop, a guardian's close, another hand. Its position's chain, if it is ours."""
-    coin = found[0].get("coin")
+def _of_events(db: sqlite3.Connection, events: list[Row]) -> list[Step]:
+    """Events without an intent of ours, such as a stop or a guardian's close: the chain of their position, if it is ours."""
+    coin = events[0].get("coin")
     if coin is None:
-        return _events(found)
-    ids = {one["id"] for one in found}
+        return _events(events)
+    ids = {one["id"] for one in events}
     life: list[Row] = []
     for event in queries.events_of_coin(db, coin):
         if life and event["epoch"] != life[0]["epoch"]:  # A reset wiped the position.
@@ -242,8 +242,8 @@ def _of_events(db: sqlite3.Connection, found: list[Row]) -> list[Step]:
     )
     if intent is not None:
         return _chain(db, intent)
-    stranger = Step("decision", life[0]["ts"], "no strategy of this daemon: another hand, or a guardian", {})
-    return [stranger, *_events(life)]
+    foreign = Step("decision", life[0]["ts"], "no strategy of this daemon: a foreign order, or a guardian", {})
+    return [foreign, *_events(life)]
 
 
 def _is_flat(event: Row) -> bool:
@@ -270,11 +270,11 @@ def _events(life: list[Row]) -> list[Step]:
 def event_step(event: Row) -> Step:
     data = event["data"]
     figures = {name: data[name] for name in _FIGURES.get(event["type"], ()) if data.get(name) is not None}
-    said = ", ".join(f"{_word(name)} {value}" for name, value in figures.items())
+    text = ", ".join(f"{_word(name)} {value}" for name, value in figures.items())
     return Step(
         event["type"],
         event["ts"],
-        f"{event['subtype']}: {said}" if said else event["subtype"],
+        f"{event['subtype']}: {text}" if text else event["subtype"],
         {"id": event["id"], **figures},
     )
 
@@ -285,7 +285,7 @@ def _word(name: str) -> str:
 
 
 def _px(value: float) -> str:
-    """`105,577`, without the zero that a float ends in."""
+    """`105,577`, without the `.0` of a float."""
     return f"{Decimal(format_decimal(Decimal(str(value)))):,f}"
 
 

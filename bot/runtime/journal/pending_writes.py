@@ -1,4 +1,4 @@
-"""Rows that wait for the journal's next transaction, because losing them costs nothing: deciding again gives the same keys."""
+"""Rows that wait for the journal's next transaction. They may be lost in a crash: deciding again gives the same keys."""
 
 from __future__ import annotations
 

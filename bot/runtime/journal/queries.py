@@ -1,7 +1,7 @@
 """Reading the journal from outside its daemon: rows for people, on a connection of its own that cannot write.
 
-Whoever asks gets plain data. The daemon's own reads and every write are journal.py's; what a row means to a person is
-order_trace.py's and round_trips.py's.
+Callers get plain data. journal.py makes the daemon's own reads and every write; order_trace.py and round_trips.py explain rows to
+people.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ INTENT_COLUMNS: Final = (
 
 
 class Closed(BotError):
-    """The state directory is one that this user may not enter: nothing can be said of what is in it."""
+    """This user may not enter the state directory, so its content is not known."""
 
     exit_code = Exit.USAGE
 
@@ -42,13 +42,13 @@ class Closed(BotError):
 
 
 class NotFound(BotError):
-    """There is no journal, or nothing of that name in it."""
+    """There is no journal, or it has nothing of that name."""
 
     exit_code = Exit.USAGE
 
 
 class LastState(NamedTuple):
-    """What a journal says of the moment that it was last written in. Old, unless its daemon runs."""
+    """The state when the journal was last written. It is old, unless the daemon runs."""
 
     address: str | None
     epoch: int | None
@@ -61,7 +61,7 @@ class LastState(NamedTuple):
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is such a file. Closed where this user may not look: a state directory is for its owner alone."""
+    """True if the file exists. Closed if this user may not enter the folder: a state directory is for its owner alone."""
     try:
         return is_file(path)
     except PermissionError:
@@ -70,7 +70,7 @@ def is_there(path: Path) -> bool:
 
 @contextlib.contextmanager
 def opened(state_dir: Path) -> Iterator[sqlite3.Connection]:
-    """The journal of a state directory. NotFound where there is none; Closed where that cannot be seen; JournalError when it cannot be read."""
+    """Open the journal of a state directory. NotFound if there is none, Closed if this user may not enter, JournalError if it cannot be read."""
     path = state_dir / FILE
     if not is_there(path):
         raise NotFound(f"{state_dir} has no journal: no daemon has run there yet")
@@ -88,7 +88,7 @@ def opened(state_dir: Path) -> Iterator[sqlite3.Connection]:
 
 
 def is_damaged(path: Path) -> bool:
-    """Whether SQLite finds a database damaged. Not so one that is not there, or that cannot be read just now."""
+    """True if SQLite finds the database damaged; False if the file is missing or cannot be read now."""
     try:
         with contextlib.closing(_connected(path)) as db:
             return bool(db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok")
@@ -99,8 +99,10 @@ def is_damaged(path: Path) -> bool:
 
 
 def _connected(path: Path) -> sqlite3.Connection:
-    """A full disk has no room for the index that readers share; where no log stands beside the file, it is whole without one."""
-    # A plan and a decision are one read each; nothing here may ever write, so the file is opened so.
+    """Open a file read-only.
+
+    On a full disk the index that readers share cannot be created. If the file has no log beside it, it can be read without that index.
+    """
     name = f"file:{quote(str(path))}?mode=ro"
     connection = sqlite3.connect(name, uri=True, timeout=BUSY_TIMEOUT_S)
     try:
@@ -118,7 +120,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def in_rows(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """A connection that belongs to somebody else, for reads as from `opened`: none of them may wait, or the owner would meet it so."""
+    """Let a connection of the daemon return rows as `opened` does. Nothing inside may await, or the daemon would read such rows too."""
     before, connection.row_factory = connection.row_factory, sqlite3.Row
     try:
         yield connection
@@ -131,7 +133,7 @@ def rows(db: sqlite3.Connection, sql: str, values: Sequence[object] = ()) -> lis
 
 
 def has_table(db: sqlite3.Connection, name: str) -> bool:
-    """An older journal lacks the newer tables, and an unread one is never changed from here."""
+    """True if the table exists. An older journal lacks newer tables, and this module never changes a journal."""
     return bool(rows(db, "SELECT 1 FROM sqlite_master WHERE type='table' AND name=?", (name,)))
 
 
@@ -139,14 +141,14 @@ def has_table(db: sqlite3.Connection, name: str) -> bool:
 
 
 def no_such_type(db: sqlite3.Connection, types: Sequence[str]) -> str | None:
-    """What is wrong with types of events that are asked for: one that neither the interface has nor, of another service, the journal."""
+    """The error text for the first type that neither the interface nor the journal has; None if all are known."""
     for one in types:
         if one in EVENT_FILTERS or events(db, types=(one,), limit=1):
             continue
         near = get_close_matches(one, sorted(EVENT_FILTERS), n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
         known = "; ".join(f"{kind} ({', '.join(subs)})" for kind, subs in EVENT_SUBTYPES.items())
-        return f"{one!r}: there is no such type of event.{hint} There are, each also as type.subtype: {known}"
+        return f"{one!r} is not a type of event.{hint} Types, each also as type.subtype: {known}"
     return None
 
 
@@ -188,7 +190,7 @@ def newest_event_ms(db: sqlite3.Connection) -> int | None:
 
 
 def events_like(db: sqlite3.Connection, name: str) -> list[Row]:
-    """Events whose text has this id in it, oldest first; which field it stands in is the caller's to see."""
+    """Events that contain this id in any field, oldest first."""
     sql = "SELECT payload FROM events WHERE payload LIKE '%\"'||?||'\"%' ORDER BY seq LIMIT ?"
     return [json.loads(one["payload"]) for one in rows(db, sql, (name, PAGE_MAX))]
 
@@ -232,13 +234,13 @@ def intent_where(db: sqlite3.Connection, column: str, value: str) -> Row | None:
 
 
 def intents_by_prefix(db: sqlite3.Connection, start: str) -> list[Row]:
-    """At most two: one is an answer, two are an ambiguity."""
+    """At most two intents whose id begins so: two mean that the prefix is ambiguous."""
     sql = f"SELECT {INTENT_COLUMNS} FROM intents WHERE substr(id, 1, ?)=? LIMIT 2"  # noqa: S608 - constants only
     return [_intent(one) for one in rows(db, sql, (len(start), start))]
 
 
 def strategies_of(db: sqlite3.Connection, keys: Sequence[str]) -> list[str]:
-    """Whose intents these keys are, each once."""
+    """The strategies of these keys, each once."""
     found = (rows(db, "SELECT strategy FROM intents WHERE id=?", (key,)) for key in keys)
     return list(dict.fromkeys(one[0]["strategy"] for one in found if one))
 
@@ -271,7 +273,7 @@ def _intent(row: Row) -> Row:
 
 
 def last_state(state_dir: Path) -> LastState:
-    """What stood in the journal when it was last written."""
+    """The state when the journal was last written."""
     files = [file.stat() for file in (state_dir / FILE, state_dir / f"{FILE}-wal") if _has_content(file)]
     with opened(state_dir) as db:
         cursor = rows(db, "SELECT last_id, epoch FROM cursor")
@@ -291,18 +293,18 @@ def last_state(state_dir: Path) -> LastState:
 
 
 def address_of(db: sqlite3.Connection) -> str | None:
-    """Of the account that the journal is of."""
+    """Address of the journal's account."""
     owner = rows(db, "SELECT value FROM meta WHERE name='address'")
     return owner[0]["value"] if owner else None
 
 
 def _has_content(file: Path) -> bool:
-    """A reader leaves an empty log behind, which says nothing of when the daemon wrote."""
+    """False for an empty file: a reader leaves an empty log, whose time is not that of the daemon's last write."""
     return file.is_file() and file.stat().st_size > 0
 
 
 def _positions(db: sqlite3.Connection, epoch: int | None) -> list[Row]:
-    """By the last fill of each coin. What a liquidation or a settlement took is not a position any more."""
+    """Open positions by the last fill of each coin. A liquidation or settlement ends a position."""
     sql = (
         "SELECT coin, max(seq), type, subtype, payload FROM events WHERE epoch=? AND coin IS NOT NULL AND"
         " (type IN ('fill', 'settlement') OR (type='liquidation' AND subtype!='partial')) GROUP BY coin ORDER BY coin"

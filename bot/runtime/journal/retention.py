@@ -1,4 +1,4 @@
-"""Retention: which old rows of the journal may be removed. The journal runs this SQL in a transaction; the kernel says what is still held.
+"""Retention: which old rows of the journal may be removed. The journal runs this SQL in a transaction; the kernel names the keys that are still in use.
 
 A key is removed only if nothing can ask for it again:
 

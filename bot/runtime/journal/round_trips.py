@@ -1,8 +1,8 @@
 """Round trips: trades as a person counts them, from flat to flat in one market, out of the journal's events. Pure; money is exact.
 
-A fill that reduces belongs to the trip that is open; a reversal ends one and begins the next. What a liquidation or a
-settlement took without a fill is an exit too. Where the journal begins in the middle of a trip, the trip says so. A reset ends what was
-open, whether its event was taken or the events after it are of another `epoch`.
+A fill that reduces belongs to the open trip; a reversal ends one trip and begins the next. A size that a liquidation or settlement took
+without a fill is an exit too. If the journal begins in the middle of a trip, the trip is not `complete`. A reset ends open trips, whether
+the journal has its event or only later events of another `epoch`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 from bot.clock import iso
 from bot.money import format_decimal
 
-PX_PLACES: Final = Decimal("0.00000001")  # of an average, which need not end; the sums beside it are exact
+PX_PLACES: Final = Decimal("0.00000001")  # of an average price; the sums are exact
 TYPES: Final = ("fill", "funding", "liquidation", "settlement", "account", "trigger", "guardian")
 EXACT: Final = Context(prec=60)  # wider than any sum of amounts here
 
@@ -61,7 +61,7 @@ class Trip:
         return self.realized_usd - self.fees_usd + self.funding_usd - self.lost_margin_usd
 
     def row(self, owners: Owners) -> dict[str, Any]:
-        """The columns, amounts as exact text."""
+        """The columns; amounts are exact text."""
         open_size = Decimal(0) if self.closed_ms is not None else max(self.size - self.exited, Decimal(0))
         entry_px, exit_px = _average(self.entry_usd, self.size), _average(self.exit_usd, self.exited)
         return {
@@ -77,14 +77,14 @@ class Trip:
 
 
 def trips(events: Iterable[Event]) -> Iterator[Trip]:
-    """Every trade in the order of its end; those still open come last."""
+    """Every trip in the order of its end; open trips come last."""
     open_now: dict[str, Trip] = {}
-    told: dict[str, Decimal] = {}  # trade id -> size that its fills have taken: a liquidation sums up what they said
-    causes: dict[str, str] = {}  # trade id -> what ordered it, said before its fills
+    filled: dict[str, Decimal] = {}  # trade id -> size of its fills; a liquidation repeats their sum
+    causes: dict[str, str] = {}  # trade id -> trigger or guardian that caused it, which comes before its fills
     epoch: int | None = None
     for event in events:
         kind, coin, data = event["type"], event.get("coin"), event["data"]
-        if event.get("epoch", epoch) != epoch:  # A reset that no event has told: the journal goes on behind it.
+        if event.get("epoch", epoch) != epoch:  # A reset whose event is not in the journal.
             epoch = event["epoch"]
             yield from _wiped(open_now)
         if kind == "account":
@@ -99,10 +99,10 @@ def trips(events: Iterable[Event]) -> Iterator[Trip]:
             if coin in open_now:
                 open_now[coin].funding_usd += Decimal(data["amountUsd"])
         elif kind == "fill":
-            told[data["tradeId"]] = told.get(data["tradeId"], Decimal(0)) + Decimal(data["size"])
+            filled[data["tradeId"]] = filled.get(data["tradeId"], Decimal(0)) + Decimal(data["size"])
             yield from _filled(open_now, event, causes)
         else:
-            yield from _ended(open_now, event, told)
+            yield from _ended(open_now, event, filled)
     yield from open_now.values()
 
 
@@ -135,13 +135,13 @@ def _filled(open_now: dict[str, Trip], event: Event, causes: Mapping[str, str]) 
         yield open_now.pop(coin)
 
 
-def _ended(open_now: dict[str, Trip], event: Event, told: Mapping[str, Decimal]) -> Iterator[Trip]:
-    """A liquidation or a settlement: what no fill has told of it is an exit at its price."""
+def _ended(open_now: dict[str, Trip], event: Event, filled: Mapping[str, Decimal]) -> Iterator[Trip]:
+    """A liquidation or settlement: the size beyond its fills is an exit at its price."""
     coin, data = event["coin"], event["data"]
     trip = open_now.get(coin)
-    size = Decimal(data["size"]) - told.get(data["tradeId"], Decimal(0))
+    size = Decimal(data["size"]) - filled.get(data["tradeId"], Decimal(0))
     if trip is None:
-        return  # Its fills have closed the trade.
+        return  # Its fills have closed the trip.
     trip.exit_reason, trip.exit_trade_id = event["type"], data["tradeId"]
     trip.lost_margin_usd += Decimal(data.get("marginLostUsd") or 0)
     if size > 0:
@@ -161,7 +161,7 @@ def _borne(data: Mapping[str, Any]) -> Decimal:
 
 
 def _wiped(open_now: dict[str, Trip]) -> Iterator[Trip]:
-    """The account was reset: what was open is gone without an exit."""
+    """End all open trips without an exit, because the account was reset."""
     for trip in open_now.values():
         trip.ended_by = "reset"
         yield trip

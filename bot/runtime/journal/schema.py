@@ -13,11 +13,11 @@ migrations = Migrations("journal")
 
 
 def _one_of(column: str, *values: str) -> str:
-    """Each value by itself: for a list of more than two SQLite makes a table in memory at every write, with room for 20 pages."""
+    """One comparison per value: for an IN list of more than two, SQLite allocates a table of 20 pages at every write."""
     return " OR ".join(f"{column} = '{value}'" for value in values)
 
 
-# What is not final: the condition of an index, and in its very words of who looks there.
+# The condition of an index. Queries must use the same text, or SQLite does not use the index.
 LIVE: Final = _one_of("state", "opened", "planned", "sending", "quarantined")
 _STATES: Final = _one_of(
     "state", "opened", "planned", "sending", "accepted", "rejected", "expired", "void", "quarantined"
@@ -69,7 +69,7 @@ def m001_tables(db: Database) -> None:
 
 @migrations()
 def m002_traces(db: Database) -> None:
-    """Why an intent came to be: the bar that it was decided on, what was wished, the plan that it was confirmed by. For people."""
+    """The reason for an intent, for people: the bar of its decision, the strategy's signal, the plan that was confirmed."""
     db.execute(
         f"""CREATE TABLE traces (
         seq INTEGER PRIMARY KEY, intent_id TEXT NOT NULL, kind TEXT NOT NULL CHECK ({_one_of("kind", "bar", "wish", "plan")}),
@@ -79,7 +79,7 @@ def m002_traces(db: Database) -> None:
 
 @migrations()
 def m003_books(db: Database) -> None:
-    """Which strategy did what (attribution.py): sums of each, and its share of each open position. Kept apart from the events, which are trimmed."""
+    """Totals of each strategy and its share of each open position (attribution.py). They have tables of their own, because old events are removed."""
     db.execute(
         """CREATE TABLE books (
         strategy TEXT PRIMARY KEY, epoch INTEGER NOT NULL, fills INTEGER NOT NULL, fees_usd TEXT NOT NULL, funding_usd TEXT NOT NULL,
@@ -95,6 +95,6 @@ def m003_books(db: Database) -> None:
 
 @migrations()
 def m004_seals(db: Database) -> None:
-    """A checksum beside what decides the next step: a changed byte that every constraint would let pass. NULL: written before this."""
+    """A checksum for rows that decide the next step. It finds a changed byte that every constraint accepts. NULL: written before this migration."""
     for table in ("intents", "cursor", "progress", "strategy_state", "arms"):
         db.execute(f"ALTER TABLE {table} ADD COLUMN seal INTEGER")

@@ -1,6 +1,6 @@
 """Intents: what a strategy wants, under an id that is a function of the decision, and the moves that an intent may make.
 
-Plain values and one hash. Nothing here writes (journal.py), judges (gate.py) or sends (send.py).
+Plain values and one hash. Nothing here writes, checks risk or sends.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ State = Literal["opened", "planned", "sending", "accepted", "rejected", "expired
 Action = Literal["open", "close", "cancel"]
 Path = Literal["plan", "direct"]  # dry run and confirm; or one request
 TradeOf = tuple[str, str, str]  # market, id of the trade, action
-# The first request of an intent. After a lost journal a bar may be decided otherwise: then no close meets the order that an open made.
+# Part of the key. After a lost journal a bar may be decided differently; a close must not get the key of an earlier open.
 FIRST_LEG: Final[Mapping[Action, str]] = {"open": "order", "close": "close", "cancel": "cancel"}
 
 INTENT_MOVES: Final[Mapping[str, frozenset[str]]] = {
-    # accepted from opened or planned: the order was found under our key before this run had sent it (another host, a lost file).
+    # accepted from opened or planned: the order exists under our key, though this run did not send it (another host, a lost file).
     "opened": frozenset({"planned", "sending", "accepted", "rejected", "expired", "void"}),
     "planned": frozenset({"sending", "accepted", "rejected", "expired", "void"}),
     "sending": frozenset({"accepted", "rejected", "expired", "void", "quarantined"}),
@@ -39,9 +39,9 @@ IN_DOUBT: Final = frozenset({"sending", "quarantined"})  # an order may exist th
 
 _LETTERS: Final = tuple(a + b for a in "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567" for b in "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567")
 _SHIFTS: Final = range(150, -1, -10)
-RUNTIME: Final = "@runtime"  # whose intents the repairs are; no strategy can be called that
+RUNTIME: Final = "@runtime"  # owner of repair intents; no strategy can have this name
 
-_SEPARATOR: Final = "\x1f"  # no name, market or trigger has it, so no two decisions spell the same text
+_SEPARATOR: Final = "\x1f"  # no name, market or trigger contains it, so no two decisions give the same text
 
 
 def intent_key(*, address: str, epoch: int, strategy: str, market: str, trigger: str, ordinal: int, leg: str) -> str:
@@ -60,7 +60,7 @@ def intent_key(*, address: str, epoch: int, strategy: str, market: str, trigger:
 
 @dataclass(frozen=True, slots=True)
 class CancelOrders:
-    """The orders that a Cancel means, named when it was decided."""
+    """The orders that a Cancel refers to, fixed at the decision."""
 
     oids: tuple[str, ...]
 
@@ -73,7 +73,7 @@ Request = OrderRequest | CloseRequest | CancelOrders
 
 @dataclass_transform(frozen_default=True)
 def _record(cls: type[T]) -> type[T]:
-    """A slots dataclass that nobody may change: frozen for the type checker, because to freeze it at run time makes it four times as dear to build."""
+    """A slots dataclass that is frozen for the type checker only: freezing it at run time makes it four times as slow to build."""
     return dataclass(slots=True)(cls)
 
 
@@ -93,7 +93,7 @@ class Intent:
     body: bytes
     not_after_ms: int
     opened_ms: int
-    notional_usd: Decimal = Decimal(0)  # what it takes of the strategy's budget
+    notional_usd: Decimal = Decimal(0)  # its part of the strategy's budget
     state: State = "opened"
     attempts: int = 0
     confirm_token: str | None = field(default=None, repr=False)
@@ -101,7 +101,7 @@ class Intent:
     trade_id: str | None = None
     code: str | None = None
     message: str | None = None
-    request: Request | None = field(default=None, repr=False, compare=False)  # what `body` says, if made in this run
+    request: Request | None = field(default=None, repr=False, compare=False)  # the parsed `body`, if this run made it
 
     @property
     def sha256(self) -> str:
@@ -114,7 +114,7 @@ class Intent:
 
     @property
     def is_whole(self) -> bool:
-        """A close of all of a position."""
+        """True for a close of a whole position."""
         request = self.close()
         return request.fraction == 1 or (
             request.fraction is None and request.size is None and request.usd_amount is None
@@ -143,7 +143,7 @@ def moved(
     i: Intent, state: State, *, attempts: int | None = None, token: str | None = None, token_expires_ms: int | None = None,
     trade_id: str | None = None, code: str | None = None, message: str | None = None,
 ) -> Intent:  # fmt: skip
-    """The intent after a move. As dataclasses.replace, without its search for the fields: an intent moves four times."""
+    """The intent after a move. dataclasses.replace would be slower, and an intent moves four times."""
     return Intent(
         i.id, i.strategy, i.market, i.action, i.path, i.trigger, i.ordinal, i.leg, i.epoch, i.body, i.not_after_ms, i.opened_ms,
         i.notional_usd, state, i.attempts if attempts is None else attempts, i.confirm_token if token is None else token,
@@ -153,7 +153,7 @@ def moved(
 
 
 def check_body(intent: Intent, sha256: str) -> Intent:
-    """The intent, when its body is the one that was written; JournalDamaged when the file has changed under us."""
+    """The intent, if its body matches the written checksum; otherwise JournalDamaged."""
     if intent.sha256 != sha256:
         raise JournalDamaged(f"the journal's intent {intent.id} does not match its checksum: the file is damaged")
     return intent

@@ -1,4 +1,4 @@
-"""What the risk checks are asked and what they answer: limits of a strategy, a request, an approved order."""
+"""Values of the risk checks: the limits of a strategy, a request, an approved order."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final, NamedTuple
 from bot.runtime.model.intents import Action, Path, Request
 from bot.strategy import Intent as Signal
 
-FRESH_INTERVALS: Final = 2  # a bar older than that is history, not a reason to trade
+FRESH_INTERVALS: Final = 2  # intervals; an older bar is not a reason to trade
 
 
 @dataclass(frozen=True, slots=True)
 class StrategyLimits:
-    """What one strategy may do."""
+    """The limits of one strategy."""
 
     strategy: str
     markets: frozenset[str]
@@ -24,21 +24,21 @@ class StrategyLimits:
     require_protection: bool = True
     path: Path = "plan"
     daily_loss_usd: Decimal | None = None
-    nets: bool = False  # it may share a market: what it holds is its share, not the position
+    nets: bool = False  # True: it may share a market, so it holds a share and not the whole position
 
 
 class RiskRequest(NamedTuple):
-    """One wish of a strategy and the moment that it is judged at. `at_ms` is when its cause became visible."""
+    """One signal of a strategy, checked at `now_ms`. `at_ms` is when its cause became visible."""
 
     signal: Signal
     at_ms: int
     now_ms: int
     price: Decimal | None = None
-    closing: frozenset[str] = frozenset()  # markets that the same decision has closed before
+    closing: frozenset[str] = frozenset()  # markets that an earlier signal of the same decision closes
 
 
 class ApprovedOrder(NamedTuple):
-    """The gate's yes: the request as it will leave."""
+    """The risk engine's yes: the request as it will be sent."""
 
     request: Request
     action: Action

@@ -1,4 +1,4 @@
-"""The mirror's values: a position, an order, a guardian, and the kinds of drift between mirror and service."""
+"""Values of the account state: a position, an order, a guardian, and the kinds of drift between account state and service."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DriftKind = Literal[
 PROTECTIVE: Final = ("stop_loss", "take_profit")
 
 
-EVENT: Final = "event:"  # what the names of markets begin with whose long is a Yes and whose short is a No
+EVENT: Final = "event:"  # prefix of event markets: long is a Yes, short is a No
 
 
 Px = TypeVar("Px", Decimal, float)
@@ -27,32 +27,32 @@ def is_no(market: str, side: str) -> bool:
 
 
 def unit_px(market: str, side: str, px: Px) -> Px:
-    """What one unit of this side is worth: the price, of a No what is missing to 1 USD."""
+    """Value of one unit of this side: the price, or for a No 1 USD less the price."""
     return 1 - px if is_no(market, side) else px
 
 
 class MirrorPosition(NamedTuple):
-    """An open position. `owner` is the strategy whose order opened it; None: none of ours did."""
+    """An open position. `owner` is the strategy whose order opened it; None if it is not ours."""
 
     market: str
     side: str
     size: Decimal
     entry_px: Decimal | None
     leverage: float = 1
-    first_stop_px: Decimal | None = None  # of its newest bracket; 1R is measured from it, also when it has gone
+    first_stop_px: Decimal | None = None  # of its newest bracket; 1 r is measured from it, even after the stop is gone
     opened_ms: int = 0
     owner: str | None = None
 
     @property
     def notional_usd(self) -> Decimal:
-        """At entry: what the position takes of a budget."""
+        """Notional at entry: the position's part of a budget."""
         if self.entry_px is None:
             return Decimal(0)
         return self.size * unit_px(self.market, self.side, self.entry_px)
 
 
 class MirrorOrder(NamedTuple):
-    """A resting entry (`limit`) or an armed leg of a bracket (`stop_loss`, `take_profit`); in a session also what waits for the next open (`market`, `close`)."""
+    """A resting entry (`limit`) or an armed leg of a bracket (`stop_loss`, `take_profit`); in a market with trading hours also an order that waits for the next open (`market`, `close`)."""
 
     oid: str
     market: str
@@ -66,10 +66,10 @@ class MirrorOrder(NamedTuple):
     trade_id: str | None
     key: str | None
     created_ms: int = 0
-    leverage: float = 1  # that an entry of ours has asked for
+    leverage: float = 1  # that an entry of ours requested
 
     def resting_usd(self, mark: float | None) -> Decimal:
-        """Notional of what is left of an entry at its limit; of one at market, which waits for the next price, at the mark."""
+        """Notional of the unfilled rest of an entry: at its limit, or at the mark for a market entry that waits for the next price."""
         px = self.limit_px
         if px is None:
             px = None if mark is None else Decimal(repr(mark))
@@ -87,12 +87,12 @@ class MirrorGuardian:
     market: str | None
     latched: bool = False
     blocks_opens: bool = False
-    active: bool | None = True  # False: a trailing stop that sleeps, which is no stop yet; None: nobody has told
+    active: bool | None = True  # False: a trailing stop that waits and does not protect yet; None: not known
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """One difference between what the service says and what we believed."""
+    """One difference between the service and the account state."""
 
     kind: DriftKind
     market: str | None = None
@@ -101,6 +101,6 @@ class Drift:
 
 
 class Named(Event):
-    """An event that came without a key, with that of our order: the id of its trade has told. It proves nothing of the service."""
+    """An event that came without a key and has got the key of our order by its trade id. It does not prove that the service shows keys."""
 
-    key_from: str = "trade"  # by this the journal tells it from one that the service has named
+    key_from: str = "trade"  # so the journal can distinguish it from an event that the service gave a key

@@ -10,10 +10,10 @@ from typing import Final, NamedTuple
 from bot.runtime.model.positions import is_no
 from bot.wire import bare_coin
 
-FOREIGN: Final = "@foreign"  # another hand's, the service's own, or from before our time
+FOREIGN: Final = "@foreign"  # placed by somebody else or by the service, or before this journal began
 
 
-NETTING: Final = "@netting"  # between the account's average entry and the shares' own
+NETTING: Final = "@netting"  # the difference between the account's average entry price and those of the shares
 
 
 UNIT: Final = Decimal("0.00000001")
@@ -29,7 +29,7 @@ EXACT: Final = Context(prec=64)  # price times size has up to 40 digits; the def
 
 
 class TotalsRow(NamedTuple):
-    """One strategy's sums since the journal began, as they are kept. `base_usd` is what they came to, at mark, when the day began."""
+    """One strategy's sums since the journal began. `base_usd` is their value at 00:00 UTC, at the mark price."""
 
     strategy: str
     fills: int = 0
@@ -47,7 +47,7 @@ class TotalsRow(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What one strategy holds of a market's position. `cost_usd` is size times price of its entries."""
+    """One strategy's part of a market's position. `cost_usd` is size times price of its entries."""
 
     market: str
     strategy: str
@@ -57,12 +57,12 @@ class Share(NamedTuple):
 
     @property
     def notional_usd(self) -> Decimal:
-        """At entry: what it takes of a budget."""
+        """Notional at entry: its part of the strategy's budget."""
         return self.size - self.cost_usd if is_no(self.market, self.side) else self.cost_usd
 
     @property
     def entry_px(self) -> Decimal:
-        # Strategies read it too, in contexts of their own making.
+        # Strategies read it too, in decimal contexts of their own.
         return EXACT.divide(self.cost_usd, self.size).quantize(UNIT, context=EXACT) if self.size else NOUGHT
 
     def gain_usd(self, mark: Decimal) -> Decimal:
@@ -71,7 +71,7 @@ class Share(NamedTuple):
 
 
 class AttributionChanges(NamedTuple):
-    """What the journal has to write: rows anew, the shares of these markets anew, or all of it away first."""
+    """What the journal must write: these rows, and all shares of these markets. `wiped`: delete everything first."""
 
     epoch: int
     rows: tuple[TotalsRow, ...] = ()
@@ -81,12 +81,12 @@ class AttributionChanges(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What one strategy has of a fill."""
+    """One strategy's part of a fill."""
 
     size: Decimal
     fee_usd: Decimal
     realized_usd: Decimal | None
-    left: Decimal  # of its share
+    left: Decimal  # size of its share afterwards
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class StrategyTotals:
 
     @property
     def net_usd(self) -> Decimal:
-        """What it has come to: realised and unrealised, less fees and lost margin, with funding."""
+        """Realised and unrealised profit, with funding, less fees and lost margin."""
         return self.realized_usd + self.unrealized_usd - self.fees_usd + self.funding_usd - self.margin_lost_usd
 
 

@@ -20,7 +20,7 @@ from bot.runtime.reconciliation.schedule import ComparisonSchedule
 from bot.runtime.strategy_host.host import StrategyHost
 
 if TYPE_CHECKING:
-    from bot.runtime.account.account_state import Mirror
+    from bot.runtime.account.account_state import AccountState
     from bot.runtime.account.ownership import OrderOwners, PositionOwners
     from bot.runtime.ports import Pacer
     from bot.runtime.reconciliation.foreign_activity import ForeignActivity
@@ -59,7 +59,7 @@ class RepairContext:
     events: EventReader = field(init=False)
 
     @property
-    def mirror(self) -> Mirror:
+    def mirror(self) -> AccountState:
         return self.account.mirror
 
     @property

@@ -24,7 +24,7 @@ from typing import Final
 import structlog
 
 from bot.errors import ApiError, Refused
-from bot.runtime.account.account_state import Mirror
+from bot.runtime.account.account_state import AccountState
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.state_store import Arm
 from bot.runtime.model.intents import intent_key
@@ -64,7 +64,7 @@ class Guardians:
     """`new_serial` makes the serial of a new request from the serial before it, which is 0 for the first."""
 
     def __init__(
-        self, *, port: VenuePort, journal: Journal, mirror: Mirror, wanted: Sequence[WantedGuardian], new_serial: Callable[[int], int] = counted
+        self, *, port: VenuePort, journal: Journal, mirror: AccountState, wanted: Sequence[WantedGuardian], new_serial: Callable[[int], int] = counted
     ) -> None:  # fmt: skip
         self.port = port
         self.journal = journal

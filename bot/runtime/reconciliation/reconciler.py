@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from bot.errors import ApiError, Refused
+from bot.runtime.account.diff import diff
 from bot.runtime.journal.halt_flags import FOREIGN
 from bot.runtime.model.positions import Drift, DriftKind
 from bot.runtime.reconciliation import protection
@@ -27,7 +28,7 @@ log = structlog.get_logger()
 async def reconcile(context: RepairContext, snapshot: AccountSnapshot) -> list[Drift]:
     """Believe a snapshot that is as new as the events that were read, and repair what differs. Returns the drifts."""
     claim_orders(context, snapshot)
-    drifts = context.mirror.diff(snapshot)
+    drifts = diff(context.mirror, snapshot)
     context.mirror.of_snapshot(snapshot)
     context.position_owners.own_positions()
     await claim_positions(context)
@@ -49,7 +50,7 @@ async def reconcile(context: RepairContext, snapshot: AccountSnapshot) -> list[D
             unanswered = unanswered or error
             if not context.budget.has_time():
                 break
-    context.position_owners.align_books()
+    context.position_owners.align_shares()
     protection.note_covered(context)
     if unanswered is not None:  # The caller compares again soon.
         raise unanswered
@@ -58,7 +59,9 @@ async def reconcile(context: RepairContext, snapshot: AccountSnapshot) -> list[D
 
 def differences(context: RepairContext, snapshot: AccountSnapshot) -> list[Drift]:
     """The drifts that `reconcile` would find in this snapshot. Changes nothing."""
-    return context.mirror.diff(snapshot) + _unowned(context) + protection.naked(context) + _unguarded(context, snapshot)
+    return (
+        diff(context.mirror, snapshot) + _unowned(context) + protection.naked(context) + _unguarded(context, snapshot)
+    )
 
 
 class CursorLost(Exception):
@@ -168,7 +171,7 @@ async def _judge_position(context: RepairContext, drift: Drift) -> None:
     """adopt: the first strategy of the market owns it; flatten: close it; ignore: report it once."""
     assert drift.market is not None
     policy = context.foreign_positions
-    instance = context.strategy_host.seat_of(drift.market)
+    instance = context.strategy_host.instance_for(drift.market)
     position = context.mirror.positions.get(drift.market)
     if position is None or position.owner is not None:
         return  # An earlier repair found the owner.

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from bot.errors import Refusal
 from bot.money import format_decimal
-from bot.runtime.account.account_state import Mirror
+from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.attribution import Attribution
 from bot.runtime.model.intents import FINAL, CancelOrders, Intent, Path
 from bot.runtime.model.limits import FRESH_INTERVALS, ApprovedOrder, RiskRequest, StrategyLimits
@@ -67,7 +67,7 @@ class RiskEngine:
     """Answers a strategy's request with the order to send or with a refusal. `judge` runs at the decision, `may_still_open` before sending."""
 
     def __init__(
-        self, mirror: Mirror, strategy_limits: dict[str, StrategyLimits], intents: OpenIntents, conditions: Conditions, attribution: Attribution,
+        self, mirror: AccountState, strategy_limits: dict[str, StrategyLimits], intents: OpenIntents, conditions: Conditions, attribution: Attribution,
         *, looks_at_plans: Callable[[str], bool] = lambda _strategy: False, judges_freshness: bool = True, foreign_positions: str = "ignore",
     ) -> None:  # fmt: skip
         self.mirror = mirror

@@ -2,8 +2,8 @@
 
 A strategy that never releases the interpreter (a loop inside C code) blocks the event loop that would quarantine it, and the next run
 would call it again. So each call is recorded at its begin and end, and the heartbeat process, which nothing in the daemon can block,
-records how long the daemon was alive. Together they are the evidence. A strategy that ends the process leaves its call recorded too:
-once may be chance (any kill), several times in a row is not.
+records how long the daemon was alive. Together they are the evidence. A strategy that ends the process leaves its call recorded too.
+One such end may be chance (any kill); several in a row are not.
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ class Asked(NamedTuple):
     seconds: float
 
     @property
-    def stood_still(self) -> bool:
-        """True if the call blocked the daemon for so long that it was no chance."""
+    def blocked_daemon(self) -> bool:
+        """True if the call blocked the daemon for at least STUCK_S."""
         return self.seconds >= STUCK_S
 
 
 class Row:
     """One strategy's row in the file, written by its own thread. Before that thread is abandoned, call `leave`."""
 
-    __slots__ = ("_at", "_calls", "_said", "_turn")
+    __slots__ = ("_at", "_calls", "_turn", "_written")
 
     def __init__(self, calls: CallRecord, at: int) -> None:
         self._calls: CallRecord | None = calls
         self._at = at
-        self._said = b""
+        self._written = b""
         self._turn = threading.Lock()
 
     def begin(self, name: str, version: str) -> None:
-        said = _ROW.pack(name.encode()[:40], version.encode()[:16], 0)
+        record = _ROW.pack(name.encode()[:40], version.encode()[:16], 0)
         with self._turn:
             if self._calls is None:
                 return
-            if said != self._said:
-                self._said = said
-                self._calls.write(self._at, said)
+            if record != self._written:
+                self._written = record
+                self._calls.write(self._at, record)
             self._calls.write(self._at + _ROW.size - _BEGAN.size, _BEGAN.pack(boot_ns()))
 
     def end(self) -> None:

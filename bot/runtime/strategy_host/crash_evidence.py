@@ -32,7 +32,7 @@ def quarantine_asked(folder: Path, journal: Journal, specs: Iterable[StrategySpe
             continue
         version, ends = before.get(one.strategy, ("", 0))
         ends = ends + 1 if version == one.version else 1
-        if one.stood_still:
+        if one.blocked_daemon:
             why = f"did not return for {one.seconds:.0f} s, and the daemon was blocked until it was ended"
         elif ends >= ENDS_MAX:
             why = f"{ENDS_MAX} times in a row the daemon's process ended during a call of it"

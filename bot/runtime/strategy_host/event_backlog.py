@@ -30,26 +30,30 @@ class EventBacklog:
         self._journal = journal
         self._prefix = f"untold:{strategy}:"
         self._notes: dict[int, list[Heard]] = {}  # by number, which grows until the backlog is empty
-        self._changed = {int(name.removeprefix(self._prefix)) for name in self._kept() if self._is_numbered(name)}
+        self._changed = {
+            int(name.removeprefix(self._prefix)) for name in self._written_notes() if self._is_numbered(name)
+        }
         self.damaged: dict[str, str] = {}  # unreadable notes and why; all other notes are delivered
 
     @classmethod
     def of_journal(cls, journal: Journal, strategy: str, epoch: int) -> EventBacklog:
         """The backlog that the last run left; events from before an account reset are dropped."""
         one = cls(journal, strategy)
-        one.damaged = {name: "its name ends in no number" for name in one._kept() if not one._is_numbered(name)}
+        one.damaged = {
+            name: "its name ends in no number" for name in one._written_notes() if not one._is_numbered(name)
+        }
         for number in sorted(one._changed):
             name = one._note(number)
             try:
-                of_epoch, said, retold = json.loads(journal.state.note(name) or "")
-                heard = [_heard_of(*each) for each in said] if of_epoch == epoch else []
+                of_epoch, events, reused = json.loads(journal.state.note(name) or "")
+                heard = [_heard_of(*each) for each in events] if of_epoch == epoch else []
             except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
                 one.damaged[name] = f"{type(error).__name__}: {error}".splitlines()[0]
                 continue
             if heard:
                 one._changed.remove(number)
                 one._notes[number] = heard
-                journal.events.reused_ids.update(retold)
+                journal.events.reused_ids.update(reused)
         return one
 
     def __bool__(self) -> bool:
@@ -87,12 +91,12 @@ class EventBacklog:
             if heard is None:
                 self._journal.state.forget_note(name)
                 continue
-            # The next run cannot see from the ids that a restored service gave them twice.
-            retold = [one.event.id for one in heard if one.event.id in self._journal.events.reused_ids]
-            self._journal.state.write_note(name, json.dumps([epoch, [_text_of(one) for one in heard], retold]))
+            # A restored service has given these ids twice, which the next run cannot see.
+            reused = [one.event.id for one in heard if one.event.id in self._journal.events.reused_ids]
+            self._journal.state.write_note(name, json.dumps([epoch, [_text_of(one) for one in heard], reused]))
         self._changed.clear()
 
-    def _kept(self) -> list[str]:
+    def _written_notes(self) -> list[str]:
         return self._journal.state.notes_under(self._prefix)
 
     def _is_numbered(self, name: str) -> bool:

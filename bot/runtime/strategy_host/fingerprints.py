@@ -38,7 +38,7 @@ Changes = Mapping[str, list[tuple[str, str]]]
 
 
 def mark_of(settings: Settings, sources: Mapping[str, str | None]) -> dict[str, Any]:
-    """The digests of a config and of its strategies' sources; `sources` are theirs by name, as they were loaded (Placed.sha256)."""
+    """The digests of a config and of its strategies' sources; `sources` are theirs by name, as they were loaded (StrategySpec.sha256)."""
     plain = settings.model_dump(mode="json", include=set(SECTIONS))
     return {
         "version": __version__,
@@ -60,7 +60,7 @@ def note_run(
         log.error(
             "runs.damaged",
             kept_as=journal.state.set_aside(NOTE),
-            message="which config earlier runs had cannot be read; a replay asks for it",
+            message="the configs of earlier runs cannot be read; a replay needs --config",
         )
     kept = [*before, mark]
     if len(kept) > MARKS_KEPT:
@@ -132,7 +132,7 @@ def changes(then: Mark, now: Mark) -> dict[str, list[tuple[str, str]]]:
     found: dict[str, list[tuple[str, str]]] = {}
     for name in SECTIONS:
         if then["config"].get(name) != now["config"].get(name):
-            found.setdefault("", []).append(("config", f"the config's {name} is another"))
+            found.setdefault("", []).append(("config", f"the config's {name} has changed"))
     if then["version"] != now["version"]:
         found.setdefault("", []).append(("code", f"bot was version {then['version']}, this is {now['version']}"))
     for name in sorted({*then["strategies"], *now["strategies"]}):
@@ -146,15 +146,15 @@ def changes(then: Mark, now: Mark) -> dict[str, list[tuple[str, str]]]:
             found.setdefault(name, []).append(("config", f"strategy {name} {said}"))
             continue
         if one["source"] != other["source"]:
-            found.setdefault(name, []).append(("code", f"the source of strategy {name} is another"))
+            found.setdefault(name, []).append(("code", f"the source of strategy {name} has changed"))
         params = [
             key
             for key in sorted({*one["params"], *other["params"]})
             if one["params"].get(key) != other["params"].get(key)
         ]
-        found.setdefault(name, []).extend(("config", f"strategy {name}: params.{key} is another") for key in params)
+        found.setdefault(name, []).extend(("config", f"strategy {name}: params.{key} has changed") for key in params)
         limits = [key for key in LIMITS if one["limits"].get(key) != other["limits"].get(key)]
-        found[name].extend(("config", f"strategy {name}: {key} is another") for key in limits)
+        found[name].extend(("config", f"strategy {name}: {key} has changed") for key in limits)
     return {name: said for name, said in found.items() if said}
 
 

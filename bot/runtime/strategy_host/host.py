@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import structlog
 
 from bot.errors import Refusal, StrategyError
-from bot.runtime.account.account_state import Mirror
+from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.attribution import Attribution
 from bot.runtime.bar_feed import BarFeed, Closed, Series
 from bot.runtime.journal.journal import Journal
@@ -74,12 +74,12 @@ async def run_inline(instance: StrategyInstance, call: Callable[[], T]) -> T:
         setcontext(ours)
 
 
-NO_WISHES: Final = ()  # one object for the most frequent answer
+NO_SIGNALS: Final = ()  # a hook without signals mostly returns this object, which is fast to compare
 
 
 class StrategyHost:
     def __init__(
-        self, specs: Sequence[StrategySpec], *, journal: Journal, mirror: Mirror, feed: BarFeed, run: Run = run_inline,
+        self, specs: Sequence[StrategySpec], *, journal: Journal, mirror: AccountState, feed: BarFeed, run: Run = run_inline,
         attribution: Attribution | None = None,
     ) -> None:  # fmt: skip
         self.journal = journal
@@ -91,7 +91,7 @@ class StrategyHost:
         self.away: dict[str, EventBacklog] = {}  # backlogs of strategies that are being rebuilt or warmed up
         self.late: StrategyInstance | None = None  # rebuilt, and still catching up on its backlog
         self._listeners: dict[Series, list[StrategyInstance]] = {}
-        self._hearers: dict[str, list[StrategyInstance]] = {}  # by market, for events
+        self._listeners_by_market: dict[str, list[StrategyInstance]] = {}  # by market, for events
         self.heard: frozenset[str] = frozenset()  # event types that some strategy gets
         self._started = False
         self.set_instances([self.made(one) for one in specs])
@@ -103,11 +103,14 @@ class StrategyHost:
             one.strategy, interval=one.interval, mirror=self.mirror, feed=feed or self.feed, state=self.journal.state.of_strategy(name),
             version=one.version, attribution=self.attribution if one.limits.nets else None,
         )  # fmt: skip
-        kept = quarantine_of(self.journal, name)
-        if kept is not None and kept.version == one.version:
-            instance.quarantine(kept.why)
+        known = quarantine_of(self.journal, name)
+        if known is not None and known.version == one.version:
+            instance.quarantine(known.why)
             log.warning(
-                "strategy.still_quarantined", strategy=name, message=kept.why, way_out=f"mend it, or bot resume {name}"
+                "strategy.still_quarantined",
+                strategy=name,
+                message=known.why,
+                way_out=f"correct it, or run: bot resume {name}",
             )
         return instance
 
@@ -117,10 +120,12 @@ class StrategyHost:
         self.away = {name: self.away[name] if name in self.away else EventBacklog(self.journal, name) for name in away}
         self.late = None
         self._listeners = {s: [x for x in self.instances if s in x.series] for s in self.feed.wanted}
-        self._hearers = {s.market: [x for x in self.instances if s.market in x.markets] for s in self.feed.wanted}
+        self._listeners_by_market = {
+            s.market: [x for x in self.instances if s.market in x.markets] for s in self.feed.wanted
+        }
         self.heard = frozenset(HOOKS if away else ()).union(*(instance.hears for instance in self.instances))
 
-    def tell_no_more(self) -> None:
+    def stop_delivery(self) -> None:
         """Deliver no more events, because the run was interrupted, maybe inside a hook. All later events go to the backlogs for the next run.
 
         Backlogs are read from the journal, because the interrupted page comes again.
@@ -137,17 +142,18 @@ class StrategyHost:
     def listeners(self) -> dict[str, frozenset[str]]:
         """Names of the strategies of each market."""
         return {
-            market: frozenset(instance.name for instance in instances) for market, instances in self._hearers.items()
+            market: frozenset(instance.name for instance in instances)
+            for market, instances in self._listeners_by_market.items()
         }
 
-    def seat_of(self, market: str) -> StrategyInstance | None:
+    def instance_for(self, market: str) -> StrategyInstance | None:
         """The first strategy of a market."""
         return next((instance for instance in self.instances if market in instance.markets), None)
 
     def working(self) -> list[StrategyInstance]:
         return [instance for instance in self.instances if instance.quarantined is None]
 
-    # -- asking
+    # -- decisions
 
     async def decide(self, closed: Closed, *, now_ms: int) -> Decision:
         """Take a bar and collect the signals of each strategy of its series, one after the other."""
@@ -183,11 +189,11 @@ class StrategyHost:
         `parts` maps owners to their parts of a fill: a strategy in a shared market gets its own part only.
         """
         before = len(decision.signals)
-        here = self.instances if event.coin is None else self._hearers.get(event.coin, ())
+        here = self.instances if event.coin is None else self._listeners_by_market.get(event.coin, ())
         if self.away:
-            seated, concerned = {instance.name for instance in self.instances}, {instance.name for instance in here}
+            hosted, concerned = {instance.name for instance in self.instances}, {instance.name for instance in here}
             for name, waiting in self.away.items():
-                if name in concerned or name not in seated:  # Without an instance its markets are not known yet.
+                if name in concerned or name not in hosted:  # Without an instance its markets are not known yet.
                     waiting.append(Heard(event, parts))
         for instance in here:
             if instance.name not in self.away:
@@ -218,7 +224,8 @@ class StrategyHost:
         for bar in bars if seen is None else chain((seen,), bars):
             _, at_ms, _, high, low, close, _ = bar
             if (low <= lo or high >= hi or at_ms >= until_ms) and bar is not seen:
-                self._done(series, last_ms)
+                if last_ms is not None:
+                    self.journal.state.bar_done(market, series.interval, last_ms)
                 return bar, None
             history.take(bar)
             marks[market] = close
@@ -226,7 +233,8 @@ class StrategyHost:
             if decision is not None:
                 return bar, decision
             last_ms = at_ms
-        self._done(series, last_ms)
+        if last_ms is not None:
+            self.journal.state.bar_done(market, series.interval, last_ms)
         history.trim()
         return None, None
 
@@ -245,7 +253,7 @@ class StrategyHost:
             setcontext(instance.context)
             try:
                 signals: Any = instance.strategy.on_bar(instance.view, bar)
-                if signals is not NO_WISHES and signals is not None:
+                if signals is not NO_SIGNALS and signals is not None:
                     for signal in (signals := iter(signals)):
                         decision = decision or Decision()
                         found = instance.call(partial(chain, (signal,), signals), now_ms=at_ms)
@@ -260,21 +268,21 @@ class StrategyHost:
 
     def no_entry(self, strategy: str) -> Refusal | None:
         """Why an entry of this strategy must not be sent: it is quarantined or no longer runs."""
-        instance = self._seated(strategy)
+        instance = self._instance_of(strategy)
         if instance is None:
             return Refusal("no_strategy", f"strategy {strategy} no longer runs")
         return None if instance.quarantined is None else Refusal("quarantined", f"{strategy} is in quarantine")
 
     async def may_confirm(self, strategy: str, plan: Plan) -> bool:
         """True if the strategy confirms its entry, given the plan. A quarantined strategy does not."""
-        instance = self._seated(strategy)
+        instance = self._instance_of(strategy)
         if instance is None or instance.quarantined is not None:
             return False
         return not instance.looks_at_plans or bool(await self._run(instance, partial(instance.confirms, plan)))
 
     def looks_at_plans(self, strategy: str) -> bool:
         """True if the strategy checks the plan of an entry before it becomes an order."""
-        instance = self._seated(strategy)
+        instance = self._instance_of(strategy)
         return instance is not None and instance.looks_at_plans
 
     # -- the run
@@ -320,13 +328,11 @@ class StrategyHost:
         """Add a bar to history and declared indicators, and to the marks unless there is a newer one."""
         self.feed.take(closed)
         if not is_marked:
-            self.mirror.mark(closed.market, closed.bar.close)
+            self.mirror.marks[closed.market] = closed.bar.close
         for instance in self._listeners[closed.series]:
             instance.indicators.update(closed.bar)
 
-    # -- inside
-
-    def _seated(self, strategy: str) -> StrategyInstance | None:
+    def _instance_of(self, strategy: str) -> StrategyInstance | None:
         late = () if self.late is None else (self.late,)
         return next((instance for instance in (*late, *self.instances) if instance.name == strategy), None)
 
@@ -341,7 +347,11 @@ class StrategyHost:
             decision.signals += [OwnedSignal(instance, signal) for signal in signals]
 
     def _keep_state(self, instance: StrategyInstance, decision: Decision | None) -> None:
-        state = self._guarded(instance, instance.changed_state)
+        try:
+            state = instance.changed_state()
+        except StrategyError as error:
+            self._quarantine(instance, error)
+            return
         if state is None:
             return
         if decision is None:
@@ -358,13 +368,6 @@ class StrategyHost:
             return None
         return answer
 
-    def _guarded(self, instance: StrategyInstance, call: Callable[[], T]) -> T | None:
-        try:
-            return call()
-        except StrategyError as error:
-            self._quarantine(instance, error)
-            return None
-
     def _quarantine(self, instance: StrategyInstance, error: StrategyError) -> None:
         if instance.quarantined is not None:
             return
@@ -373,7 +376,3 @@ class StrategyHost:
         instance.quarantine(why)
         resting = self.mirror.resting_of(instance.name)
         quarantine(self.journal, instance.name, instance.version, why, at_ms=instance.source.now_ms, resting=resting)
-
-    def _done(self, series: Series, last_ms: int | None) -> None:
-        if last_ms is not None:
-            self.journal.state.bar_done(series.market, series.interval, last_ms)

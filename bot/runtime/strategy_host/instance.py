@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 import structlog
 
 from bot.errors import StrategyError
-from bot.runtime.account.account_state import Mirror
+from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.attribution import Attribution
 from bot.runtime.bar_feed import BarFeed, Series
 from bot.runtime.model.positions import MirrorOrder, MirrorPosition, unit_px
@@ -65,10 +65,12 @@ class ViewSource:
     """The data behind the View of one strategy. StrategyInstance sets `now_ms` and `state` before each hook."""
 
     def __init__(
-        self, mirror: Mirror, histories: Mapping[str, History], name: str, attribution: Attribution | None = None
+        self, mirror: AccountState, histories: Mapping[str, History], name: str, attribution: Attribution | None = None
     ) -> None:
         self._mirror = mirror
-        self._books = attribution  # for strategies that may share a market; None: positions are not split by owner
+        self._attribution = (
+            attribution  # for strategies that may share a market; None: positions are not split by owner
+        )
         self._name = name
         self.histories = histories
         self._log = log.bind(strategy=name)
@@ -92,9 +94,9 @@ class ViewSource:
 
     def position(self, market: str) -> PositionView | None:
         found = self._mirror.positions.get(market)
-        if found is None or self._books is None:
+        if found is None or self._attribution is None:
             return None if found is None else _position_view(found, self._mirror)
-        share = self._books.share(market, self._name)
+        share = self._attribution.share(market, self._name)
         return None if share is None else _position_view(_shared(found, share), self._mirror)
 
     def orders(self, market: str) -> Sequence[OrderView]:
@@ -119,7 +121,7 @@ class StrategyInstance:
     """One configured strategy. Its hooks are called one at a time, through `call`."""
 
     def __init__(
-        self, strategy: Strategy, *, interval: str, mirror: Mirror, feed: BarFeed, state: dict[str, Any] | None = None, version: str = "",
+        self, strategy: Strategy, *, interval: str, mirror: AccountState, feed: BarFeed, state: dict[str, Any] | None = None, version: str = "",
         attribution: Attribution | None = None,
     ) -> None:  # fmt: skip
         self.strategy = strategy
@@ -154,16 +156,16 @@ class StrategyInstance:
         self.source.now_ms = now_ms
         try:
             signals = hook()
-            found = [] if signals is None else list(islice(signals, INTENTS_MAX + 1))
-            for signal in found:
+            answer = [] if signals is None else list(islice(signals, INTENTS_MAX + 1))
+            for signal in answer:
                 if type(signal) not in (Open, Close, Cancel):
                     raise StrategyError(f"{self.name}: yielded {signal!r:.200}; a hook gives Open, Close or Cancel")
         except BaseException as error:
             # A strategy may raise anything; the error gets its name, and the caller quarantines it.
             raise self.blame(error) from error
-        if len(found) > INTENTS_MAX:
+        if len(answer) > INTENTS_MAX:
             raise StrategyError(f"{self.name}: more than {INTENTS_MAX} intents at once")
-        return found
+        return answer
 
     def tell(self, hook: Callable[[], None], *, now_ms: int) -> None:
         """`call` for a hook that must not yield signals: StrategyError if it does, because nothing would act on them."""
@@ -212,20 +214,22 @@ class StrategyInstance:
             raise self.blame(error) from error
 
     def blame(self, error: BaseException) -> StrategyError:
-        """What a plug-in raised, as an error that names the strategy and the lines of its own file. A person's Ctrl-C is raised again."""
+        """A StrategyError that names the strategy and the lines of its own file. KeyboardInterrupt is raised again."""
         if isinstance(error, KeyboardInterrupt):
             raise error
-        told = traceback.TracebackException.from_exception(error, lookup_lines=False)  # Has a text where str() raises.
-        if isinstance(error, StrategyError) and str(told).startswith(f"{self.name}: "):
-            return StrategyError(str(told))
+        report = traceback.TracebackException.from_exception(
+            error, lookup_lines=False
+        )  # Works also if str(error) raises.
+        if isinstance(error, StrategyError) and str(report).startswith(f"{self.name}: "):
+            return StrategyError(str(report))
         file = getattr(sys.modules.get(type(self.strategy).__module__), "__file__", None)
         own = own_lines(error, file)
         place = f" ({own})" if own else ""
-        if (story := whole_traceback(error)) is not None:
-            log.error("strategy.traceback", strategy=self.name, exception=story)
-        if not own and isinstance(error, TypeError) and str(told).endswith("object is not iterable"):
-            place = "; a hook yields what it wants, or returns a list of it"
-        return StrategyError(f"{self.name}: {type(error).__name__}: {told}{place}")
+        if (details := whole_traceback(error)) is not None:
+            log.error("strategy.traceback", strategy=self.name, exception=details)
+        if not own and isinstance(error, TypeError) and str(report).endswith("object is not iterable"):
+            place = "; a hook yields its signals, or returns a list of them"
+        return StrategyError(f"{self.name}: {type(error).__name__}: {report}{place}")
 
     def restore_state(self) -> None:
         """Undo a hook's changes of the state, in place: a strategy may hold a reference to `view.state`."""
@@ -281,11 +285,11 @@ def _field(name: str) -> str:
     return f"said_{name}" if name in LINES_OWN or name.startswith("_") else name
 
 
-# -- the mirror's values in a strategy's terms
+# -- values of the account state in a strategy's terms
 
 
 def _shared(position: MirrorPosition, share: Share) -> MirrorPosition:
-    """The position as its share-holder sees it: its own size and entry, with the common stop and target."""
+    """The position as a strategy that holds a share sees it: its own size and entry, with the common stop and target."""
     return position._replace(size=share.size, entry_px=share.entry_px)
 
 
@@ -293,7 +297,7 @@ def _float(value: Decimal | None) -> float | None:
     return None if value is None else float(value)
 
 
-def _position_view(p: MirrorPosition, mirror: Mirror) -> PositionView:
+def _position_view(p: MirrorPosition, mirror: AccountState) -> PositionView:
     entry = float(p.entry_px or 0)
     mark = mirror.marks.get(p.market, entry)
     stop, target = mirror.stop_of(p.market), mirror.target_of(p.market)

@@ -12,8 +12,8 @@ FRAMES_MAX: Final = 5  # of a recursion the innermost ones are enough
 
 def own_lines(error: BaseException, file: str | None) -> str:
     """The lines of `file` that led to the error, innermost first: `mine.py:25 in size, from mine.py:10 in on_bar`. "" if there is none."""
-    told = traceback.TracebackException.from_exception(error, lookup_lines=False)
-    own = [one for one in reversed(told.stack) if one.filename == file]
+    report = traceback.TracebackException.from_exception(error, lookup_lines=False)
+    own = [one for one in reversed(report.stack) if one.filename == file]
     if len(own) == 1:
         return f"{Path(own[0].filename).name}:{own[0].lineno}"
     more = ", ..." if len(own) > FRAMES_MAX else ""

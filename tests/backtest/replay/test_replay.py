@@ -128,10 +128,10 @@ def test_a_param_that_was_changed_since_is_named(lives: tuple[Path, Candles], ca
     other = config(folder, "other.yaml", bars=4)
     code, found = replayed(capsys, str(folder / "state"), "--config", str(other), "--data", str(folder / "BTC_1m.csv"))
     assert code == 1
-    assert found["changed"] == ["strategy one: params.bars is another"]
+    assert found["changed"] == ["strategy one: params.bars has changed"]
     decisions = [one for one in found["differences"] if one["what"] == "decision"]
     assert decisions
-    assert {(one["cause"], one["why"]) for one in decisions} == {("config", "strategy one: params.bars is another")}
+    assert {(one["cause"], one["why"]) for one in decisions} == {("config", "strategy one: params.bars has changed")}
     assert {one["cause"] for one in found["differences"] if one["what"] == "fill"} == {"follows"}
 
 
@@ -361,7 +361,7 @@ def test_a_backtest_is_replayed_from_its_folder_and_what_has_changed_since_is_na
     assert (code, found["differences"], found["changed"]) == (0, [], [])
     assert found["counts"]["fills"]["recorded"] > 20
     code, found = replayed(capsys, str(run), "--data", data, "--config", str(config(tmp_path, bars=3)))
-    assert found["changed"] == ["strategy one: params.bars is another"]
+    assert found["changed"] == ["strategy one: params.bars has changed"]
     assert found["differences"][0]["cause"] == "config"
     opens = candles.open[:]
     opens[-40:] = type(opens)("d", [px + 3 for px in opens[-40:]])
@@ -445,7 +445,7 @@ def test_a_reload_and_a_start_leave_their_marks_and_the_first_one_stays(tmp_path
     assert marks[0]["strategies"]["one"]["source"]
     assert fingerprints.changes(marks[0], mark) == {}
     other = fingerprints.mark_of(judged(config(tmp_path, bars=8)).settings, fingerprints.sources_of(made))
-    assert fingerprints.changes(marks[0], other) == {"one": [("config", "strategy one: params.bars is another")]}
+    assert fingerprints.changes(marks[0], other) == {"one": [("config", "strategy one: params.bars has changed")]}
 
 
 def marked(doctored: Path, other: Path, *, at_ms: int, times: int = 1) -> None:
@@ -465,14 +465,14 @@ def test_a_decision_is_compared_by_the_config_that_was_in_force_then(
     marked(doctored, other, at_ms=at_ms)
     words = [str(doctored), "--data", str(folder / "BTC_1m.csv"), "--config"]
     _, found = replayed(capsys, *words, str(other))
-    assert found["changed"] == ["strategy one: params.bars is another"]
+    assert found["changed"] == ["strategy one: params.bars has changed"]
     told = [(one["atMs"] < at_ms, one["cause"]) for one in found["differences"] if one["what"] == "decision"]
     assert {is_before for is_before, _ in told} == {True, False}
     assert all(is_before == (cause == "config") for is_before, cause in told)
     _, found = replayed(capsys, *words, str(other), "--from", iso(at_ms))
     assert found["changed"] == []
     code, found = replayed(capsys, *words, str(folder / "mine.yaml"))
-    assert (code, found["changed"]) == (0, ["strategy one: params.bars is another"])
+    assert (code, found["changed"]) == (0, ["strategy one: params.bars has changed"])
 
 
 def test_of_the_time_whose_marks_are_not_kept_any_more_no_config_is_told(
@@ -620,7 +620,7 @@ def test_what_a_run_did_before_the_first_decision_of_its_replay_is_compared(
     assert (code, found["fromMs"]) == (1, START_MS + 20 * MINUTE_MS + 30_000)
     difference = found["differences"][0]
     assert (difference["what"], difference["cause"], difference["atMs"]) == ("decision", "config", first["ts"])
-    assert difference["why"] == "strategy one: params.bars is another"
+    assert difference["why"] == "strategy one: params.bars has changed"
 
 
 @pytest.mark.parametrize("has_journal", [True, False])

@@ -1,4 +1,4 @@
-"""The mirror: folding the venue's events gives what its snapshot says, whichever way they come."""
+"""The account state: folding the venue's events gives the same as its snapshot."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from decimal import Decimal
 
 import pytest
 
-from bot.runtime.account.account_state import FOLD, Mirror
+from bot.runtime.account.account_state import AccountState
+from bot.runtime.account.diff import diff
+from bot.runtime.account.fold import FOLD, fold_event
 from bot.service.views import event_views
 from bot.wire import EVENT_SUBTYPES, BracketRequest, CloseRequest, Event, GuardianRequest, LegRequest, OrderRequest
 from tests.builders import VenueDriver, market, order
@@ -19,7 +21,7 @@ STOP = BracketRequest(stop_loss=LegRequest(pct=Decimal(2)), take_profit=LegReque
 SILENT = {("account", "settings"), ("account", "key_created"), ("account", "key_revoked")}
 
 
-def test_every_event_of_the_interface_has_a_fold_or_says_nothing_of_the_mirror() -> None:
+def test_every_event_of_the_interface_has_a_fold_or_changes_no_account_state() -> None:
     known = {(kind, sub) for kind, subs in EVENT_SUBTYPES.items() for sub in subs}
     assert known == set(FOLD) | SILENT
 
@@ -55,36 +57,36 @@ async def a_life(venue: FakeVenue, seed: int, steps: int = 40) -> None:
 async def test_folded_events_equal_the_snapshot(seed: int) -> None:
     venue = FakeVenue()
     await a_life(venue, seed)
-    folded = Mirror(lambda _key: "trend")
+    folded = AccountState(lambda _key: "trend")
     for event in venue.event_rows:
-        folded.apply(event)
+        fold_event(folded, event)
     snapshot = await venue.account()
-    assert [drift for drift in folded.diff(snapshot) if not drift.kind.startswith("foreign")] == []
+    assert [drift for drift in diff(folded, snapshot) if not drift.kind.startswith("foreign")] == []
     assert folded.balance_usd == snapshot.balance_usd
-    twice = Mirror(lambda _key: "trend")
+    twice = AccountState(lambda _key: "trend")
     for event in venue.event_rows:
-        twice.apply(event)
-        twice.apply(event)
+        fold_event(twice, event)
+        fold_event(twice, event)
     assert (twice.positions, twice.orders, twice.guardians) == (folded.positions, folded.orders, folded.guardians)
-    believed = Mirror(lambda _key: "trend")
+    believed = AccountState(lambda _key: "trend")
     believed.of_snapshot(snapshot)
-    assert believed.diff(snapshot) == []
+    assert diff(believed, snapshot) == []
     assert believed.equity_usd == pytest.approx(float(snapshot.account_value_usd))
 
 
-async def test_each_difference_is_named() -> None:
+async def test_each_difference_from_a_snapshot_is_named() -> None:
     venue = FakeVenue()
     await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(200), bracket=STOP), key="OURS")
     await venue.place(OrderRequest(market="ETH", side="long", size="1", type="limit", limit_px="90"), key="THEIRS")
     await venue.arm(DEAD_MAN_60.request, key="arm")
-    mirror = Mirror(lambda key: "trend" if key == "OURS" else None)
-    drifts = mirror.diff(await venue.account())
+    mirror = AccountState(lambda key: "trend" if key == "OURS" else None)
+    drifts = diff(mirror, await venue.account())
     assert [(drift.kind, drift.market) for drift in drifts] == [
         ("missing_fill", "BTC"), ("missing_fill", "BTC"), ("missing_fill", "BTC"), ("missing_fill", "ETH"), ("foreign_order", "ETH"),
     ]  # fmt: skip
     mirror.of_snapshot(await venue.account())
     gone = FakeVenue()
-    kinds = {drift.kind for drift in mirror.diff(await gone.account())}
+    kinds = {drift.kind for drift in diff(mirror, await gone.account())}
     assert kinds == {"missing_fill", "order_gone", "guardian_gone"}
 
 
@@ -92,38 +94,38 @@ async def test_a_position_belongs_to_the_strategy_whose_key_opened_it() -> None:
     venue = FakeVenue()
     await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(200)), key="OURS")
     await venue.place(OrderRequest(market="ETH", side="long", usd_amount=Decimal(200)), key="THEIRS")
-    mirror = Mirror(lambda key: "trend" if key == "OURS" else None)
+    mirror = AccountState(lambda key: "trend" if key == "OURS" else None)
     for event in venue.event_rows:
-        mirror.apply(event)
+        fold_event(mirror, event)
     assert {p.market: p.owner for p in mirror.positions.values()} == {"BTC": "trend", "ETH": None}
     assert [p.market for p in mirror.unprotected()] == ["BTC"]
     assert mirror.keys_proven
 
 
-def test_an_event_of_tomorrow_changes_nothing() -> None:
-    mirror = Mirror()
-    mirror.apply(Event(id="evt_1", type="weather", subtype="rain", ts=1, coin="BTC", data={"mm": 3}))
+def test_an_event_of_an_unknown_type_changes_nothing() -> None:
+    mirror = AccountState()
+    fold_event(mirror, Event(id="evt_1", type="weather", subtype="rain", ts=1, coin="BTC", data={"mm": 3}))
     assert mirror.positions == {}
 
 
-def test_an_isolated_margin_is_the_accounts_money_from_the_fill_on_and_not_only_from_the_next_snapshot() -> None:
-    mirror = Mirror(lambda _key: "trend")
+def test_an_isolated_margin_counts_in_the_account_value_from_the_fill_on() -> None:
+    mirror = AccountState(lambda _key: "trend")
 
-    def told(type_: str, subtype: str, **data: object) -> float:
+    def value_after(type_: str, subtype: str, **data: object) -> float:
         row = {"id": "evt_1", "type": type_, "subtype": subtype, "ts": 1, "coin": "AAPL", "data": data}
-        mirror.apply(Event.model_validate(row))
+        fold_event(mirror, Event.model_validate(row))
         return mirror.equity_usd
 
     fill = {"tradeId": "t", "oid": "1", "kind": "market", "side": "long", "reduceOnly": False, "liquidity": "taker", "remainingSize": "0"}  # fmt: skip
-    told("account", "created", balanceUsd="10000")
+    value_after("account", "created", balanceUsd="10000")
     entry = {**fill, "intent": "open", "size": "30", "px": "100", "feeUsd": "1.5", "realizedPnlUsd": None}
-    assert told("fill", "entry", **entry, positionSize="30", entryPx="100", balanceUsd="7000") == 9_998.5
+    assert value_after("fill", "entry", **entry, positionSize="30", entryPx="100", balanceUsd="7000") == 9_998.5
     paid = {"side": "long", "size": "30", "oraclePx": "100", "rate": "0.00001", "amountUsd": "-0.5"}
-    assert told("funding", "payment", **paid, balanceUsd="7000") == 9_998, "out of the margin"
+    assert value_after("funding", "payment", **paid, balanceUsd="7000") == 9_998, "out of the margin"
     left = {**fill, "intent": "close", "size": "30", "px": "101", "feeUsd": "1.5", "realizedPnlUsd": "30"}
-    assert told("fill", "exit", **left, positionSize="0", entryPx=None, balanceUsd="10026.5") == 10_026.5
+    assert value_after("fill", "exit", **left, positionSize="0", entryPx=None, balanceUsd="10026.5") == 10_026.5
     assert mirror.value_offset_usd == 0
-    assert told("fill", "entry", **entry, positionSize="30", entryPx="100", balanceUsd="7025") == 10_025
+    assert value_after("fill", "entry", **entry, positionSize="30", entryPx="100", balanceUsd="7025") == 10_025
     taken = {
         "tradeId": "t",
         "side": "long",
@@ -133,10 +135,10 @@ def test_an_isolated_margin_is_the_accounts_money_from_the_fill_on_and_not_only_
         "feeUsd": "0",
         "balanceUsd": "7025",
     }
-    assert told("liquidation", "backstop", **taken, realizedPnlUsd="-2700", marginLostUsd="300") == 7_025
+    assert value_after("liquidation", "backstop", **taken, realizedPnlUsd="-2700", marginLostUsd="300") == 7_025
     assert mirror.value_offset_usd == 0
     assert (
-        told(
+        value_after(
             "fill",
             "entry",
             **{**entry, "size": "100", "px": "0.4"},
@@ -147,15 +149,15 @@ def test_an_isolated_margin_is_the_accounts_money_from_the_fill_on_and_not_only_
         == 7_023.5
     )
     settled = {"tradeId": "t", "side": "long", "size": "100", "outcomePx": "1", "payoutUsd": "100", "feeUsd": "0"}
-    assert told("settlement", "settled", **settled, realizedPnlUsd="60", balanceUsd="7083.5") == 7_083.5
+    assert value_after("settlement", "settled", **settled, realizedPnlUsd="60", balanceUsd="7083.5") == 7_083.5
     assert (mirror.value_offset_usd, mirror.positions) == (0, {})
 
 
-def told_of(venue: VenueDriver) -> Mirror:
-    """What an unbroken run believes, to which every order here was a strategy's, without a leverage of its own."""
-    mirror = Mirror(lambda _key: "trend")
+def state_after(venue: VenueDriver) -> AccountState:
+    """The account state of a run that read every event. Every order is a strategy's, with no leverage requested."""
+    mirror = AccountState(lambda _key: "trend")
     for happened in venue.account.events:
-        mirror.apply(Event.model_validate(event_views.event(happened)))
+        fold_event(mirror, Event.model_validate(event_views.event(happened)))
     return mirror
 
 
@@ -163,7 +165,7 @@ def test_a_loss_beyond_the_isolated_margin_costs_the_margin_and_no_more() -> Non
     venue = VenueDriver((market("BTC", margin_mode="isolated"), "100"))
     venue.place(order("BTC", 1, size="5", leverage=10))
     venue.jump("BTC", "50")
-    mirror = told_of(venue)
+    mirror = state_after(venue)
     assert (mirror.equity_usd, mirror.value_offset_usd) == (9_950, 0)
 
 
@@ -172,26 +174,26 @@ def test_a_reversal_by_one_order_takes_over_the_leverage_of_what_it_closes() -> 
     venue.place(order("BTC", 1, size="5", leverage=3))
     venue.place(order("BTC", 1, size="1", leverage=5, acknowledge_leverage_change=True))
     venue.place(order("BTC", -1, size="12"))
-    held = told_of(venue).positions["BTC"]
+    held = state_after(venue).positions["BTC"]
     assert (held.side, held.size, held.leverage) == ("short", 6, venue.account.positions["BTC"].leverage)
     assert held.leverage == 5
     venue.close("BTC")
     venue.place(order("BTC", 1, size="1"))
-    assert told_of(venue).positions["BTC"].leverage == venue.account.positions["BTC"].leverage == 1
+    assert state_after(venue).positions["BTC"].leverage == venue.account.positions["BTC"].leverage == 1
 
 
-def test_risk_is_that_of_the_newest_bracket_and_an_order_is_as_old_as_its_first_event() -> None:
+def test_r_is_that_of_the_newest_bracket_and_an_order_dates_from_its_first_event() -> None:
     venue = VenueDriver((market("BTC"), "100"))
     venue.place(order("BTC", 1, size="5", stop="20%"))
     first_ms = venue.now_ms
     venue.wait(60_000)
     venue.place(order("BTC", 1, size="2"))
-    mirror = told_of(venue)
+    mirror = state_after(venue)
     (stop,) = mirror.orders.values()
     assert (stop.size, stop.created_ms) == (7, first_ms), "it has grown with the position"
     assert mirror.positions["BTC"].first_stop_px == 80
     venue.place(order("BTC", 1, size="2", stop="5%"))
-    mirror = told_of(venue)
+    mirror = state_after(venue)
     (stop,) = mirror.orders.values()
     assert (stop.size, stop.created_ms) == (9, venue.now_ms)
     assert mirror.positions["BTC"].first_stop_px == 95

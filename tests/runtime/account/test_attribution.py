@@ -1,4 +1,4 @@
-"""The books: what each strategy did adds up to the account, to the last unit, whatever happened; and one's own fills are one's own."""
+"""Attribution: the strategies' figures add up to the account, to the last unit; each strategy gets its own fills."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from bot.clock import DAY_MS
 from bot.money import decimal_of_e8
 from bot.runtime.account.attribution import Attribution
+from bot.runtime.account.attribution_fold import align, attribute_event, name_foreign_entries
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.model.positions import MirrorPosition
 from bot.runtime.model.shares import FOREIGN, NETTING
@@ -25,8 +26,8 @@ STEP = Decimal("0.00001")  # of the sizes of both markets
 
 
 @dataclass
-class Room:
-    """A venue with an account, and books that read its events."""
+class Fixture:
+    """A venue with an account, and an attribution that reads its events."""
 
     cash: str = "10000"
     more: dict[str, Any] = field(default_factory=dict)
@@ -40,7 +41,7 @@ class Room:
         self.attribution = self.reread()
 
     def reread(self) -> Attribution:
-        """As the next life finds them."""
+        """The attribution as the next run reads it."""
         return Attribution.of_journal(
             self.journal, owner_of=owner_of, mark_at=self.mark_at, step_of=lambda _market: STEP
         )
@@ -49,12 +50,12 @@ class Room:
         return decimal_of_e8(self.venue.mark(coin))
 
     def learn(self) -> list[dict[str, Any]]:
-        """Take what has happened, written with the books in one transaction."""
+        """Take new events and write them with the attribution in one transaction."""
         kept = list(self.venue.account.events)
         fresh = [e for e in kept if e.seq > self.seen]
         self.seen = kept[-1].seq if kept else 0
         events = [Event.model_validate(event_views.event(one)) for one in fresh]
-        parts = [dict(self.attribution.apply(event)) for event in events]
+        parts = [dict(attribute_event(self.attribution, event)) for event in events]
         if events:
             self.journal.take(events, events[-1].id, epoch=0, attribution=self.attribution.changes())
         return parts
@@ -66,7 +67,7 @@ class Room:
         return self.learn()
 
     def check(self) -> None:
-        """The sum over everyone is the account's, and the shares are the positions."""
+        """Check that the sums over all strategies equal the account, and the shares the positions."""
         account, attribution = self.venue.account, [self.attribution.of(name) for name in self.attribution.names()]
         assert sum(one.fees_usd for one in attribution) == decimal_of_e8(account.fees)
         assert sum(one.funding_usd for one in attribution) == decimal_of_e8(account.funding)
@@ -79,7 +80,7 @@ class Room:
             assert all(one.size % STEP == 0 for one in shares), "each can be closed by itself"
             assert {one.side for one in shares} <= ({"long" if held.side > 0 else "short"} if held else set())
         unrealized = sum(p.pnl(self.venue.mark(coin)) for coin, p in account.positions.items())
-        # The service cuts each product to 1e-8; the books do not.
+        # The service cuts each product to 1e-8; the attribution does not.
         assert abs(sum(one.unrealized_usd for one in attribution) - decimal_of_e8(unrealized)) < Decimal("0.00001")
 
 
@@ -88,8 +89,8 @@ def owner_of(key: str) -> str | None:
     return name if name in STRATEGIES or name == "@runtime" else None
 
 
-def one_step(room: Room, chance: random.Random) -> None:
-    who = chance.choice([*STRATEGIES, "stranger", "@runtime", None])
+def one_step(room: Fixture, chance: random.Random) -> None:
+    who = chance.choice([*STRATEGIES, "foreign", "@runtime", None])
     coin = chance.choice(["BTC", "ETH"])
     usd = str(chance.randint(10, 3_000))
     kind = chance.randrange(10)
@@ -115,9 +116,9 @@ def one_step(room: Room, chance: random.Random) -> None:
 
 
 @pytest.mark.soak(worlds=25, full=1_000)
-def test_the_sum_over_the_strategies_is_the_account(worlds: int, base_seed: int) -> None:
+def test_the_sum_over_all_strategies_equals_the_account(worlds: int, base_seed: int) -> None:
     for seed in range(base_seed, base_seed + worlds):
-        chance, room = random.Random(seed), Room()
+        chance, room = random.Random(seed), Fixture()
         try:
             for _ in range(80):
                 one_step(room, chance)
@@ -128,8 +129,8 @@ def test_the_sum_over_the_strategies_is_the_account(worlds: int, base_seed: int)
             raise AssertionError(f"world {seed}: {error}") from error
 
 
-def test_a_strategy_alone_in_a_market_has_what_the_service_says_and_nothing_is_netted() -> None:
-    room = Room()
+def test_a_strategy_alone_in_a_market_has_the_services_figures() -> None:
+    room = Fixture()
     room.trade("alpha", size="3")
     room.venue.move("BTC", "107.33")
     room.trade("alpha", side=-1, size="1")
@@ -141,8 +142,8 @@ def test_a_strategy_alone_in_a_market_has_what_the_service_says_and_nothing_is_n
     room.check()
 
 
-def test_two_in_one_market_each_book_against_their_own_entries() -> None:
-    room = Room(more={"taker_rate": 0, "funding_rate": 0})
+def test_two_strategies_in_one_market_each_count_against_their_own_entries() -> None:
+    room = Fixture(more={"taker_rate": 0, "funding_rate": 0})
     room.trade("alpha", size="1")
     room.venue.move("BTC", "110")
     room.trade("beta", size="1")
@@ -158,7 +159,7 @@ def test_two_in_one_market_each_book_against_their_own_entries() -> None:
 
 
 def test_a_stop_closes_every_share_and_funding_is_split_to_the_last_unit() -> None:
-    room = Room(more={"funding_rate": 33_333_333})
+    room = Fixture(more={"funding_rate": 33_333_333})
     room.trade("alpha", size="1", stop="5%")
     room.trade("beta", size="2")
     room.venue.wait(60 * MINUTE_MS)
@@ -173,8 +174,8 @@ def test_a_stop_closes_every_share_and_funding_is_split_to_the_last_unit() -> No
     room.check()
 
 
-def test_what_another_hand_closes_of_a_shared_position_leaves_sizes_that_can_be_traded() -> None:
-    room = Room()
+def test_a_foreign_close_of_a_shared_position_leaves_sizes_that_can_be_traded() -> None:
+    room = Fixture()
     for who, size in (("alpha", "0.244"), ("beta", "0.142"), ("gamma", "0.11")):
         room.trade(who, size=size)
     room.venue.close("BTC", size=10_000_000)
@@ -184,8 +185,8 @@ def test_what_another_hand_closes_of_a_shared_position_leaves_sizes_that_can_be_
     room.check()
 
 
-def test_a_share_that_an_older_version_has_cut_finer_gives_all_of_it() -> None:
-    room = Room()
+def test_a_share_that_is_no_whole_number_of_lots_can_be_closed() -> None:
+    room = Fixture()
     room.trade("alpha", size="1")
     room.trade("beta", size="1")
     held = room.attribution.shares["BTC"]
@@ -197,11 +198,11 @@ def test_a_share_that_an_older_version_has_cut_finer_gives_all_of_it() -> None:
     assert all(s.size > 0 for s in room.attribution.shares["BTC"].values())
 
 
-def test_what_another_hand_or_a_repair_does_is_nobodys_own() -> None:
-    room = Room()
-    room.trade("stranger", size="1")
+def test_a_foreign_order_or_a_repair_belongs_to_no_strategy() -> None:
+    room = Fixture()
+    room.trade("foreign", size="1")
     room.trade("alpha", size="1")
-    room.trade("stranger", side=-1, size="1")
+    room.trade("foreign", side=-1, size="1")
     assert [(s.strategy, s.size) for s in room.attribution.shares["BTC"].values()] == [("alpha", 1)]
     room.trade("@runtime", side=-1, size="0.4")
     assert str(room.attribution.of("alpha").shares[0].size) == "0.6"
@@ -209,8 +210,8 @@ def test_what_another_hand_or_a_repair_does_is_nobodys_own() -> None:
     room.check()
 
 
-def test_a_backstop_liquidation_is_booked_once_with_the_margin_that_it_took() -> None:
-    room = Room(cash="100")
+def test_a_backstop_liquidation_counts_once_with_its_lost_margin() -> None:
+    room = Fixture(cash="100")
     room.trade("alpha", usd="2000", leverage=40)
     room.venue.jump("BTC", "96")
     room.learn()
@@ -220,8 +221,8 @@ def test_a_backstop_liquidation_is_booked_once_with_the_margin_that_it_took() ->
 
 
 @pytest.mark.parametrize(("mode", "px"), [("isolated", "50"), ("cross", "50"), ("isolated", "91"), ("cross", "86")])
-def test_what_the_service_pays_of_a_loss_is_no_loss_of_the_strategy(mode: str, px: str) -> None:
-    room = Room(cash="300", more={"margin_mode": mode})
+def test_a_loss_that_the_service_pays_is_no_loss_of_the_strategy(mode: str, px: str) -> None:
+    room = Fixture(cash="300", more={"margin_mode": mode})
     room.trade("alpha", usd="2000", leverage=10)
     room.venue.jump("BTC", px)
     room.learn()
@@ -232,8 +233,8 @@ def test_what_the_service_pays_of_a_loss_is_no_loss_of_the_strategy(mode: str, p
     assert room.attribution.of("alpha").net_usd == decimal_of_e8(account.balance) - 300
 
 
-def test_the_day_counts_from_midnight_and_from_no_earlier() -> None:
-    room = Room(more={"taker_rate": 0, "funding_rate": 0})
+def test_the_days_profit_counts_from_midnight() -> None:
+    room = Fixture(more={"taker_rate": 0, "funding_rate": 0})
     room.trade("alpha", size="1")
     room.venue.move("BTC", "110")
     assert room.attribution.of("alpha").day_usd == 10
@@ -250,38 +251,38 @@ def test_the_day_counts_from_midnight_and_from_no_earlier() -> None:
     assert not again.is_halted("alpha")
 
 
-def test_a_page_that_is_not_written_is_not_booked() -> None:
-    room = Room()
+def test_a_page_that_is_not_written_changes_no_attribution() -> None:
+    room = Fixture()
     room.trade("alpha", size="1")
     before = room.attribution.of("alpha")
 
     room.attribution.begin_page()
     room.venue.place(order("BTC", 1, size="1"), idempotency_key="alpha-9")
     event = Event.model_validate(event_views.event(room.venue.account.events[-1]))
-    room.attribution.apply(event)
+    attribute_event(room.attribution, event)
     assert room.attribution.of("alpha").fills == 2
     room.attribution.end_page(is_written=False)
     assert room.attribution.of("alpha") == before
     assert room.attribution.changes() is None
 
 
-def test_a_position_that_was_given_an_owner_is_booked_from_then_on() -> None:
-    room = Room(more={"taker_rate": 0, "funding_rate": 0})
+def test_a_position_with_a_new_owner_counts_for_the_owner_from_then_on() -> None:
+    room = Fixture(more={"taker_rate": 0, "funding_rate": 0})
     held = MirrorPosition("BTC", "long", Decimal(2), Decimal(100))
     room.venue.move("BTC", "110")
-    room.attribution.align({"BTC": held}, 0, T0)
+    align(room.attribution, {"BTC": held}, 0, T0)
     assert [(s.strategy, s.size) for s in room.attribution.shares["BTC"].values()] == [(FOREIGN, 2)]
-    room.attribution.align({"BTC": MirrorPosition("BTC", "long", Decimal(2), Decimal(100), owner="alpha")}, 0, T0)
+    align(room.attribution, {"BTC": MirrorPosition("BTC", "long", Decimal(2), Decimal(100), owner="alpha")}, 0, T0)
     book = room.attribution.of("alpha")
     assert (book.unrealized_usd, book.day_usd) == (20, 0), "what it gained before is not this day's"
-    room.attribution.align({}, 0, T0)
+    align(room.attribution, {}, 0, T0)
     assert room.attribution.names() == sorted(room.attribution.rows)
     assert not room.attribution.shares
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_an_entry_whose_owner_is_known_late_is_booked_as_if_it_had_been_known_at_once(mixed: bool) -> None:
-    late, at_once = Room(), Room()
+def test_an_entry_whose_owner_is_known_late_counts_as_if_known_at_once(mixed: bool) -> None:
+    late, at_once = Fixture(), Fixture()
     for room, who in ((late, None), (at_once, "beta")):
         room.trade("alpha", usd="300", leverage=5)
         room.venue.move("BTC", "101.37")
@@ -290,7 +291,7 @@ def test_an_entry_whose_owner_is_known_late_is_booked_as_if_it_had_been_known_at
         room.trade(who, usd="213.7", leverage=5)
     named = Event.model_validate(event_views.event(list(late.venue.account.events)[-1]))
     assert late.attribution.of("beta").fills == 0
-    late.attribution.name([named], "beta")
+    name_foreign_entries(late.attribution, [named], "beta")
     late.journal.write_attribution(late.attribution.changes())
     for attribution in (late.attribution, late.reread()):
         for name in ("alpha", "beta", FOREIGN):
@@ -304,10 +305,10 @@ def test_an_entry_whose_owner_is_known_late_is_booked_as_if_it_had_been_known_at
     late.check()
 
 
-def test_a_reset_begins_the_books_anew() -> None:
-    room = Room()
+def test_a_reset_clears_the_attribution() -> None:
+    room = Fixture()
     room.trade("alpha", size="1")
-    room.attribution.align({}, 1, T0)
+    align(room.attribution, {}, 1, T0)
     room.journal.write_attribution(room.attribution.changes())
     assert room.attribution.names() == []
     assert room.journal.state.attribution_rows(0) == room.journal.state.share_rows(0) == []

@@ -1,4 +1,4 @@
-"""The journal: what is on disk before the next step, what a kill leaves, and files that cannot be trusted."""
+"""The journal: rows are on disk before the next step, survive a kill, and damaged files are refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def journal(tmp_path: Path) -> Journal:
 
 
 def reopened(journal: Journal) -> Journal:
-    """The file as the next life finds it."""
+    """The file as the next run opens it."""
     path = Path(journal.db.conn.execute("PRAGMA database_list").fetchone()[2])
     journal.db.close()
     return open_journal(path, address=ADDRESS)
@@ -69,13 +69,13 @@ def test_an_intent_moves_only_as_the_table_says(tmp_path: Path, before: str, to:
             move()
 
 
-def test_a_row_that_is_not_where_we_think_is_our_mistake(journal: Journal) -> None:
+def test_a_move_from_a_state_that_the_journal_does_not_have_is_an_assertion_error(journal: Journal) -> None:
     one = in_state(journal, "accepted")
     with pytest.raises(AssertionError, match="not sending"):
         journal.intents.accept(replace(one, state="sending"), "trd_2", now_ms=9)
 
 
-def test_an_attempt_without_an_end_is_a_doubt(journal: Journal) -> None:
+def test_an_attempt_without_an_outcome_counts_as_in_doubt(journal: Journal) -> None:
     one = in_state(journal, "sending")
     assert journal.intents.is_ambiguous(one)
     journal.intents.attempt_ended(one, "no", code="rate_limited", order_submitted=False)
@@ -85,7 +85,7 @@ def test_an_attempt_without_an_end_is_a_doubt(journal: Journal) -> None:
     assert journal.intents.is_ambiguous(one)
 
 
-def test_a_token_is_durable_and_goes_when_the_intent_is_final(journal: Journal) -> None:
+def test_a_confirm_token_is_durable_and_removed_when_the_intent_is_final(journal: Journal) -> None:
     one = in_state(journal, "planned")
     assert "token-1" not in repr(one)
     journal = reopened(journal)
@@ -95,7 +95,7 @@ def test_a_token_is_durable_and_goes_when_the_intent_is_final(journal: Journal) 
     assert [row["confirm_token"] for row in journal.db["intents"].rows] == [None]
 
 
-def test_an_event_counts_once_with_all_that_it_changed(journal: Journal) -> None:
+def test_an_event_and_all_its_changes_are_written_once(journal: Journal) -> None:
     journal.restart_cursor("evt_0000000000", epoch=0, now_ms=0)
     events = [event(1), event(2), event(2)]
     fresh = journal.events.unseen(events)
@@ -132,13 +132,13 @@ def test_a_finished_bar_is_durable_with_the_next_write_or_a_flush(journal: Journ
     assert reopened(journal).state.done_until("BTC", "1m") == 120_000
 
 
-def test_a_state_that_waits_does_not_overwrite_a_newer_one(journal: Journal) -> None:
+def test_a_pending_state_does_not_overwrite_a_newer_one(journal: Journal) -> None:
     journal.decided((), states={"trend": '{"n": 1}'})
     journal.decided([intent()], states={"trend": '{"n": 2}'})
     assert reopened(journal).state.of_strategy("trend") == {"n": 2}
 
 
-def test_a_reset_voids_the_intents_of_before(journal: Journal) -> None:
+def test_a_reset_makes_earlier_intents_void(journal: Journal) -> None:
     in_state(journal, "sending", 1)
     in_state(journal, "accepted", 2)
     void = journal.restart_cursor("evt_0000000009", epoch=1, now_ms=9)
@@ -156,13 +156,13 @@ def test_refusals_are_kept_for_people(journal: Journal) -> None:
     assert [row["code"] for row in journal.db["refusals"].rows] == ["over_budget"]
 
 
-def test_an_arm_is_kept_by_name(journal: Journal) -> None:
+def test_an_armed_guardian_is_stored_by_its_name(journal: Journal) -> None:
     assert journal.state.arm_of("dead_man") is None
     journal.state.write_arm(Arm("dead_man", 2, "grd_1", "{}"))
     assert reopened(journal).state.arm_of("dead_man") == ("dead_man", 2, "grd_1", "{}")
 
 
-def test_the_file_is_as_strict_as_the_promise_needs(journal: Journal) -> None:
+def test_the_file_refuses_rows_that_break_a_constraint(journal: Journal) -> None:
     def pragma(name: str) -> Any:
         return journal.db.conn.execute(f"PRAGMA {name}").fetchone()[0]
 
@@ -172,7 +172,7 @@ def test_the_file_is_as_strict_as_the_promise_needs(journal: Journal) -> None:
         journal.db.conn.execute("UPDATE meta SET value=NULL")
 
 
-def test_another_accounts_journal_is_refused(journal: Journal, tmp_path: Path) -> None:
+def test_the_journal_of_another_account_is_refused(journal: Journal, tmp_path: Path) -> None:
     journal.close()
     with pytest.raises(JournalError, match="belongs to account .* state_dir"):
         open_journal(tmp_path / "journal.db", address="0x" + "cd" * 20)
@@ -191,7 +191,7 @@ NEWER = {
 def test_a_newer_journal_is_refused_as_an_error_of_the_config_and_left_alone(
     newer: str, journal: Journal, tmp_path: Path
 ) -> None:
-    """A service manager does not start it again and again, as it does after an error of the journal."""
+    """A service manager does not restart the daemon after this error, as it does after an error of the journal."""
     path = tmp_path / "journal.db"
     journal.close()
     sql, words = NEWER[newer]
@@ -225,8 +225,8 @@ def test_a_newer_journal_whose_schema_this_version_cannot_read_is_not_set_aside_
     assert path.exists()
 
 
-def test_no_statement_of_an_order_builds_a_table_of_its_own(journal: Journal) -> None:
-    """One has room for 20 pages, taken and given back at each of five writes of an order; CHECK (x IN (a, b, c)) makes one."""
+def test_no_statement_of_an_order_makes_a_temporary_table(journal: Journal) -> None:
+    """Such a table allocates 20 pages at each of five writes of an order; CHECK (x IN (a, b, c)) makes one."""
     said: list[str] = []
     journal.db.conn.set_trace_callback(said.append)
     for n, state in enumerate(sorted(INTENT_MOVES)):
@@ -275,7 +275,7 @@ def test_a_damaged_file_is_refused_with_the_way_out(journal: Journal, tmp_path: 
         open_journal(path, address=ADDRESS)
 
 
-def test_a_row_that_was_changed_under_us_is_refused(journal: Journal) -> None:
+def test_a_row_that_was_changed_in_the_file_is_refused(journal: Journal) -> None:
     journal.open(intent())
     with journal.db.conn:
         journal.db.conn.execute("UPDATE intents SET body=?", (b'{"market":"ETH"}',))
@@ -283,12 +283,12 @@ def test_a_row_that_was_changed_under_us_is_refused(journal: Journal) -> None:
         journal.intents.live()
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="nowhere.*folder must exist"):
         open_journal(tmp_path / "nowhere" / "journal.db", address=ADDRESS)
 
 
-def test_a_file_that_may_not_be_written_is_refused(journal: Journal, tmp_path: Path) -> None:
+def test_a_read_only_file_is_refused(journal: Journal, tmp_path: Path) -> None:
     journal.close()
     path = tmp_path / "journal.db"
     path.chmod(0o400)
@@ -298,7 +298,7 @@ def test_a_file_that_may_not_be_written_is_refused(journal: Journal, tmp_path: P
         open_journal(path, address=ADDRESS)
 
 
-def test_a_write_that_fails_where_there_is_no_file_is_a_journal_error_and_leaves_nothing() -> None:
+def test_a_failed_write_to_a_journal_in_memory_is_a_journal_error_and_changes_nothing() -> None:
     journal = open_journal(None, address=ADDRESS)
     journal.open(intent(1))
     journal.db.conn.execute("PRAGMA query_only=ON")
@@ -308,10 +308,10 @@ def test_a_write_that_fails_where_there_is_no_file_is_a_journal_error_and_leaves
     assert [one.id for one in journal.intents.live()] == ["KEY1"]
 
 
-def test_anothers_lock_is_waited_for_only_as_long_as_bars_can_wait(
+def test_the_wait_for_another_process_lock_is_short_because_bars_wait_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first time, and again after the file could be written. A start waits longer: here for minutes, so that the two are told apart."""
+    """The first time, and again after the file was written again. A start waits longer: here for minutes, so that the test sees the difference."""
     monkeypatch.setattr(opening, "OPEN_BUSY_MS", 120_000)
     journal = open_journal(tmp_path / "journal.db", address=ADDRESS)
     lock = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
@@ -346,7 +346,7 @@ while True:
 """
 
 
-def test_nothing_that_has_left_is_forgotten_by_kill_9(tmp_path: Path, kills: int) -> None:
+def test_no_sent_intent_is_lost_by_kill_9(tmp_path: Path, kills: int) -> None:
     for n in range(kills):
         path = tmp_path / f"{n}.db"
         child = subprocess.Popen(
@@ -370,7 +370,7 @@ def test_nothing_that_has_left_is_forgotten_by_kill_9(tmp_path: Path, kills: int
         journal.close()
 
 
-def test_an_event_that_bears_the_id_of_another_is_new_where_a_service_went_back(journal: Journal) -> None:
+def test_an_event_with_a_known_id_and_another_time_is_new_after_a_restore(journal: Journal) -> None:
     journal.restart_cursor("evt_0000000000", epoch=0, now_ms=0)
     told = [event(1), event(2), event(3)]
     notices = [Notice("evt_0000000003", "fill.entry", '"undone"')]

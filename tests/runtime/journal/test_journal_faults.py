@@ -1,4 +1,4 @@
-"""A journal whose file fails: full, read-only, locked, an I/O error at any statement, or damaged when it is opened. Nothing is forgotten, nothing bad is believed."""
+"""A journal whose file fails: full, read-only, locked, an I/O error at any statement, or damaged when it is opened. No row is lost, no damaged row is used."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def locked(journal: Journal) -> Callable[[], None]:
 
 
 def failing(journal: Journal, code: int = sqlite3.SQLITE_IOERR, *, at: int = 1) -> None:
-    """The `at`-th statement from now fails as a disk does."""
+    """The `at`-th statement from now fails like a failing disk."""
     inner, left = journal.database._raw, at
 
     def raw(*args: Any) -> sqlite3.Cursor:
@@ -93,7 +93,7 @@ def in_file(path: Path, table: str = "intents") -> list[str]:
 
 
 @pytest.mark.parametrize("fail", [full, read_only, locked, broken])
-def test_a_file_that_fails_is_gone_on_without_and_written_when_it_works_again(
+def test_a_failing_file_is_replaced_by_memory_and_written_when_it_works_again(
     path: Path, fail: Callable[[Journal], Callable[[], None]]
 ) -> None:
     journal = open_journal(path, address=ADDRESS)
@@ -120,7 +120,7 @@ def test_a_file_that_fails_is_gone_on_without_and_written_when_it_works_again(
 
 
 def fill(journal: Journal) -> None:
-    """Writes of every sort; each is one transaction."""
+    """Every kind of write; each is one transaction."""
     journal.restart_cursor("evt_0000000000", epoch=0, now_ms=0)
     journal.decided([intent(1), intent(2)], states={"trend": '{"n": 1}'}, bars=[("BTC", "1m", 60_000)])
     one = journal.intents.planned(journal.intents.live()[0], "token-1", 50, now_ms=2)
@@ -150,8 +150,8 @@ def content(journal: Journal) -> dict[str, list[tuple[Any, ...]]]:
     }
 
 
-def test_an_error_at_any_statement_changes_nothing_of_what_is_written(tmp_path: Path) -> None:
-    """Every statement of every sort of write fails once, begin and commit among them."""
+def test_an_error_at_any_statement_loses_no_written_row(tmp_path: Path) -> None:
+    """Every statement of every kind of write fails once, including begin and commit."""
     whole = open_journal(tmp_path / "whole.db", address=ADDRESS)
     count = 0
     inner = whole.database._raw
@@ -180,7 +180,7 @@ def test_an_error_at_any_statement_changes_nothing_of_what_is_written(tmp_path: 
         journal.db.close()
 
 
-def test_what_was_trimmed_in_memory_goes_from_the_file_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_trimmed_in_memory_are_removed_from_the_file_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = rich(path)
     failing(journal)
     monkeypatch.setattr(journal_module, "EVENTS_KEPT", 20)
@@ -192,7 +192,7 @@ def test_what_was_trimmed_in_memory_goes_from_the_file_too(path: Path, monkeypat
     assert content(journal) == wanted
 
 
-def test_a_mistake_of_ours_is_not_taken_for_the_disks(path: Path) -> None:
+def test_a_programming_error_is_not_treated_as_a_disk_fault(path: Path) -> None:
     journal = open_journal(path, address=ADDRESS)
     failing(journal, sqlite3.SQLITE_CONSTRAINT, at=2)
     with pytest.raises(JournalError, match="cannot be written"):
@@ -201,14 +201,14 @@ def test_a_mistake_of_ours_is_not_taken_for_the_disks(path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
-def test_a_file_found_damaged_while_it_is_used_ends_the_run(path: Path, at: int) -> None:
+def test_damage_found_while_the_file_is_in_use_ends_the_run(path: Path, at: int) -> None:
     journal = open_journal(path, address=ADDRESS)
     failing(journal, sqlite3.SQLITE_CORRUPT, at=at)
     with pytest.raises(JournalDamaged, match="damaged"):
         journal.open(intent(1))
 
 
-def test_a_journal_whose_file_was_taken_away_is_written_anew(path: Path) -> None:
+def test_a_journal_whose_file_was_removed_is_written_again(path: Path) -> None:
     journal = open_journal(path, address=ADDRESS)
     journal.open(intent(1))
     failing(journal)
@@ -243,7 +243,7 @@ def replaced(path: Path) -> None:
 
 
 @pytest.mark.parametrize("take", [removed, alone_removed, without_its_log, replaced])
-def test_a_file_that_is_taken_away_while_nothing_fails_is_noticed_and_written_anew(
+def test_a_removed_file_is_noticed_and_written_again_although_no_write_fails(
     path: Path, take: Callable[[Path], None]
 ) -> None:
     journal = open_journal(path, address=ADDRESS)
@@ -265,7 +265,7 @@ def test_a_file_that_is_taken_away_while_nothing_fails_is_noticed_and_written_an
     assert [in_file(one) for one in aside] == ([["KEY9"]] if take is replaced else [])
 
 
-def test_another_file_that_is_put_in_its_place_while_it_cannot_be_written_is_kept(path: Path) -> None:
+def test_another_file_in_place_of_a_failing_journal_is_set_aside(path: Path) -> None:
     journal = open_journal(path, address=ADDRESS)
     journal.open(intent(1))
     removed(path)
@@ -279,7 +279,7 @@ def test_another_file_that_is_put_in_its_place_while_it_cannot_be_written_is_kep
     assert [in_file(one) for one in path.parent.glob("journal.db.damaged-*")] == [["KEY9"]]
 
 
-def test_a_file_that_nobody_may_look_at_just_now_was_not_taken_away(
+def test_a_file_that_cannot_be_examined_now_does_not_count_as_removed(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = open_journal(path, address=ADDRESS)
@@ -297,7 +297,7 @@ def test_a_file_that_nobody_may_look_at_just_now_was_not_taken_away(
     assert "taken away" in (journal.fault or "")
 
 
-async def test_a_pass_writes_the_journal_anew_when_somebody_has_removed_it(path: Path) -> None:
+async def test_a_pass_writes_the_journal_again_after_somebody_removed_it(path: Path) -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
     kernel = room(venue, trader, path=path)
@@ -340,7 +340,7 @@ journal.close()
 """
 
 
-def test_a_disk_that_really_refuses_to_grow_a_file_loses_nothing(path: Path) -> None:
+def test_a_disk_that_refuses_to_grow_a_file_loses_no_row(path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, str(path), ADDRESS], capture_output=True, text=True, timeout=60, check=False
     )
@@ -352,7 +352,7 @@ def test_a_disk_that_really_refuses_to_grow_a_file_loses_nothing(path: Path) -> 
 
 
 def trader(view: View, bar: Bar) -> Iterable[Intent]:
-    """In at 100, out at 101, and again at 102."""
+    """Opens at 100, closes at 101, and opens again at 102."""
     if view.position(bar.market) is None and bar.close in (100, 102):
         yield Open(bar.market, "long", usd=500, bracket=Bracket(stop_pct=2))
     elif bar.close == 101:
@@ -361,7 +361,7 @@ def trader(view: View, bar: Bar) -> Iterable[Intent]:
 
 @pytest.fixture
 def other(path: Path) -> Iterator[Callable[[], sqlite3.Connection]]:
-    """Somebody who locks the file."""
+    """Another process that locks the file."""
     made: list[sqlite3.Connection] = []
 
     def lock() -> sqlite3.Connection:
@@ -375,7 +375,7 @@ def other(path: Path) -> Iterator[Callable[[], sqlite3.Connection]]:
         one.close()
 
 
-async def test_under_a_fault_exits_go_entries_do_not_and_passes_end(
+async def test_during_a_fault_exits_are_sent_and_entries_are_not_and_passes_end(
     path: Path, other: Callable[[], sqlite3.Connection]
 ) -> None:
     venue = FakeVenue()
@@ -406,8 +406,8 @@ async def test_under_a_fault_exits_go_entries_do_not_and_passes_end(
     assert kernel.health.counts["daemon.degraded"] == kernel.health.counts["daemon.recovered"] == 1
 
 
-async def test_an_entry_whose_own_write_fails_does_not_leave(tmp_path: Path) -> None:
-    """Whichever statement of the pass fails: what has left is in the file as sent."""
+async def test_an_entry_whose_write_fails_is_not_sent(tmp_path: Path) -> None:
+    """Whichever statement of the pass fails, the file shows every sent order as sent."""
     left: list[bool] = []
     for at in range(1, 200):
         path = tmp_path / f"{at}.db"
@@ -434,7 +434,7 @@ async def test_an_entry_whose_own_write_fails_does_not_leave(tmp_path: Path) -> 
     raise AssertionError("a pass has fewer statements")
 
 
-async def test_a_position_that_loses_its_stop_under_a_fault_is_covered_all_the_same(
+async def test_a_position_that_loses_its_stop_during_a_fault_gets_a_new_one(
     path: Path, other: Callable[[], sqlite3.Connection]
 ) -> None:
     venue = FakeVenue()
@@ -450,7 +450,7 @@ async def test_a_position_that_loses_its_stop_under_a_fault_is_covered_all_the_s
     assert venue.positions == {}, "refused a stop, it was closed"
 
 
-async def test_an_exit_sent_under_a_fault_is_not_doubled_by_a_crash(
+async def test_an_exit_sent_during_a_fault_is_not_sent_again_after_a_crash(
     path: Path, other: Callable[[], sqlite3.Connection]
 ) -> None:
     def half(view: View, bar: Bar) -> Iterable[Intent]:
@@ -499,7 +499,7 @@ def rich(path: Path) -> Journal:
 
 
 def believed(journal: Journal) -> tuple[Any, ...]:
-    """What the next step would be made of."""
+    """The rows that decide the next step."""
     states = {row["strategy"]: row["state"] for row in journal.db["strategy_state"].rows}
     done = [(row["market"], row["interval"], row["at_ms"]) for row in journal.db["progress"].rows]
     return (
@@ -539,8 +539,8 @@ def damage(chance: random.Random, path: Path) -> str:
 
 
 @pytest.mark.soak(worlds=120, full=1_000)
-def test_a_damaged_file_is_never_believed(tmp_path: Path, worlds: int, base_seed: int) -> None:
-    """It is found and set aside; or what decides the next step is to the letter what was written."""
+def test_a_damaged_file_is_set_aside_or_reads_as_written(tmp_path: Path, worlds: int, base_seed: int) -> None:
+    """The damage is found and the file set aside, or the rows that decide the next step are exactly as written."""
     source = tmp_path / "whole.db"
     journal = rich(source)
     wanted = believed(journal)
@@ -580,7 +580,7 @@ def test_a_damaged_file_is_never_believed(tmp_path: Path, worlds: int, base_seed
     assert outcomes["refused"] < worlds // 10 + 1, outcomes
 
 
-def test_a_damaged_file_is_kept_under_a_name_of_its_own(path: Path) -> None:
+def test_each_damaged_file_gets_its_own_name(path: Path) -> None:
     for n in range(2):
         path.write_bytes(b"nothing of ours %d" % n * 100)
         journal, said = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
@@ -592,12 +592,12 @@ def test_a_damaged_file_is_kept_under_a_name_of_its_own(path: Path) -> None:
 
 
 def again(path: Path) -> tuple[Journal, str]:
-    """The next start; what it says of a journal that was begun anew."""
+    """The next start, and its sentence on a rebuilt journal."""
     journal, said = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS, was_used=True)
     return journal, said or ""
 
 
-def test_what_was_stopped_stays_so_in_a_journal_that_is_begun_anew(path: Path) -> None:
+def test_pauses_and_quarantines_survive_a_rebuilt_journal(path: Path) -> None:
     failed = Quarantine("it raised", "1", 5)
     journal, said = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
     assert said is None
@@ -606,14 +606,17 @@ def test_what_was_stopped_stays_so_in_a_journal_that_is_begun_anew(path: Path) -
     keep_quarantine(journal, "gamma", failed)
     keep_quarantine(journal, "gamma", None)
     journal.state.write_note(HALTED, '{"alpha": [0, 86400000]}')
-    journal.state.write_note(FOREIGN, '"another hand"')
+    journal.state.write_note(FOREIGN, '"a foreign order"')
     journal.close()
     path.write_bytes(b"nothing of ours" * 100)
     journal, said = again(path)
-    assert "stays so" in said
+    assert "stay so" in said
     assert Pauses(journal).names == {"alpha"}
     assert (quarantine_of(journal, "beta"), quarantine_of(journal, "gamma")) == (failed, None)
-    assert (journal.state.note(HALTED), journal.state.note(FOREIGN)) == ('{"alpha": [0, 86400000]}', '"another hand"')
+    assert (journal.state.note(HALTED), journal.state.note(FOREIGN)) == (
+        '{"alpha": [0, 86400000]}',
+        '"a foreign order"',
+    )
     Pauses(journal).resume(None)
     journal.close()
     path.unlink()
@@ -622,7 +625,7 @@ def test_what_was_stopped_stays_so_in_a_journal_that_is_begun_anew(path: Path) -
     journal.close()
 
 
-def test_where_it_cannot_be_known_what_was_paused_everything_is(path: Path) -> None:
+def test_every_strategy_is_paused_if_the_pauses_are_unknown(path: Path) -> None:
     open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)[0].close()
     beside = HaltFlagsFile(path, address=ADDRESS).path
     for spoilt in (None, beside.read_text().replace("}", ' "pauses": "[]"}', 1), '{"address": 1}', "[]", "\x00"):
@@ -640,7 +643,7 @@ def test_where_it_cannot_be_known_what_was_paused_everything_is(path: Path) -> N
     assert beside.exists()
 
 
-def test_a_pause_that_only_the_memory_had_outlives_the_process(path: Path) -> None:
+def test_a_pause_written_during_a_fault_outlives_the_process(path: Path) -> None:
     journal, _ = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
     failing(journal)
     Pauses(journal).pause("alpha")
@@ -651,7 +654,7 @@ def test_a_pause_that_only_the_memory_had_outlives_the_process(path: Path) -> No
     journal.close()
 
 
-def test_what_is_kept_beside_follows_when_the_disk_takes_something_again(
+def test_the_copy_of_the_halt_flags_is_updated_when_the_disk_works_again(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuses(*_given: object, **_named: object) -> None:
@@ -671,7 +674,7 @@ def test_what_is_kept_beside_follows_when_the_disk_takes_something_again(
     journal.close()
 
 
-def test_the_copy_beside_the_file_has_nothing_that_is_not_committed(path: Path) -> None:
+def test_the_copy_of_the_halt_flags_has_only_committed_flags(path: Path) -> None:
     journal, _ = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
     beside = HaltFlagsFile(path, address=ADDRESS)
     with suppress(KeyError), journal.together():
@@ -686,7 +689,7 @@ def test_the_copy_beside_the_file_has_nothing_that_is_not_committed(path: Path) 
     journal.close()
 
 
-def test_a_note_that_is_none_of_ours_is_damage(path: Path) -> None:
+def test_a_halt_flag_that_no_run_writes_counts_as_damage(path: Path) -> None:
     for name, value in (
         ("pauses", "["), ("pauses", "{}"), ("pauses", '[["alpha"]]'), ("halted", '{"alpha": 5}'), ("halted", '{"alpha": ["0", 1]}'),
         ("foreign_writer", "5"), ("quarantine:alpha", '["why"]'), ("quarantine:alpha", '["why", "1", "soon"]'),
@@ -700,7 +703,7 @@ def test_a_note_that_is_none_of_ours_is_damage(path: Path) -> None:
         journal.close()
 
 
-def test_a_file_that_is_locked_at_the_start_is_no_damaged_one(
+def test_a_file_that_is_locked_at_the_start_does_not_count_as_damaged(
     path: Path, other: Callable[[], sqlite3.Connection]
 ) -> None:
     open_journal(path, address=ADDRESS).close()
@@ -714,7 +717,7 @@ def test_a_file_that_is_locked_at_the_start_is_no_damaged_one(
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY])
 @pytest.mark.parametrize("before", ["used", "new", "damaged"])
-def test_a_file_that_cannot_be_written_at_the_start_is_gone_on_without(
+def test_a_start_continues_in_memory_if_the_file_cannot_be_written(
     path: Path, code: int, before: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if before == "used":
@@ -770,7 +773,7 @@ journal.close()
 
 
 @pytest.mark.parametrize("end", ["closed", "killed"])
-def test_a_start_where_no_file_can_grow_reads_what_is_there_and_writes_it_later(path: Path, end: str) -> None:
+def test_a_start_on_a_full_disk_reads_the_journal_and_writes_it_later(path: Path, end: str) -> None:
     """A killed run has left its newest rows in the log beside the file, which needs an index to be read."""
     journal = rich(path)
     journal.state.write_note("pauses", '["alpha"]')
@@ -795,7 +798,7 @@ def test_a_start_where_no_file_can_grow_reads_what_is_there_and_writes_it_later(
         assert again_.state.note("pauses") == "[]"
 
 
-def test_a_file_that_is_written_back_and_cannot_be_used_yet_is_tried_again_and_ends_nothing(
+def test_a_written_back_file_that_cannot_be_opened_yet_is_tried_again(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = open_journal(path, address=ADDRESS)

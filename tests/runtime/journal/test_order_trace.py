@@ -1,4 +1,4 @@
-"""What `bot explain` tells of a position begins with that position: a reset before it is the end of another one."""
+"""`bot explain` shows a position from its beginning: a reset before it ends another position."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.fakes import FakeVenue
 from tests.runtime.builders import always, begun, later, minutes, room, stop_of
 
 
-async def test_what_stood_before_a_reset_is_no_part_of_what_came_after_it() -> None:
+async def test_a_chain_after_a_reset_has_no_event_from_before_it() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
     kernel = room(venue, always)
@@ -34,8 +34,8 @@ async def test_what_stood_before_a_reset_is_no_part_of_what_came_after_it() -> N
     assert found == [(before, "reset"), (after, "open")]
 
 
-async def test_what_ends_another_position_while_an_entry_rests_is_no_part_of_its_life() -> None:
-    """A limit waits below the stop of the position that stands: the stop goes first, and then the limit is filled and stopped itself."""
+async def test_the_stop_of_an_older_position_is_not_in_the_chain_of_a_resting_entry() -> None:
+    """A limit waits below the stop of an open position: the stop fires first; then the limit is filled and stopped itself."""
     entries = [
         Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=5)),
         Open("BTC", "long", usd=200, limit_px=90, bracket=Bracket(stop_pct=5)),

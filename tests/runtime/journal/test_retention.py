@@ -1,4 +1,4 @@
-"""What the journal forgets, and what it never does: keys that something still stands by. And that the file gives room back."""
+"""Retention: which rows the journal removes, which keys stay because something uses them, and that the file shrinks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Journal
 
 
 def lived(journal: Journal, n: int, *, at_ms: int = 0, state: str = "accepted", **more: Any) -> str:
-    """An intent with its attempt and a trace, at its end."""
+    """A final intent with its attempt and a trace."""
     one = intent(n, **more)
     assert journal.open(one)
     journal.trace(one.id, "wish", "{}", at_ms=at_ms)
@@ -50,7 +50,7 @@ def known(journal: Journal) -> set[str]:
     return {row[0] for row in journal.db.conn.execute("SELECT id FROM intents")}
 
 
-def test_old_intents_go_with_their_attempts_and_traces_and_the_newest_stay(journal: Journal) -> None:
+def test_old_intents_are_removed_with_attempts_and_traces_and_the_newest_stay(journal: Journal) -> None:
     for n in range(20):
         lived(journal, n)
     assert journal.trim(now_ms=LATE_MS) == 15
@@ -59,7 +59,7 @@ def test_old_intents_go_with_their_attempts_and_traces_and_the_newest_stay(journ
         assert journal.db.conn.execute(f"SELECT count(DISTINCT intent_id) FROM {table}").fetchone()[0] == KEPT
 
 
-def test_a_key_whose_decision_could_be_made_again_is_never_forgotten(journal: Journal) -> None:
+def test_a_key_whose_decision_could_be_made_again_is_never_removed(journal: Journal) -> None:
     for n in range(20):
         lived(journal, n, at_ms=1_000)
     assert journal.trim(now_ms=1_000 + KEYS_MS) == 0, "two of the longest bars have not passed"
@@ -67,7 +67,7 @@ def test_a_key_whose_decision_could_be_made_again_is_never_forgotten(journal: Jo
     assert 2 * max(INTERVAL_MS.values()) <= KEYS_MS
 
 
-def test_an_intent_that_is_not_final_is_never_forgotten(journal: Journal) -> None:
+def test_an_intent_that_is_not_final_is_never_removed(journal: Journal) -> None:
     stuck = [lived(journal, 0, state="sending"), lived(journal, 1, state="quarantined")]
     assert journal.open(intent(2))
     for n in range(3, 20):
@@ -76,7 +76,7 @@ def test_an_intent_that_is_not_final_is_never_forgotten(journal: Journal) -> Non
     assert known(journal) >= {*stuck, "KEY2"}
 
 
-def test_what_the_account_holds_keeps_its_keys_and_the_events_that_say_whose_it_is(journal: Journal) -> None:
+def test_open_positions_and_resting_orders_keep_their_keys_and_entry_events(journal: Journal) -> None:
     entry = lived(journal, 0)
     resting = lived(journal, 1)
     fills = [fill(n, entry if n == 3 else f"KEY{n}") for n in range(40)]
@@ -109,7 +109,7 @@ def test_the_newest_accepted_entry_of_each_market_stays_and_so_do_the_repairs_of
     assert repair not in known(journal)
 
 
-def test_one_trim_takes_a_bounded_part_and_the_next_goes_on(journal: Journal) -> None:
+def test_one_trim_removes_a_bounded_number_and_the_next_continues(journal: Journal) -> None:
     for n in range(ROWS_MAX + 50):
         lived(journal, n, state="rejected")
     assert journal.trim(now_ms=LATE_MS) == ROWS_MAX
@@ -117,7 +117,7 @@ def test_one_trim_takes_a_bounded_part_and_the_next_goes_on(journal: Journal) ->
     assert journal.trim(now_ms=LATE_MS) == 0
 
 
-def test_guardians_that_are_no_more_leave_no_rows(journal: Journal) -> None:
+def test_rows_of_guardians_that_are_gone_are_removed(journal: Journal) -> None:
     names = ("dead_man", "old:grd_1", "old:grd_2", "cover:BTC:5", "cover:BTC:9")
     for name in names:
         journal.state.write_arm(Arm(name, 1, None if name == "old:grd_1" else "grd_7", "{}"))
@@ -127,7 +127,7 @@ def test_guardians_that_are_no_more_leave_no_rows(journal: Journal) -> None:
     assert {arm.name for arm in journal.state.arms()} == {"dead_man", "old:grd_2", "lost:0:2:cap", "cover:BTC:9"}
 
 
-def test_the_file_gives_room_back_and_its_log_does_not_grow(
+def test_the_file_gives_free_pages_back_and_its_log_does_not_grow(
     tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_module, "REFUSALS_KEPT", 10)
@@ -167,14 +167,14 @@ def test_the_log_is_written_back_at_the_end_of_a_pass_and_not_by_the_commit_that
     assert file.read_bytes() == written, "so little does not pay"
 
 
-def test_a_log_that_no_pass_writes_back_is_bounded_all_the_same(tmp_path: Path, journal: Journal) -> None:
+def test_a_log_that_no_pass_checkpoints_is_still_bounded(tmp_path: Path, journal: Journal) -> None:
     body = b'{"market":"' + b"B" * 4_000 + b'"}'
     for n in range(50):
         journal.decided([intent(200 * n + m, body=body) for m in range(100)])
     assert tmp_path.joinpath("journal.db-wal").stat().st_size <= database.LOG_BYTES_MAX + 200 * 4_096
 
 
-async def test_the_loop_holds_the_keys_of_what_it_has_at_the_service(
+async def test_the_kernel_holds_the_keys_of_its_orders_and_positions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_module, "INTENTS_KEPT", 0)

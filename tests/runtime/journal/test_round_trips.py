@@ -1,4 +1,4 @@
-"""Trades out of events: averages, reversals, liquidation, settlement, what began before the journal, and sums that are exact."""
+"""Round trips from events: averages, reversals, liquidation, settlement, trades from before the journal, and exact sums."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def rows(*events: dict[str, Any]) -> list[dict[str, Any]]:
     return [one.row(lambda keys: [f"owner-of-{key}" for key in dict.fromkeys(keys)]) for one in trips(events)]
 
 
-def test_a_trade_in_parts_has_its_averages_and_its_costs() -> None:
+def test_a_trade_of_several_fills_has_average_prices_and_summed_costs() -> None:
     (trip,) = rows(
         fill("entry", "1", "100", "1", at=1, idempotencyKey="K"),
         fill("entry", "2", "103", "3", at=2, idempotencyKey="K"),
@@ -145,7 +145,7 @@ def test_a_settlement_is_an_exit_at_its_outcome() -> None:
     assert (trip["exit_px"], trip["exit_reason"], trip["net_usd"]) == ("1", "settlement", "5.9")
 
 
-def test_a_trade_that_began_before_the_journal_says_so() -> None:
+def test_a_trade_that_began_before_the_journal_is_not_complete() -> None:
     exit_only, grown = rows(fill("exit", "1", "100", "0", at=1, pnl="5"), fill("entry", "1", "100", "3", at=2))
     assert (exit_only["complete"], exit_only["opened_at"], exit_only["entry_px"], exit_only["net_usd"]) == (
         False,
@@ -156,7 +156,7 @@ def test_a_trade_that_began_before_the_journal_says_so() -> None:
     assert grown["complete"] is False
 
 
-def test_a_guardian_that_closed_is_the_reason() -> None:
+def test_a_guardian_that_closed_is_the_exit_reason() -> None:
     (trip,) = rows(
         fill("entry", "1", "100", "1", at=1),
         event("guardian", "fired", 2, guardianType="max_hold", tradeIds=["trd_3"]),
@@ -165,7 +165,7 @@ def test_a_guardian_that_closed_is_the_reason() -> None:
     assert trip["exit_reason"] == "max_hold"
 
 
-def test_a_reset_ends_what_was_open_without_an_exit() -> None:
+def test_a_reset_ends_open_trades_without_an_exit() -> None:
     wiped, fresh = rows(
         fill("entry", "1", "100", "1", at=1),
         event("account", "reset", 2, balanceUsd="10000", epoch=1),
@@ -174,7 +174,7 @@ def test_a_reset_ends_what_was_open_without_an_exit() -> None:
     assert (wiped["status"], wiped["closed_at"], fresh["status"], fresh["entry_px"]) == ("reset", None, "open", "9")
 
 
-def test_a_reset_that_no_event_has_told_ends_it_too() -> None:
+def test_a_reset_without_an_event_ends_open_trades_too() -> None:
     wiped, fresh = rows(
         fill("entry", "1", "100", "1", at=1) | {"epoch": 0},
         fill("entry", "2", "9", "2", at=3) | {"epoch": 1},

@@ -12,7 +12,9 @@ import pytest
 
 from bot.backtest.engine.memory_journal import MemoryJournal
 from bot.cli.start.doctor import _keys_proven
+from bot.runtime.account.fold import with_our_keys
 from bot.runtime.alerts.messages import of_event
+from bot.runtime.decisions import event_consumer
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel import Kernel, Settings
 from bot.runtime.model.shares import FOREIGN
@@ -269,10 +271,10 @@ async def test_a_kill_between_the_answer_and_the_naming_leaves_neither(
     venue, path = Keyless(), tmp_path / "journal.db"
     kernel = await begun(venue, path=path, faults=[Fault("confirm", *one) for one in LOST])
 
-    def killed(_events: Any, _owner: str) -> None:
+    def killed(_attribution: Any, _events: Any, _owner: str) -> None:
         raise Crash
 
-    monkeypatch.setattr(kernel.account.attribution, "name", killed)
+    monkeypatch.setattr(event_consumer, "name_foreign_entries", killed)
     later(kernel, 60_000)
     kernel.budget.begin()
     with pytest.raises(Crash):
@@ -520,7 +522,7 @@ async def test_an_event_that_shows_a_key_of_ours_is_taken_as_it_is() -> None:
     bare = shown.model_copy(update={"id": "bare", "idempotency_key": None})
     others = {"ETH": {"coin": "ETH"}, "close": {"data": bare.data.model_copy(update={"intent": "close"})}}
     foreign = [bare.model_copy(update={"id": name, **more}) for name, more in others.items()]
-    *same, given = kernel.account.mirror.named([shown, *foreign, bare])
+    *same, given = with_our_keys(kernel.account.mirror, [shown, *foreign, bare])
     assert same == [shown, *foreign], "nor is one of another market, or an exit under the id of an entry"
     assert given.idempotency_key == shown.idempotency_key
     assert '"keyFrom":"trade"' in given.model_dump_json()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bot.errors import Refusal
-from bot.runtime.account.account_state import Mirror
+from bot.runtime.account.account_state import AccountState
 from bot.runtime.model.intents import CancelOrders, Intent
 from bot.runtime.model.limits import ApprovedOrder, RiskRequest, StrategyLimits
 from bot.runtime.model.positions import MirrorOrder, MirrorPosition
@@ -40,7 +40,7 @@ def risk(
     **more: Any,
 ) -> RiskEngine:
     limits = replace(StrategyLimits("trend", frozenset({"BTC", "ETH"}), 60_000, Decimal(1_000), 3), **more)
-    mirror = Mirror(lambda key: "trend" if key == "KEY" else None)
+    mirror = AccountState(lambda key: "trend" if key == "KEY" else None)
     attribution = SimpleNamespace(share=lambda _market, _strategy: None, shares_of=lambda _strategy: ())
     intents = SimpleNamespace(
         live={one.id: one for one in live or []}, is_doubtful=lambda coin, _besides=None: doubt(coin)
@@ -143,7 +143,7 @@ def test_the_budget_counts_positions_resting_entries_and_live_intents() -> None:
     assert answer.fix == {"field": "usd", "value": "220"}
     assert code(judge(it, Open("BTC", "long", usd=700, bracket=STOP), closing=frozenset({"ETH"}))) == "permitted"
     it.mirror.orders["2"] = order("2", "market")._replace(limit_px=None)  # It waits for the next open.
-    it.mirror.mark("BTC", 50.0)
+    it.mirror.marks["BTC"] = 50.0
     assert it.used_usd("trend") == 500 + 180 + 100 + 100
 
 

@@ -1,4 +1,4 @@
-"""What the next life can know of a call that never ended, and when it knows nothing."""
+"""What the next run can learn about a call that never ended, and when it learns nothing."""
 
 from __future__ import annotations
 
@@ -34,20 +34,18 @@ def noted(tmp_path: Path) -> Iterator[CallRecord]:
     made.close()
 
 
-def stood_still(folder: Path) -> list[call_record.Asked]:
-    return [one for one in call_record.asked(folder)[1] if one.stood_still]
+def blocked(folder: Path) -> list[call_record.Asked]:
+    return [one for one in call_record.asked(folder)[1] if one.blocked_daemon]
 
 
 def seen_alive(folder: Path, later_s: float, fence: int = FENCE) -> None:
-    """The heartbeat process has seen the daemon live so long after now."""
+    """The heartbeat process saw the daemon alive this long after now."""
     lease = LeaseFile(str(folder / LEASE), write=True)
     lease.write(fence, boot_ns() + int(later_s * 1e9), Heart())
     lease.close()
 
 
-def test_a_call_that_was_not_ended_is_known_with_its_version_and_for_how_long(
-    tmp_path: Path, noted: CallRecord
-) -> None:
+def test_a_call_that_did_not_end_is_recorded_with_its_version_and_duration(tmp_path: Path, noted: CallRecord) -> None:
     first, second, third = noted.row(), noted.row(), noted.row()
     assert first is not None
     assert second is not None
@@ -57,42 +55,42 @@ def test_a_call_that_was_not_ended_is_known_with_its_version_and_for_how_long(
     second.begin("stands", "0123456789abcdef")
     third.begin("slow", "v3")
     seen_alive(tmp_path, 60)
-    found = stood_still(tmp_path)
+    found = blocked(tmp_path)
     assert [(one.strategy, one.version) for one in found] == [("stands", "0123456789abcdef"), ("slow", "v3")]
     assert 60 <= found[1].seconds <= found[0].seconds < 120
     third.end()
-    assert [one.strategy for one in stood_still(tmp_path)] == ["stands"]
+    assert [one.strategy for one in blocked(tmp_path)] == ["stands"]
     second.leave()
-    assert stood_still(tmp_path) == []
+    assert blocked(tmp_path) == []
 
 
 @pytest.mark.parametrize(("later_s", "fence"), [(call_record.STUCK_S - 1, FENCE), (60, FENCE + 1)])
-def test_a_daemon_that_was_killed_soon_or_seen_by_nobody_blames_no_strategy(
+def test_no_strategy_is_blamed_if_the_call_was_short_or_not_observed(
     tmp_path: Path, noted: CallRecord, later_s: float, fence: int
 ) -> None:
     row = noted.row()
     assert row is not None
     row.begin("innocent", "v1")
     seen_alive(tmp_path, later_s, fence)
-    assert stood_still(tmp_path) == []
+    assert blocked(tmp_path) == []
 
 
 @pytest.mark.parametrize("damage", [b"", b"BBCALLS\x01", b"\xff" * call_record.SIZE, None])
-def test_a_file_that_is_damaged_or_not_there_says_nothing(tmp_path: Path, damage: bytes | None) -> None:
-    assert stood_still(tmp_path) == []
+def test_a_damaged_or_missing_file_names_no_strategy(tmp_path: Path, damage: bytes | None) -> None:
+    assert blocked(tmp_path) == []
     seen_alive(tmp_path, 60)
     if damage is not None:
         (tmp_path / call_record.FILE).write_bytes(damage)
-    assert stood_still(tmp_path) == []
+    assert blocked(tmp_path) == []
 
 
-def test_a_run_forgets_what_the_one_before_had_noted_and_a_row_is_free_again(tmp_path: Path, noted: CallRecord) -> None:
+def test_a_run_clears_the_record_of_the_run_before_and_frees_rows(tmp_path: Path, noted: CallRecord) -> None:
     row = noted.row()
     assert row is not None
     row.begin("old", "v1")
     again = CallRecord(tmp_path / call_record.FILE, fence=FENCE)
     seen_alive(tmp_path, 60)
-    assert stood_still(tmp_path) == []
+    assert blocked(tmp_path) == []
     rows = list(iter(again.row, None))
     assert len(rows) > STRATEGIES_MAX
     rows[0].leave()
@@ -103,34 +101,34 @@ def test_a_run_forgets_what_the_one_before_had_noted_and_a_row_is_free_again(tmp
     rows[1].begin("late", "v1")  # Its thread comes back when all is closed.
 
 
-async def test_a_worker_notes_its_call_and_one_that_is_given_up_no_longer(
+async def test_a_worker_records_its_calls_until_it_is_abandoned(
     tmp_path: Path, noted: CallRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is in quarantine by then; what its thread still does must not speak for the thread that comes after it."""
+    """The strategy is in quarantine by then; its old thread must not write into the row of the next thread."""
     monkeypatch.setattr(worker_module, "LIMIT_S", 1.0)
     seen_alive(tmp_path, 60)
     worker, ended = Worker("slow", noted.row()), threading.Event()
     stuck: list[tuple[str, str]] = []
 
     def slow() -> None:
-        stuck.extend((one.strategy, one.version) for one in stood_still(tmp_path))
+        stuck.extend((one.strategy, one.version) for one in blocked(tmp_path))
         ended.wait(30)
 
     with pytest.raises(StrategyError, match="took longer"):
         await worker.call(slow, "v2")
     assert stuck == [("slow", "v2")]
-    assert stood_still(tmp_path) == []
+    assert blocked(tmp_path) == []
     monkeypatch.setattr(worker_module, "LIMIT_S", 60.0)
     new = Worker("slow", noted.row())
     ended.set()
-    assert await new.call(lambda: [one.strategy for one in stood_still(tmp_path)], "v2") == ["slow"]
-    assert stood_still(tmp_path) == []
+    assert await new.call(lambda: [one.strategy for one in blocked(tmp_path)], "v2") == ["slow"]
+    assert blocked(tmp_path) == []
     worker.close()
     new.close()
 
 
-def test_a_row_that_is_left_in_the_middle_of_a_note_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop gives a thread up while that begins its next call."""
+def test_a_row_that_is_left_during_a_write_has_no_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop abandons a thread while the thread begins its next call."""
     one = call_record.CallRecord(tmp_path / call_record.FILE, fence=1)
     row = one.row()
     assert row is not None
@@ -149,8 +147,8 @@ def test_a_row_that_is_left_in_the_middle_of_a_note_has_none(tmp_path: Path, mon
     assert not any(began_ns for _, _, began_ns in call_record._ROW.iter_unpack(rows))
 
 
-def test_who_was_asked_when_three_runs_in_a_row_ended_is_asked_no_more(tmp_path: Path) -> None:
-    """Nobody need have seen them live: who crashes at its first bar is faster than the first beat."""
+def test_a_strategy_that_three_runs_in_a_row_were_calling_at_their_end_is_quarantined(tmp_path: Path) -> None:
+    """Without any heartbeat: a strategy that crashes at its first bar is faster than the first heartbeat."""
     journal = open_journal(None, address=ADDRESS)
     placed: Any = [SimpleNamespace(strategy=SimpleNamespace(name=name), version="v1") for name in ("crashes", "other")]
     fences = count(1)

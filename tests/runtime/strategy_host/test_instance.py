@@ -1,4 +1,4 @@
-"""A seat: what a strategy says and keeps of the past is dropped, and whatever it raises has a name."""
+"""A strategy instance: log lines and state of warm-up bars are dropped, and every error names the strategy."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from structlog.testing import capture_logs
 
 from bot import logs
 from bot.errors import StrategyError
-from bot.runtime.account.account_state import Mirror
+from bot.runtime.account.account_state import AccountState
 from bot.runtime.bar_feed import BarFeed, Series
 from bot.runtime.strategy_host.instance import StrategyInstance
 from bot.strategy import Bar, Intent, Strategy, View
 
 
 class Talker(Strategy):
-    """Says each bar, and keeps it."""
+    """Logs each bar, and saves it in its state."""
 
     def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
         view.log("seen", at_ms=bar.at_ms)
@@ -37,10 +37,10 @@ class Unspeakable(Exception):
 def seated() -> StrategyInstance:
     feed = BarFeed({Series("BTC", "1m"): 1})
     strategy = Talker(name="talker", markets=["BTC"], params={})
-    return StrategyInstance(strategy, interval="1m", mirror=Mirror(lambda _key: None), feed=feed)
+    return StrategyInstance(strategy, interval="1m", mirror=AccountState(lambda _key: None), feed=feed)
 
 
-def test_an_error_that_cannot_say_what_it_is_is_the_strategys_all_the_same() -> None:
+def test_an_error_without_a_text_still_names_the_strategy() -> None:
     def hook() -> Iterable[Intent]:
         raise Unspeakable
 
@@ -69,7 +69,7 @@ def test_an_error_names_each_line_of_the_strategys_file_and_debug_shows_the_whol
     assert "json/decoder.py" in lines[0]["exception"]
 
 
-def test_what_a_strategy_says_and_writes_down_of_the_past_is_dropped() -> None:
+def test_log_lines_and_state_changes_during_warm_up_are_dropped() -> None:
     instance = seated()
     old, new = (Bar("BTC", at_ms, 1.0, 1.0, 1.0, 1.0, 1.0) for at_ms in (60_000, 120_000))
     with capture_logs() as lines:
@@ -79,7 +79,7 @@ def test_what_a_strategy_says_and_writes_down_of_the_past_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("pretty", [False, True])
-def test_a_line_of_a_strategy_says_whose_it_is_and_each_field_whatever_it_is_called(pretty: bool) -> None:
+def test_a_log_line_of_a_strategy_has_its_name_and_all_its_fields(pretty: bool) -> None:
     out, handlers, level = io.StringIO(), list(logging.root.handlers), logging.root.level
     logs.configure(pretty=pretty, stream=out)
     try:
@@ -103,7 +103,7 @@ def test_a_line_of_a_strategy_says_whose_it_is_and_each_field_whatever_it_is_cal
         assert {name: told[f"said_{name}"] for name in fields} == fields | {"_api_key": "[hidden]"}
 
 
-def test_a_state_that_was_kept_under_another_name_before_the_past_is_lived_through_is_the_state_after_it() -> None:
+def test_a_reference_to_the_state_from_before_the_warm_up_is_still_the_state_afterwards() -> None:
     instance = seated()
     kept = instance.view.state
     kept["trades"] = 1
@@ -115,7 +115,7 @@ def test_a_state_that_was_kept_under_another_name_before_the_past_is_lived_throu
 
 
 @pytest.mark.parametrize("state", [{1_748_736_000_000: "entered"}, {"on": [{"BTC": {None: 1}}]}, {"on": ({True: 1},)}])
-def test_a_key_of_the_state_that_a_restart_would_not_find_is_refused(state: dict[Any, Any]) -> None:
+def test_a_state_key_that_is_not_a_string_is_refused(state: dict[Any, Any]) -> None:
     instance = seated()
     instance.source.state |= state
     with pytest.raises(
@@ -125,7 +125,7 @@ def test_a_key_of_the_state_that_a_restart_would_not_find_is_refused(state: dict
     assert seated().changed_state() is None
 
 
-def test_a_change_of_the_state_is_seen_however_equal_it_looks_and_nothing_else_is() -> None:
+def test_a_state_change_to_an_equal_value_of_another_type_is_seen() -> None:
     """1, 1.0 and True are equal, and not the same after a restart."""
     instance = seated()
     state = instance.source.state
@@ -148,7 +148,7 @@ def test_a_change_of_the_state_is_seen_however_equal_it_looks_and_nothing_else_i
 
 
 @pytest.mark.parametrize("state", [{1_748_736_000_000: "entered"}, {"n": Unspeakable}])
-def test_what_cannot_be_kept_is_refused_each_time_it_is_looked_at(state: dict[Any, Any]) -> None:
+def test_a_state_that_cannot_be_saved_is_refused_each_time(state: dict[Any, Any]) -> None:
     instance = seated()
     instance.source.state |= state
     for _ in range(2):
@@ -156,7 +156,7 @@ def test_what_cannot_be_kept_is_refused_each_time_it_is_looked_at(state: dict[An
             instance.changed_state()
 
 
-def test_a_state_that_is_nested_as_deeply_as_json_can_is_kept() -> None:
+def test_a_state_nested_as_deeply_as_json_allows_is_saved() -> None:
     instance, deep = seated(), dict[str, Any]()
     for _ in range(300):
         deep = {"in": [deep]}

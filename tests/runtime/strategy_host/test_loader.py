@@ -1,4 +1,4 @@
-"""The loader: what `use` may name, and for everything that can be wrong a message with the way out."""
+"""The loader: what `use` may name, and for every mistake a message that says what to do."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def test_a_file_a_class_of_it_and_its_hash(folder: Path) -> None:
+def test_a_file_and_a_class_of_it_load_with_their_hash(folder: Path) -> None:
     path = put(folder, "one", GOOD)
     for use in ("one", "one:One"):
         loaded = load(use, folder)
@@ -71,7 +71,7 @@ def test_a_file_a_class_of_it_and_its_hash(folder: Path) -> None:
     assert (one.name, one.markets, one.params.lookback) == ("mine", ("BTC",), 20)
 
 
-def test_a_file_that_changed_is_what_runs_whatever_was_compiled_before(folder: Path) -> None:
+def test_a_changed_file_runs_as_it_is_now_although_it_was_compiled_before(folder: Path) -> None:
     path = put(folder, "one", GOOD)
     stamp = path.stat()
     first = load("one", folder)
@@ -83,16 +83,14 @@ def test_a_file_that_changed_is_what_runs_whatever_was_compiled_before(folder: P
     assert not (folder / "__pycache__").exists()
 
 
-def test_a_file_that_is_moved_away_once_it_was_read_is_what_was_read(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_moved_after_it_was_read_loads_as_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put(folder, "one", GOOD + "from pathlib import Path\nPath(__file__).unlink()\n")
     loaded = load("one", folder)
     assert not path.exists()
     assert (loaded.strategy.__name__, loaded.warnings) == ("One", ())
 
 
-def test_decimals_are_reckoned_after_an_import_as_before_it(folder: Path, package: Path) -> None:
+def test_an_import_cannot_change_the_decimal_context(folder: Path, package: Path) -> None:
     text = "from decimal import *\ngetcontext().prec = 6\nsetcontext(Context(prec=5, rounding=ROUND_UP))\n" + GOOD
     put(folder, "one", text)
     (package / "acme" / "coarse.py").write_text(text)
@@ -103,7 +101,7 @@ def test_decimals_are_reckoned_after_an_import_as_before_it(folder: Path, packag
     assert Decimal(100_000).quantize(Decimal("0.00000001")) == 100_000
 
 
-def test_a_dotted_path_with_and_without_its_class(folder: Path, package: Path) -> None:
+def test_a_dotted_path_loads_with_and_without_its_class(folder: Path, package: Path) -> None:
     for use in ("acme.good:One", "acme.good"):
         loaded = load(use, folder)
         assert (loaded.strategy.__name__, loaded.origin) == ("One", "module")
@@ -124,7 +122,7 @@ def test_the_digest_of_installed_code_is_of_the_text_that_ran(folder: Path, pack
     assert not load("acme.good:One", folder).is_outdated
 
 
-def test_an_entry_point_by_its_name(folder: Path, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_point_loads_by_its_name(folder: Path, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points = [
         EntryPoint("acme-one", "acme.good:One", loader.GROUP),
         EntryPoint("acme-bad", "acme.raises:One", loader.GROUP),
@@ -141,7 +139,7 @@ def test_an_entry_point_by_its_name(folder: Path, package: Path, monkeypatch: py
     assert "ZeroDivisionError" in (found["acme-bad"].error or "")
 
 
-def test_the_current_directory_is_no_place_to_import_from(
+def test_nothing_is_imported_from_the_current_directory(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -174,14 +172,14 @@ CONFIG_ERRORS = [
 
 
 @pytest.mark.parametrize(("use", "message"), CONFIG_ERRORS)
-def test_a_use_that_names_nothing_says_what_there_is(folder: Path, package: Path, use: str, message: str) -> None:
+def test_a_use_that_names_nothing_lists_what_exists(folder: Path, package: Path, use: str, message: str) -> None:
     put(folder, "trend", GOOD.replace("One", "Trend"))
     put(folder, "two", TWO)
     with pytest.raises(ConfigError, match=message):
         load(use, folder)
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="strategies folder .*gone does not exist"):
         load("trend", tmp_path / "gone")
     assert [one for one in discover(tmp_path / "gone") if one.origin == "file"] == []
@@ -272,27 +270,27 @@ def test_a_hook_with_names_of_its_own_and_one_that_takes_anything_are_hooks(fold
     assert load("mine", folder).strategy.__name__ == "One"
 
 
-def test_a_file_that_cannot_be_looked_at_is_named_and_not_missing(folder: Path) -> None:
+def test_a_file_that_cannot_be_read_is_not_reported_as_missing(folder: Path) -> None:
     (folder / "one.py").symlink_to("one.py")  # What a folder that is closed to this user is to everybody but root.
     with pytest.raises(ConfigError, match=r"strategies/one\.py: cannot be read: "):
         load("one", folder)
 
 
-def test_a_name_that_is_no_strategy_is_refused(folder: Path) -> None:
+def test_a_class_that_is_no_strategy_is_refused(folder: Path) -> None:
     put(folder, "one", GOOD + "limit = 5\n")
     for name in ("limit", "Bar", "Strategy"):
         with pytest.raises(StrategyError, match="is not a subclass of bot's Strategy"):
             load(f"one:{name}", folder)
 
 
-def test_a_module_that_raises_is_blamed_not_the_config(folder: Path, package: Path) -> None:
+def test_an_error_of_a_module_names_the_module_and_not_the_config(folder: Path, package: Path) -> None:
     with pytest.raises(StrategyError, match="raises ZeroDivisionError"):
         load("acme.raises:One", folder)
     with pytest.raises(StrategyError, match="surely_not_installed"):
         load("acme.lacks:One", folder)
 
 
-def test_an_import_that_does_not_end_is_ended_and_its_line_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_import_is_ended_and_its_line_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader, "IMPORT_S", 0.5)
     before = signal.getsignal(signal.SIGALRM)
     for text in (
@@ -305,7 +303,7 @@ def test_an_import_that_does_not_end_is_ended_and_its_line_named(folder: Path, m
     assert (signal.getitimer(signal.ITIMER_REAL)[0], signal.getsignal(signal.SIGALRM)) == (0.0, before)
 
 
-def test_an_interrupt_while_loading_is_nobodys_error(folder: Path) -> None:
+def test_a_keyboard_interrupt_while_loading_is_raised_as_it_is(folder: Path) -> None:
     put(folder, "one", "raise KeyboardInterrupt\n")
     with pytest.raises(KeyboardInterrupt):
         load("one", folder)
@@ -325,7 +323,7 @@ def test_bad_params_are_named_with_their_bound(folder: Path) -> None:
     assert check_params(loaded.strategy, {"usd": "x"})[0].loc == ("usd",)
 
 
-def test_a_word_is_no_number(folder: Path) -> None:
+def test_true_and_false_are_not_accepted_as_numbers(folder: Path) -> None:
     more = "    class Params(Params):\n        shorts: bool = True\n        stop: float | bool = 1.5\n"
     put(folder, "one", GOOD + f"class Two(One):\n{more}")
     strategy = load("one:Two", folder).strategy
@@ -338,7 +336,7 @@ def test_a_word_is_no_number(folder: Path) -> None:
     ]
 
 
-def test_a_constructor_of_its_own_is_refused_with_the_way_out(folder: Path) -> None:
+def test_a_strategy_with_its_own_constructor_is_refused_with_advice(folder: Path) -> None:
     put(folder, "one", GOOD + "    def __init__(self, x):\n        pass\n")
     with pytest.raises(StrategyError, match="remove __init__ and prepare in on_start"):
         build(load("one", folder), name="mine", markets=["BTC"], params={"usd": 1})
@@ -360,13 +358,13 @@ BUILDS = "    def __init__(self, **given):\n        super().__init__(**given)\n"
         ),
     ],
 )  # fmt: skip
-def test_what_a_strategy_raises_while_it_is_built_is_the_strategys(folder: Path, text: str, message: str) -> None:
+def test_an_error_while_a_strategy_is_built_names_the_strategy(folder: Path, text: str, message: str) -> None:
     put(folder, "one", text)
     with pytest.raises(StrategyError, match=message):
         build(load("one", folder), name="mine", markets=["BTC"], params={"usd": 1})
 
 
-def test_a_file_that_others_can_change_is_warned_of(folder: Path) -> None:
+def test_a_file_that_others_can_change_gives_a_warning(folder: Path) -> None:
     path = put(folder, "one", GOOD)
     path.chmod(0o666)
     folder.chmod(0o775)
@@ -375,7 +373,7 @@ def test_a_file_that_others_can_change_is_warned_of(folder: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_file_of_another_user_is_warned_of(folder: Path) -> None:
+def test_a_file_of_another_user_gives_a_warning(folder: Path) -> None:
     path = put(folder, "one", GOOD)
     os.chown(path, 12_345, -1)
     assert load("one", folder).warnings == (
@@ -394,7 +392,7 @@ def test_discover_lists_each_strategy_and_leaves_out_private_files(folder: Path)
     assert found["two:Two"].error is None
 
 
-def test_params_that_json_does_not_have_and_such_as_may_be_left_out_are_listed(folder: Path) -> None:
+def test_optional_params_and_params_without_a_json_type_are_listed(folder: Path) -> None:
     more = "    class Params(Params):\n        stop: float | None = None\n        days: list[int] = Field(default_factory=list)\n        usd: float\n"
     put(folder, "plain", GOOD + f"class Two(One):\n{more}")
     put(folder, "typed", GOOD + f"class Two(One):\n{more}        of: type = int\n")

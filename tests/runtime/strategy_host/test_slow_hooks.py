@@ -1,4 +1,4 @@
-"""Hooks that take long, as they may: what happens is told in several passes, so that exits, stops and beats do not wait for all of it."""
+"""Slow hooks: events are delivered in several passes, so that exits, stops and heartbeats do not wait for all of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOOK_MS = 2_000  # late, and allowed
 
 
 class SlowToFill(Scripted):
-    """Each of its fills takes it two seconds, as it may."""
+    """Takes two seconds for each of its fills, which is allowed."""
 
     def __init__(self, script: Script, pacer: FakePacer, **more: Any) -> None:
         super().__init__(script, **more)
@@ -34,8 +34,8 @@ class SlowToFill(Scripted):
         return super().on_fill(view, fill)
 
 
-async def test_events_that_strategies_take_long_over_are_told_in_several_passes(tmp_path: Path) -> None:
-    """A person replaces the stop of one position meanwhile: in between, where a page is cut, it is none that lost its stop."""
+async def test_events_for_slow_hooks_are_delivered_in_several_passes(tmp_path: Path) -> None:
+    """A person replaces the stop of a position meanwhile. If the page is cut between the two events, the position does not count as unprotected."""
     pacer, path = FakePacer(), tmp_path / "journal.db"
     entered = False
 
@@ -81,7 +81,7 @@ def enters_once(view: View, bar: Bar) -> Iterable[Intent]:
 
 
 async def left_to_tell(path: Path, pacer: FakePacer, fills: int) -> tuple[FakeVenue, Kernel, SlowToFill]:
-    """A start after a run that was killed with some fills still to tell; one more has come since."""
+    """A start after a run that was killed before it delivered some fills; one more fill has come since."""
     venue = FakeVenue()
     kernel = await begun(venue, enters_once, path=path)
     kernel.strategy_host.set_instances(kernel.strategy_host.instances, away=["trend"])
@@ -94,8 +94,8 @@ async def left_to_tell(path: Path, pacer: FakePacer, fills: int) -> tuple[FakeVe
     return venue, room(venue, path=path, strategies=[slow], pacer=pacer), slow
 
 
-async def test_what_was_left_to_tell_is_told_beside_the_passes_of_a_start(tmp_path: Path) -> None:
-    """And before what has happened since."""
+async def test_a_backlog_is_delivered_beside_the_passes_of_a_start(tmp_path: Path) -> None:
+    """And before newer events."""
     pacer = FakePacer()
     _, again, slow = await left_to_tell(tmp_path / "journal.db", pacer, 12)
     passed = [0]
@@ -108,8 +108,8 @@ async def test_what_was_left_to_tell_is_told_beside_the_passes_of_a_start(tmp_pa
     assert list(EventBacklog.of_journal(again.journal, "trend", 0)) == []
 
 
-async def test_a_start_that_is_tried_again_tells_each_event_once(tmp_path: Path) -> None:
-    """The service goes away when some of what was left has been told."""
+async def test_a_repeated_start_delivers_each_event_once(tmp_path: Path) -> None:
+    """The service goes away when a part of the backlog has been delivered."""
     venue, again, slow = await left_to_tell(tmp_path / "journal.db", FakePacer(), 3)
     venue.faults = [Fault("guardians", AWAY, 1)]
     with pytest.raises(TryLater):

@@ -1,4 +1,4 @@
-"""A strategy's own thread: what raises, what never returns, what ends the interpreter. The loop goes on, whatever it is."""
+"""A strategy's own thread: calls that raise, never return, or would end the interpreter. The event loop goes on."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def worker() -> Iterator[Worker]:
     one.close()
 
 
-async def test_a_call_runs_off_the_loops_thread_and_its_answer_comes_back(worker: Worker) -> None:
+async def test_a_call_runs_outside_the_event_loops_thread_and_returns_its_answer(worker: Worker) -> None:
     assert await worker.call(lambda: threading.current_thread().name) == "strategy-one"
 
 
 @pytest.mark.parametrize("quick_s", [0.0, 1e-5, 1.0])
-async def test_calls_run_in_their_order_on_one_thread_and_no_answer_is_missed(
+async def test_calls_run_in_order_on_one_thread_and_no_answer_is_lost(
     worker: Worker, monkeypatch: pytest.MonkeyPatch, quick_s: float
 ) -> None:
-    """An answer may come while the loop stands still for it, just when it no longer does, or later."""
+    """An answer may come while the event loop blocks for it, just when it stops to block, or later."""
     monkeypatch.setattr(worker_module, "QUICK_S", quick_s)
     seen: list[int] = []
 
@@ -44,7 +44,7 @@ async def test_calls_run_in_their_order_on_one_thread_and_no_answer_is_missed(
     assert answers == seen == list(range(500))
 
 
-async def test_an_exception_comes_back_as_it_is(worker: Worker) -> None:
+async def test_an_exception_is_raised_in_the_caller_unchanged(worker: Worker) -> None:
     def fails() -> None:
         raise StrategyError("one: no")
 
@@ -54,7 +54,9 @@ async def test_an_exception_comes_back_as_it_is(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()])
-async def test_what_would_end_the_process_ends_the_strategys_part_only(worker: Worker, error: BaseException) -> None:
+async def test_an_exception_that_would_end_the_process_quarantines_the_strategy_only(
+    worker: Worker, error: BaseException
+) -> None:
     def ends() -> None:
         raise error
 
@@ -63,7 +65,7 @@ async def test_what_would_end_the_process_ends_the_strategys_part_only(worker: W
     assert await worker.call(lambda: 1) == 1
 
 
-async def test_a_call_that_never_returns_is_given_up_and_so_is_the_worker(
+async def test_a_call_that_never_returns_is_abandoned_with_its_worker(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_module, "LIMIT_S", 0.05)
@@ -88,14 +90,16 @@ async def test_a_call_that_takes_longer_than_a_second_is_logged_and_its_answer_c
     assert [(one["event"], one["strategy"]) for one in lines] == [("strategy.late", "one")]
 
 
-async def test_a_call_is_not_late_for_what_it_waits_behind(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Together they take longer than the limit, and each takes a fraction of it, also on a busy machine."""
+async def test_the_limit_of_a_call_does_not_count_its_wait_for_earlier_calls(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together they take longer than the limit; each alone takes a fraction of it, also on a busy machine."""
     monkeypatch.setattr(worker_module, "LIMIT_S", 2.0)
     calls = (worker.call(lambda n=n: time.sleep(0.25) or n) for n in range(9))
     assert await asyncio.gather(*calls) == list(range(9))
 
 
-async def test_the_loop_goes_on_while_a_call_runs(worker: Worker) -> None:
+async def test_the_event_loop_runs_while_a_call_runs(worker: Worker) -> None:
     begun, let_go = threading.Event(), threading.Event()
 
     def slow() -> str:
@@ -113,7 +117,7 @@ async def test_the_loop_goes_on_while_a_call_runs(worker: Worker) -> None:
     assert passes > 0
 
 
-async def test_a_call_that_is_cancelled_leaves_the_worker_in_order(worker: Worker) -> None:
+async def test_a_cancelled_call_leaves_the_worker_usable(worker: Worker) -> None:
     begun, let_go = threading.Event(), threading.Event()
 
     def slow() -> None:
@@ -130,7 +134,7 @@ async def test_a_call_that_is_cancelled_leaves_the_worker_in_order(worker: Worke
     assert await worker.call(lambda: 1) == 1
 
 
-def test_an_answer_for_a_loop_that_has_closed_harms_nobody() -> None:
+def test_an_answer_after_the_event_loop_has_closed_is_ignored() -> None:
     one = Worker("late")
     begun, let_go = threading.Event(), threading.Event()
 

@@ -123,7 +123,7 @@ CHECKLIST: dict[str, list[str]] = {
     "21 answers are not trusted": [
         "client/test_transport.py::test_an_answer_larger_than_the_cap_is_cut_off",
         "wire/test_resources.py::test_a_text_that_is_no_amount_is_refused",
-        "runtime/account/test_account_state.py::test_an_event_of_tomorrow_changes_nothing",
+        "runtime/account/test_account_state.py::test_an_event_of_an_unknown_type_changes_nothing",
         "runtime/alerts/test_notifier.py::test_foreign_text_in_a_notice_is_one_short_line_without_secrets",
     ],
     "22 secrets: by reference, and shown nowhere": [
@@ -165,13 +165,13 @@ CHECKLIST: dict[str, list[str]] = {
         "service/mcp/test_tools.py::test_text_of_others_is_short_and_has_no_control_characters",
     ],
     "31 strategies come from where the config says, and are known by their hash": [
-        "runtime/strategy_host/test_loader.py::test_the_current_directory_is_no_place_to_import_from",
-        "runtime/strategy_host/test_loader.py::test_a_file_a_class_of_it_and_its_hash",
-        "runtime/strategy_host/test_loader.py::test_a_file_that_others_can_change_is_warned_of",
-        "runtime/strategy_host/test_loader.py::test_a_file_of_another_user_is_warned_of",
+        "runtime/strategy_host/test_loader.py::test_nothing_is_imported_from_the_current_directory",
+        "runtime/strategy_host/test_loader.py::test_a_file_and_a_class_of_it_load_with_their_hash",
+        "runtime/strategy_host/test_loader.py::test_a_file_that_others_can_change_gives_a_warning",
+        "runtime/strategy_host/test_loader.py::test_a_file_of_another_user_gives_a_warning",
     ],
     "33 a strategy that raises anything, hangs or answers nonsense stops no other and no beat": [
-        "runtime/strategy_host/test_worker.py::test_what_would_end_the_process_ends_the_strategys_part_only",
+        "runtime/strategy_host/test_worker.py::test_an_exception_that_would_end_the_process_quarantines_the_strategy_only",
         "runtime/test_daemon.py::test_a_failing_strategy_stops_no_other",
         "runtime/liveness/test_heartbeat_process.py::test_a_plug_in_that_holds_the_gil_delays_no_heartbeat",
     ],
