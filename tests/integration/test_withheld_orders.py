@@ -67,7 +67,7 @@ async def failing(one: Room) -> None:
 
 
 async def rebuilt(one: Room) -> None:
-    hot_reload._give_up(one.bot.kernel, "busy")
+    hot_reload._drop_unsent(one.bot.kernel, "busy")
     await one.bot.cycle()
 
 

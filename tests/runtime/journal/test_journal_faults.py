@@ -253,7 +253,7 @@ def test_a_removed_file_is_noticed_and_written_again_although_no_write_fails(
     take(path)
     journal.open(intent(2))
     journal.check_file(now_ms=NOW_MS)
-    assert "taken away" in (journal.fault or "")
+    assert "removed or replaced" in (journal.fault or "")
     assert journal.mend()
     assert in_file(path) == ["KEY1", "KEY2"]
     journal.open(intent(3))
@@ -294,7 +294,7 @@ def test_a_file_that_cannot_be_examined_now_does_not_count_as_removed(
     assert journal.fault is None
     removed(path)
     journal.check_file(now_ms=NOW_MS)
-    assert "taken away" in (journal.fault or "")
+    assert "removed or replaced" in (journal.fault or "")
 
 
 async def test_a_pass_writes_the_journal_again_after_somebody_removed_it(path: Path) -> None:
@@ -585,7 +585,7 @@ def test_each_damaged_file_gets_its_own_name(path: Path) -> None:
         path.write_bytes(b"nothing of ours %d" % n * 100)
         journal, said = open_or_rebuild(path, address=ADDRESS, now_ms=NOW_MS)
         assert said is not None
-        assert "kept as" in said
+        assert "journal.db.damaged-20250601T000000" in said
         journal.close()
     kept = sorted(name.name for name in path.parent.glob("*.damaged-*"))
     assert kept == ["journal.db.damaged-20250601T000000", "journal.db.damaged-20250601T000000-1"]

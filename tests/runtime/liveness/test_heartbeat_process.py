@@ -363,7 +363,7 @@ def test_a_refused_credential_ends_the_heartbeats_for_good(brain: Brain, service
     assert brain.heartbeat.exit_code == 7
     assert brain.heartbeat.lease().error == "unauthorized"
     count = len(service.beats)
-    brain.execution.live(0.8)
+    brain.live(0.8)
     assert len(service.beats) == count
 
 

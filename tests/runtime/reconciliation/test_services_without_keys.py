@@ -282,6 +282,7 @@ async def test_a_kill_between_the_answer_and_the_naming_leaves_neither(
     (doubt,) = kernel.journal.intents.live()
     assert doubt.state == "sending"
     kill(kernel)
+    monkeypatch.undo()
     again = room(venue, always, path=path, settings=policy("flatten"))
     await again.recover()
     assert (again.journal.intents.live(), ours(again), set(venue.positions)) == ([], {"BTC": "trend"}, {"BTC"})
