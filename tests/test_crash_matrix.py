@@ -36,7 +36,7 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
         "runtime/test_long_warm_up.py::test_what_a_start_that_is_killed_had_still_to_tell_is_told_by_the_next",
     ),
     ("daemon", "a reload"): (
-        "runtime/control_plane/test_hot_reload.py::test_a_run_that_is_killed_while_it_builds_a_strategy_leaves_what_it_had_to_tell_to_the_next_one",
+        "runtime/control_plane/test_hot_reload.py::test_events_for_a_strategy_survive_a_kill_while_it_is_being_built",
     ),
     ("daemon", "a strategy that holds the interpreter"): (
         "e2e/test_stuck.py::test_what_held_the_interpreter_until_the_daemon_was_killed_is_in_quarantine_in_the_next_life",
@@ -53,15 +53,15 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
     ("daemon", "under systemd"): (
         "e2e/test_systemd.py::test_a_unit_is_ready_after_its_account_keeps_its_secret_and_comes_back_from_a_kill_and_a_hang",
     ),
-    ("journal", "a write"): ("runtime/journal/test_journal.py::test_nothing_that_has_left_is_forgotten_by_kill_9",),
+    ("journal", "a write"): ("runtime/journal/test_journal.py::test_no_sent_intent_is_lost_by_kill_9",),
     ("journal", "a fault of the disk"): (
-        "runtime/journal/test_journal_faults.py::test_an_exit_sent_under_a_fault_is_not_doubled_by_a_crash",
+        "runtime/journal/test_journal_faults.py::test_an_exit_sent_during_a_fault_is_not_sent_again_after_a_crash",
     ),
     ("journal", "a power cut between two syncs"): ("integration/test_power_cuts.py::test_no_power_cut_forgets_an_intent",),
     ("heartbeat process", "while the daemon runs"): (
-        "runtime/test_daemon.py::test_the_progress_file_may_be_removed_and_the_heartbeat_killed_and_beats_go_on",
+        "runtime/test_daemon.py::test_heartbeats_go_on_after_the_progress_file_was_removed_and_the_process_killed",
     ),
-    ("heartbeat process", "the daemon is killed"): ("runtime/liveness/test_heartbeat_process.py::test_the_process_ends_with_a_brain_that_is_killed",),
+    ("heartbeat process", "the daemon is killed"): ("runtime/liveness/test_heartbeat_process.py::test_the_process_ends_with_a_killed_daemon",),
     # The service.
     ("service", "orders under load"): (
         "service/state_machine/test_kills.py::test_an_acknowledged_order_is_there_once_after_kill_9_under_load_and_guardians_wait_on",
@@ -97,7 +97,7 @@ SHOWN = frozenset(
     (
         "cli/operate/test_daemon_client.py::test_a_daemon_that_was_killed_leaves_a_note_that_finds_nobody",
         "cli/operate/test_demo_folders.py::test_what_was_killed_is_continued_unless_a_fresh_run_is_wanted_whose_service_is_another",
-        "runtime/strategy_host/test_call_record.py::test_a_daemon_that_was_killed_soon_or_seen_by_nobody_blames_no_strategy",
+        "runtime/test_daemon.py::test_the_next_run_reports_a_killed_run_and_not_one_that_ended_in_order",
         "runtime/test_last_run.py::test_a_killed_run_was_heard_of_last_at_its_newest_pass",
         "runtime/test_last_run.py::test_runs_that_are_killed_again_and_again_are_told_of_once_in_a_while",
     )
