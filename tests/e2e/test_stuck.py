@@ -54,9 +54,9 @@ def daemon(place: Path, repository: Path, zygote: Zygote) -> Iterator[Daemon]:
     sandbox.kill()
 
 
-def stood_still(daemon: Daemon) -> list[str]:
-    """Which strategies it was asking then."""
-    return [one.strategy for one in call_record.asked(daemon.state)[1] if one.stood_still]
+def blocking_strategies(daemon: Daemon) -> list[str]:
+    """The strategies whose calls blocked the daemon when its last run ended."""
+    return [one.strategy for one in call_record.asked(daemon.state)[1] if one.blocked_daemon]
 
 
 def test_what_held_the_interpreter_until_the_daemon_was_killed_is_in_quarantine_in_the_next_life(
@@ -65,8 +65,8 @@ def test_what_held_the_interpreter_until_the_daemon_was_killed_is_in_quarantine_
     daemon.start()
     daemon.wait_ready()
     (daemon.folder / "now").touch()
-    until("the daemon has stood still for long enough to say so", lambda: stood_still(daemon))
-    assert stood_still(daemon) == ["stands"]
+    until("the daemon has stood still for long enough to say so", lambda: blocking_strategies(daemon))
+    assert blocking_strategies(daemon) == ["stands"]
     daemon.kill()
     bars = daemon.bars()
     daemon.start()
@@ -78,7 +78,7 @@ def test_what_held_the_interpreter_until_the_daemon_was_killed_is_in_quarantine_
     assert "its last sign of life was at" in json.loads(said)["message"]
     assert (daemon.state / call_record.FILE).stat().st_mode & 0o077 == 0
     assert daemon.stop() == 0, daemon.log()[-3000:]
-    assert stood_still(daemon) == [], "nothing is said of a run that ended as asked"
+    assert blocking_strategies(daemon) == [], "nothing is said of a run that ended as asked"
     daemon.start()
     daemon.wait_ready()
     assert "strategy.still_quarantined" in daemon.log()
@@ -89,7 +89,7 @@ def test_what_held_the_interpreter_in_its_first_warm_up_is_in_quarantine_in_the_
     """No switch was armed by then, so that nothing could beat: the witness is there all the same."""
     (daemon.folder / "now").touch()
     daemon.start()
-    until("the daemon has stood still for long enough to say so", lambda: stood_still(daemon))
+    until("the daemon has stood still for long enough to say so", lambda: blocking_strategies(daemon))
     assert "daemon.ready" not in daemon.log()
     daemon.kill()
     daemon.start()
