@@ -142,7 +142,7 @@ class Kernel:
             ComparisonSchedule(pacer, settings.reconcile_ms), limits, settings.foreign_positions, settings.require_protection, now_ms,
         )  # fmt: skip
         self.builder = IntentBuilder(journal, account, self.risk, self.conditions, self.execution, self.budget, now_ms)
-        self.events = EventConsumer(context, account, self.builder, hooks.notices_of)
+        self.events = EventConsumer(context, self.builder, hooks.notices_of)
         context.events = self.execution.events = self.events
         check = PreSendCheck(self.risk, self.conditions, self.strategy_host, port.clock)
         search = OrderSearch(port, mirror, self.risk, in_flight)

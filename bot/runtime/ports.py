@@ -46,7 +46,7 @@ class ServiceClock(Protocol):
 
 
 class VenuePort(Protocol):
-    """The operations of the interface that the runtime uses. Each raises an ApiError of bot.errors, named for what the caller does next."""
+    """The operations of the interface that the runtime uses. Each raises an ApiError of bot.errors; its class says what the caller can do."""
 
     @property
     def clock(self) -> ServiceClock: ...

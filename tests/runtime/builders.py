@@ -161,7 +161,7 @@ def in_state(journal: Journal, state: str, n: int = 0) -> JournalIntent:
         return journal.intents.end(journal.intents.sending(one, now_ms=2), "quarantined", "x", "y", now_ms=3)
     if state == "accepted":
         return journal.intents.accept(one, "trd_1", now_ms=3)
-    return one if state == "opened" else journal.intents.end(one, state, "x", "y", now_ms=3)  # type: ignore[arg-type]
+    return one if state == "opened" else journal.intents.end(one, state, "x", "y", now_ms=3)
 
 
 AWAY = ApiError.of("service_unavailable", "away", retryable=True, order_submitted=False)

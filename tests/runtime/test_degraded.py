@@ -223,7 +223,7 @@ async def test_a_credential_that_is_refused_ends_the_pass(no: ApiError) -> None:
 )  # fmt: skip
 def test_a_key_without_trade_is_said_in_a_sentence(scopes: Any, said: str | None) -> None:
     key = None if scopes is None else SimpleNamespace(scopes=scopes)
-    found = key_problem(SimpleNamespace(limits=SimpleNamespace(key=key)))  # type: ignore[arg-type]
+    found = key_problem(SimpleNamespace(limits=SimpleNamespace(key=key)))
     assert (found is None) == (said is None)
     assert said is None or said in (found or "")
 
@@ -293,14 +293,14 @@ async def test_a_position_that_grows_beyond_its_stop_is_covered() -> None:
 async def test_a_stop_of_the_other_side_is_no_protection() -> None:
     kernel = room(FakeVenue())
     await kernel.recover()
-    kernel.account.mirror.positions["BTC"] = position = SimpleNamespace(  # type: ignore[assignment]
+    kernel.account.mirror.positions["BTC"] = position = SimpleNamespace(
         market="BTC", side="short", size=Decimal(1), owner="trend", entry_px=Decimal(100), opened_ms=0, notional_usd=Decimal(100),
         leverage=1, first_stop_px=None,
     )  # fmt: skip
     stop = SimpleNamespace(
         market="BTC", kind="stop_loss", action="close", side="long", size=Decimal(1), filled=Decimal(0)
     )
-    kernel.account.mirror.orders["1"] = stop  # type: ignore[assignment]
+    kernel.account.mirror.orders["1"] = stop
     assert kernel.account.mirror.unprotected() == [position]
     stop.side = "short"
     assert kernel.account.mirror.unprotected() == []

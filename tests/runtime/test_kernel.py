@@ -305,7 +305,7 @@ async def test_a_limit_entry_rests_is_cancelled_and_gives_its_budget_back() -> N
             yield Open(bar.market, "long", usd=800, limit_px=90, bracket=STOP)
 
     venue, kernel = await first_bar(rest)
-    assert kernel.risk.used_usd("trend") == pytest.approx(800, abs=1)  # type: ignore[comparison-overlap]
+    assert kernel.risk.used_usd("trend") == pytest.approx(800, abs=1)
     await minutes(kernel, venue, "100")
     assert venue.working == {}
     assert kernel.risk.used_usd("trend") == 0
@@ -357,7 +357,7 @@ async def test_a_cancel_that_meets_a_full_rate_limit_goes_on_behind_what_it_has_
 
 
 async def test_bars_missed_while_down_are_history_and_only_the_newest_is_decided(tmp_path: object) -> None:
-    path = tmp_path / "journal.db"  # type: ignore[operator]
+    path = tmp_path / "journal.db"
     venue = FakeVenue()
     venue.minute()
     first = room(venue, path=path)

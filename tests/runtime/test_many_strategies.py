@@ -407,7 +407,7 @@ async def test_an_entry_that_its_own_strategy_is_kept_from_keeps_the_others_of_i
     ended = kernel.journal.intents.find(waits.id)
     assert ended is not None
     assert (ended.state, ended.code) == ("expired", "paused")
-    assert ended.message == "alpha is paused; bot resume alpha lets it go on (nothing of it had left for a minute)"
+    assert ended.message == "alpha is paused; bot resume alpha lets it go on (it could not be sent for a minute)"
     b.wants = [Open("BTC", "short", size=1, bracket=STOP)]
     await minutes(kernel, venue, "100")
     assert venue.positions["BTC"].side == "short"

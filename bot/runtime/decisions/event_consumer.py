@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from bot import logs
 from bot.errors import ApiError, Refused, is_access_lost
-from bot.runtime.account.account import Account
 from bot.runtime.account.attribution_fold import ATTRIBUTED, attribute_event, name_foreign_entries
 from bot.runtime.account.event_logging import tell
 from bot.runtime.account.fold import fold_event, with_our_keys
@@ -32,12 +31,10 @@ NoticesOf = Callable[[Event, Mapping[str, Part]], Iterable[Notice]]
 class EventConsumer:
     """`notices_of` makes the notices of an event, given the shares that the strategies have in it."""
 
-    def __init__(
-        self, context: RepairContext, account: Account, builder: IntentBuilder, notices_of: NoticesOf | None = None
-    ) -> None:
+    def __init__(self, context: RepairContext, builder: IntentBuilder, notices_of: NoticesOf | None = None) -> None:
         self.notices_of = notices_of
         self._context = context
-        self._account = account
+        self._account = context.account
         self._builder = builder
 
     async def drain(self) -> bool:
@@ -86,7 +83,7 @@ class EventConsumer:
         account.position_owners.write_attribution()
         if events:
             context.foreign_activity.known_markets.discard(accepted.market)
-            context.comparison.now()  # It finds the owner of the position and of its orders.
+            context.comparison.in_next_pass()  # It finds the owner of the position and of its orders.
 
     async def _read_pages(self) -> bool:
         """Read page after page. False: the pass had no time for all of them."""
@@ -125,7 +122,7 @@ class EventConsumer:
             context.execution.replies += opened
         for position in account.mirror.positions.values():
             if position.owner is None and position.market not in context.foreign_activity.known_markets:
-                context.comparison.now()  # Somebody else trades on the account.
+                context.comparison.in_next_pass()  # Somebody else trades on the account.
         return is_whole
 
     async def _fold(self, fresh: Sequence[Event], last_id: str, epoch: int) -> tuple[list[Intent], bool]:

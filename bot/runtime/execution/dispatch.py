@@ -1,8 +1,8 @@
-"""Dispatch order: which of the orders that wait may leave now, beside those in flight. Pure; the loop sends them, and asks again at each reply.
+"""Dispatch order: which waiting intents may be sent now, beside those in flight. Pure; the execution engine asks again at each reply.
 
-Exits leave before entries, but behind what their own strategy wanted before them in that market. Entries wait for the replies of
-exits, because an exit frees margin; an exit whose reply is slow holds up the entries of its own market alone. Each market has at
-most one entry in flight, and none beside an exit. So a request without a reply holds up its own market, and no other.
+Exits go before entries, but after what their own strategy wanted before them in that market. Entries wait for the replies of exits,
+because an exit frees margin. An exit whose reply is slow holds up the entries of its own market alone. Each market has at most one entry
+in flight, and none beside an exit. So a request without a reply holds up its own market and no other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from bot.runtime.bar_feed import Closed
 from bot.runtime.model.intents import Intent
 
-# Orders in flight, and as many questions for bars: the client has 128 connections, and the rest of them is for what a pass asks itself.
+# Orders in flight, and as many requests for bars. The client has 128 connections; the rest is for the requests of a pass itself.
 ABREAST: Final = 50
 
 Place = tuple[str, str]  # strategy and market
@@ -24,16 +24,16 @@ def place_of(intent: Intent) -> Place:
 
 
 def entries_max(at_most: int) -> int:
-    """How many entries may be in flight: a fifth of the places is kept for exits, also when no entry gets a reply."""
+    """How many entries may be in flight. A fifth of `at_most` is reserved for exits, in case no entry gets a reply."""
     return at_most - at_most // 5
 
 
 def next_batch(
     waiting: Sequence[Intent], at_most: int = ABREAST, in_flight: Collection[Intent] = (), slow: Collection[str] = ()
 ) -> list[Intent]:
-    """What leaves next, in its order: exits while there are any that may go, else the first entry of each market.
+    """The intents to send next, in order: exits if any may go, else the first entry of each market.
 
-    `at_most` may be in flight, with those that are. `slow`: ids of those whose reply has taken too long for others to wait for it.
+    `at_most` intents may be in flight, those of `in_flight` included. `slow`: ids of intents whose late reply no other market waits for.
     """
     taken = {place_of(one) for one in in_flight}
     exits: list[Intent] = []
@@ -43,9 +43,9 @@ def next_batch(
         if place not in taken:
             taken.add(place)
             (entries if one.action == "open" else exits).append(one)
-    room = at_most - len(in_flight)
+    free = at_most - len(in_flight)
     if exits:
-        return exits[: max(0, room)]
+        return exits[: max(0, free)]
     if any(one.action != "open" and one.id not in slow for one in in_flight):
         return []
     busy = {one.market for one in in_flight}
@@ -53,12 +53,12 @@ def next_batch(
     for one in entries:
         if one.market not in busy:
             of_market.setdefault(one.market, one)
-    room = min(room, entries_max(at_most) - sum(one.action == "open" for one in in_flight))
-    return list(of_market.values())[: max(0, room)]
+    free = min(free, entries_max(at_most) - sum(one.action == "open" for one in in_flight))
+    return list(of_market.values())[: max(0, free)]
 
 
 def one_by_one(intents: Sequence[Intent]) -> Sequence[Intent]:
-    """The order in which they leave one after another, each with its reply."""
+    """The order in which intents are sent one after another, each after the reply to the one before."""
     if len(intents) < 2:
         return intents
     waiting, found = intents, list[Intent]()
@@ -70,7 +70,7 @@ def one_by_one(intents: Sequence[Intent]) -> Sequence[Intent]:
 
 
 def side_by_side(due: Sequence[Closed], listeners: dict[str, frozenset[str]]) -> int:
-    """How many of the first bars may be decided together: of one instant, of markets of their own, and nobody listens to two of them.
+    """How many of the first bars may be decided together: bars of one instant and of different markets that share no strategy.
 
     `listeners` names the strategies of each market.
     """

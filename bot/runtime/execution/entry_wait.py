@@ -22,7 +22,7 @@ BLOCKED_MS: Final = 60_000
 
 
 class EntryChecks(Protocol):
-    """The checks of an entry right before it is sent, because the world may have moved since the entry was written."""
+    """The checks of an entry right before it is sent, because the account may have changed since the entry was written."""
 
     def refusal(self, intent: Intent) -> Refusal | None:
         """Why this entry must not be sent now, whatever the reason."""
@@ -54,7 +54,7 @@ class EntryWait:
         no = self._checks.refusal(intent)
         if no is None and (wait_ms := self._port.entry_wait_ms()) > 0:  # The rest of the rate limit is for exits.
             self._states.of(intent.id).next_try_ms = self._mono_ms() + wait_ms
-            no = Refusal("rate_limited", f"no room for an entry for {wait_ms} ms")
+            no = Refusal("rate_limited", f"the rate limit allows no entry for {wait_ms} ms")
         self._measure_block(intent, is_blocked=no is not None and self._checks.own_refusal(intent) is not None)
         if no is not None:
             log.info("intent.held", intent=intent.id, strategy=intent.strategy, market=intent.market, code=no.code)

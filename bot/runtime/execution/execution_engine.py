@@ -1,6 +1,6 @@
 """The open intents, from the decision to the outcome: sent, tried again, settled.
 
-`order_sender.py` sends one intent; this module says which of them may leave, and when.
+`order_sender.py` sends one intent; this module says which intents may be sent, and when.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from bot.runtime.ports import ServiceClock
 
 log = logs.Quiet()
 
-REPLIES_MAX: Final = 50  # intents of event hooks sent in one pass; a hook that answers its own fills waits for the next
-# Of real time that bars of a market, and entries after an exit, wait for the reply to a request. A healthy service replies in less; then
-# what follows is decided on what the order has done. Without a reply the others go on, and the market's own orders are in doubt.
+REPLIES_MAX: Final = 50  # intents of event hooks that one pass sends, because a hook may order on each of its own fills
+# Real time that bars of a market, and entries after an exit, wait for the reply to a request. A healthy service replies in less, and
+# later decisions know what the order did. After that time other markets go on, and the orders of this market are in doubt.
 SLOW_MS: Final = 1_000
 
 
@@ -121,15 +121,17 @@ class ExecutionEngine:
         return self.in_flight.slow | self.sender.without_outcome(SLOW_MS).keys()
 
     def without_outcome(self) -> dict[str, str]:
-        """Market -> sentence, where the service does not say what became of an order of ours."""
-        found: dict[str, str] = {}
-        for key, said in self.sender.without_outcome(UNSETTLED_MS).items():
+        """Market -> sentence, for the markets in which the service does not say what became of an order."""
+        problems: dict[str, str] = {}
+        for key, error in self.sender.without_outcome(UNSETTLED_MS).items():
             if (intent := self.live.get(key)) is not None and intent.state not in FINAL:
-                found[intent.market] = f"the service does not say what became of an order in {intent.market} ({said})"
-        return found
+                problems[intent.market] = (
+                    f"the service does not say what became of an order in {intent.market} ({error})"
+                )
+        return problems
 
     def learn_from_events(self) -> None:
-        """Take over what the events have told of the open intents, and forget those that are final."""
+        """Accept the open intents whose orders the events have shown, and forget the final ones."""
         for intent in self.requests():
             if self.sender.is_seen(intent):  # The event came before the reply, which may never come.
                 self.live[intent.id] = self.sender.accept_seen(self.live[intent.id])
@@ -164,14 +166,14 @@ class ExecutionEngine:
         await self.send_all(intents, self._journal.decided(intents))
 
     async def send_all(self, intents: Sequence[Intent], fresh: Sequence[Intent]) -> None:
-        """Send the intents that were just written, in their order, as far as they may leave now."""
+        """Send the intents that were just written, in their order, as far as they may be sent now."""
         self.forget_unwritten(intents, fresh)
         await self.dispatch(one_by_one(fresh) if self.in_flight.abreast == 1 else fresh, learns=True)
         if self.replies:
             await self.send_replies()
 
     async def dispatch(self, waiting: Iterable[Intent], *, learns: bool = False) -> None:
-        """Send what may leave now; the rest waits for a later pass. The journal says that an intent leaves before it leaves.
+        """Send what may be sent now; the rest waits for a later pass. The journal has each attempt before its request is sent.
 
         With a pool of one, as in a backtest, each intent waits for its reply. With `learns` it also waits for its events, because a
         reversal opens against what its close has left.
@@ -179,7 +181,7 @@ class ExecutionEngine:
         if self.in_flight.abreast == 1:
             for intent in waiting:
                 if not self._budget.has_time():
-                    break  # It is written and live: the next pass goes on with it.
+                    break  # It is written, and the next pass goes on with it.
                 await self._send(intent)
                 if learns:
                     await self.events.drain()
@@ -188,9 +190,9 @@ class ExecutionEngine:
         busy = {one.id for one in requests}
         waiting = [one for one in waiting if one.id not in busy and self._is_open(one)]
         while waiting and self._budget.may_go_on():
-            # A request that nobody waits for any more keeps its place: it has its connection.
-            room = self.in_flight.abreast - (len(self.in_flight) - len(requests))
-            batch = next_batch(waiting, room, requests, self._slow())
+            # A request that nobody waits for any more still uses a connection.
+            free = self.in_flight.abreast - (len(self.in_flight) - len(requests))
+            batch = next_batch(waiting, free, requests, self._slow())
             if not batch:
                 return
             if batch[0].action == "open" and not self._budget.takes_entries:
@@ -242,10 +244,10 @@ class ExecutionEngine:
                 if not self.replies or not self._budget.has_time():
                     break
                 await self.dispatch([self.replies.pop(0)], learns=True)
-        self.replies.clear()  # They are written and live: the next pass goes on with them.
+        self.replies.clear()  # They are written, and the next pass goes on with them.
 
     def forget_unwritten(self, intents: Sequence[Intent], fresh: Sequence[Intent]) -> None:
-        """Take back from memory the intents that the journal already had: they stand as the journal has them."""
+        """Replace the intents that the journal already had with the journal's version."""
         if len(fresh) == len(intents):
             return
         written = {intent.id for intent in fresh}
@@ -259,7 +261,7 @@ class ExecutionEngine:
 
     def in_doubt(self, market: str, besides: str | None = None) -> bool:
         """True if an order of ours may exist in the market that we have not seen. `besides`: the id of an intent that does not count."""
-        for intent in self.live.values():  # A generator costs more than the look, three times an order.
+        for intent in self.live.values():  # Runs three times an order; a generator would cost more.
             if intent.market == market and intent.state in IN_DOUBT and intent.id != besides:
                 return True
         return False
@@ -290,7 +292,7 @@ class ExecutionEngine:
         self.replies.clear()
         self.live.update((intent.id, intent) for intent in self._journal.intents.live())
         self.sender.search.inherited = frozenset(self.live)
-        # The run before may have been killed between the event that told of one and its acceptance.
+        # The run before may have been killed after the event that showed an order and before the intent was accepted.
         unsure = [key for key, one in self.live.items() if one.state in IN_DOUBT and one.action != "cancel"]
         if unsure:
             for key, trade_id in self._journal.events.trades_by_key(unsure, epoch=self._mirror.epoch).items():

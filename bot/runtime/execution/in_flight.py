@@ -1,8 +1,8 @@
-"""In-flight pool: orders whose requests are on their way. The work of each is a task; only its requests run beside a pass.
+"""In-flight pool: intents whose requests are on their way. The work on each intent is a task; only its requests run beside a pass.
 
-A pass starts the work and takes it on. Between two requests the work reads and writes what the pass reads and writes, so that it
-runs there alone: `start` and `settle` return when it has asked the service for something, or has ended. A reply waits for the next
-`settle`, and `ring` calls for one. Which orders may leave is decided elsewhere (waves.py).
+Between two requests the work reads and writes what the pass reads and writes, so it runs while the pass waits: `start` and `settle`
+return when the work has sent a request or has ended. A reply waits for the next `settle`, and `wake` asks for a pass that calls it.
+dispatch.py decides which intents may be sent.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ T = TypeVar("T")
 
 
 class Work:
-    """The way of one intent to its end. `intent` is the intent as it was when its request left."""
+    """The work on one intent. `intent` is the version whose request is on its way."""
 
     def __init__(self, intent: Intent) -> None:
         self.intent = intent
         self.task: asyncio.Task[None] | None = None
-        self.turn: asyncio.Future[None] | None = None  # is set when a pass takes the work on
-        self.stopped: asyncio.Future[None] | None = None  # is set when the work has asked for something
-        self.is_slow = False  # its request has had no reply for long
+        self.turn: asyncio.Future[None] | None = None  # set when a pass continues the work
+        self.stopped: asyncio.Future[None] | None = None  # set when the work has sent a request
+        self.is_slow = False  # its request has had no reply for `slow_s`
 
 
 class InFlight:
-    """`live` holds the open intents. `ring` is called at each reply, and when a request has had no reply for `slow_s`."""
+    """`live` holds the open intents. `wake` is called at each reply, and when a request has had no reply for `slow_s`."""
 
     def __init__(
-        self, live: MutableMapping[str, Intent], ring: Callable[[], None], slow_s: float, abreast: int = 1
+        self, live: MutableMapping[str, Intent], wake: Callable[[], None], slow_s: float, abreast: int = 1
     ) -> None:
-        self.abreast = abreast  # so many requests may be on their way at once; with 1 no event loop is needed
+        self.abreast = abreast  # requests that may be on their way at once; with 1 no event loop is needed
         self._live = live
-        self._ring = ring
+        self._wake = wake
         self._slow_s = slow_s
         self._all: list[Work] = []
-        self._back: list[Work] = []  # those that have a reply
-        self._runs: Work | None = None  # whose code runs just now
+        self._back: list[Work] = []  # work that has a reply
+        self._runs: Work | None = None  # the work whose code runs now
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
@@ -55,7 +55,7 @@ class InFlight:
         return {work.intent.id for work in self._all if work.is_slow}
 
     async def start(self, intent: Intent, way: Coroutine[Any, Any, None]) -> None:
-        """Begin the work of an intent. Raises what ends it before its first request."""
+        """Begin the work on an intent. Raises an error that ends the work before its first request."""
         work = Work(intent)
         self._all.append(work)
         work.turn = asyncio.get_running_loop().create_future()
@@ -64,7 +64,7 @@ class InFlight:
         await self._take_on(work)
 
     async def ask(self, intent: Intent, request: Coroutine[Any, Any, T]) -> T:
-        """The reply to a request of the work that runs just now. If no work runs, as in a backtest, the caller waits for it here.
+        """The reply to a request of the work that runs now. If no work runs, as in a backtest, the caller waits here.
 
         `intent` is as the journal has it now, and `live` gets this version.
         """
@@ -82,21 +82,21 @@ class InFlight:
             reply, error = await request, None
         except asyncio.CancelledError:
             raise
-        except BaseException as no:  # noqa: BLE001 - it is raised below, where a pass hears of it
+        except BaseException as no:  # noqa: BLE001 - raised below, so that a pass gets it
             reply, error = None, no
         finally:
             slow.cancel()
             work.is_slow = False
         self._back.append(work)
         self._changed.set()
-        self._ring()
+        self._wake()
         await work.turn
         if error is not None:
             raise error
         return reply  # type: ignore[return-value]  # of the request that has not failed
 
     async def settle(self, is_wanted: Callable[[Intent], bool], may_go_on: Callable[[], bool]) -> None:
-        """Take on the work of each reply that has come. Raises what ends one. Work whose intent is not wanted any more ends here."""
+        """Continue the work whose replies have come. Raises an error that ends work. Work whose intent is not wanted any more ends here."""
         for _ in range(len(self._back)):
             if not may_go_on():
                 return
@@ -107,13 +107,13 @@ class InFlight:
                 self._end(work)
 
     async def wait(self) -> None:
-        """Until there is a reply."""
+        """Wait until there is a reply."""
         while not self._back:
             self._changed.clear()
             await self._changed.wait()
 
     def cancel(self) -> list[asyncio.Task[None]]:
-        """Wait for no reply any more. What is on its way is in doubt."""
+        """Cancel all work. The intents whose requests are on their way are in doubt."""
         tasks = [work.task for work in self._all if work.task is not None]
         for task in tasks:
             task.cancel()
@@ -123,7 +123,7 @@ class InFlight:
 
     def _become_slow(self, work: Work) -> None:
         work.is_slow = True
-        self._ring()
+        self._wake()
 
     async def _do(self, work: Work, way: Coroutine[Any, Any, None]) -> None:
         try:
@@ -143,7 +143,7 @@ class InFlight:
         try:
             await asyncio.wait({work.task, work.stopped}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if self._runs is work:  # It has ended, or the pass was cut in the midst of it.
+            if self._runs is work:  # It has ended, or the pass was cut while it ran.
                 self._runs = None
                 self._end(work)
         if work.task.done() and not work.task.cancelled():
@@ -155,7 +155,7 @@ class InFlight:
             work.task.cancel()
 
     def _forget(self, work: Work) -> None:
-        """Also of one whose request was cancelled under it: its intent is in doubt, and a later pass goes on with it."""
+        """Remove the work. If its request was cancelled, the intent is in doubt, and a later pass goes on with it."""
         if work in self._all:
             self._all.remove(work)
         if work in self._back:

@@ -1,7 +1,7 @@
 """Finds the order of an intent when no reply says whether there is one.
 
-Two cases need it. The reply to a request is lost or unclear. Or an earlier journal was lost with its disk, while its orders still stand
-on the account: this journal decides the same bar again, under the same key, and the lost one may have sent that order already.
+Two cases need it. The reply to a request is lost or unclear. Or an earlier journal was lost with its disk, while its orders are still
+on the account. This journal then decides the same bar again under the same key, and the lost one may have sent that order already.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from bot.runtime.risk.risk_engine import RiskEngine
 from bot.wire import TRADES_PAGE_MAX, Trade
 
 PLAN_TTL_MS: Final = 60_000  # lifetime of a plan if the service does not say it
-CLOCK_AHEAD_MS: Final = (
-    5_000  # our clock may be this far ahead of the service's: a trade of ours then looks older than its intent
-)
+# Our clock may be this far ahead of the service's. A trade of ours then looks older than its intent.
+CLOCK_AHEAD_MS: Final = 5_000
 TRADES_PAGES_MAX: Final = 10  # a search that needs more pages proves nothing
 
 
@@ -41,15 +40,12 @@ class OrderSearch:
         self._mirror = mirror
         self._risk = risk
         self._in_flight = in_flight
-        self.begun_ms = (
-            0  # when this journal was begun: an earlier one may have sent what was decided for an instant before
-        )
-        self.lost_requests_may_arrive = (
-            False  # something stood on the account then: an earlier run may have been killed
-        )
-        self.inherited: frozenset[str] = (
-            frozenset()
-        )  # intents of an earlier run, or of before the journal was read again
+        # Service time when this journal was begun. An earlier journal may have sent what was decided for an instant before.
+        self.begun_ms = 0
+        # The account was not empty then, so an earlier run may have been killed with requests on their way.
+        self.lost_requests_may_arrive = False
+        # Intents of an earlier run, or of before the journal was read again.
+        self.inherited: frozenset[str] = frozenset()
 
     def seen(self, intent: Intent) -> str | None:
         """The trade id that the events have shown for this intent. A cancel never has one."""

@@ -149,7 +149,7 @@ class OrderSender:
         if trade_id is not None:  # The event came before the reply.
             return self.outcomes.accept(intent, trade_id)
         if (no := self._entry_wait.blocked_too_long(intent)) is not None:
-            why = f"{no.message} (nothing of it had left for a minute)"
+            why = f"{no.message} (it could not be sent for a minute)"
             return await self._end_unsent(intent, Ending("expired", no.code, why))
         if intent.state == "opened":
             intent = await self._prepare(intent)
@@ -158,9 +158,8 @@ class OrderSender:
             return await self._end_unsent(intent, Ending("expired", *self._expiry(intent, reason)))
         if intent.state in FINAL or (intent.state == "opened" and not self._may_send_directly(intent)):
             return intent
-        if self._entry_wait.lacks_journal(
-            intent
-        ):  # Also an entry in doubt: an attempt in memory alone dies with the process.
+        # Also an entry in doubt: an attempt that is in memory alone would be lost with the process.
+        if self._entry_wait.lacks_journal(intent):
             return intent
         if self._entry_wait.is_postponed(intent) and (
             self._entry_wait.must_wait(intent) or self.budget.entries_left_ms() <= 0

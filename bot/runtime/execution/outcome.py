@@ -1,7 +1,7 @@
-"""What an answer means for an intent: one pure function over every code and every doubt. It sends nothing and writes nothing.
+"""What a reply means for an intent: one pure function over every error code. It sends nothing and writes nothing.
 
-The law (reliability.md §3): an order is settled by evidence, never by age or by a count of tries. Absence is evidence only
-after a fence, when the service refuses every copy that may still be on its way; and then only together with a search.
+The rule (docs/reliability.md): evidence settles an order, never age or a number of tries. An order that is not found is evidence only
+after the fence, when the service refuses every copy of the request that may still arrive.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Final, Literal
 
 from bot.errors import CODES, AccessLost, ApiError, OutcomeUnknown, TryLater
 
-SETTLE_MS: Final = 5_000  # past the fence, so that what was accepted at its last instant can be found
+SETTLE_MS: Final = 5_000  # after the fence, so that a search finds an order that was accepted at the last instant
 
-# Refusals that the service decides inside the venue and stores under the key: a late copy of the request meets the same answer.
+# Refusals that the service stores under the key: a late copy of the request gets the same reply.
 STORED: Final = frozenset(
     {
         "insufficient_funds", "limit_exceeded", "below_min_notional", "leverage_too_high", "market_closed", "key_limit_exceeded",
@@ -26,7 +26,10 @@ Final_ = Literal["rejected", "expired", "void"]
 
 @dataclass(frozen=True, slots=True)
 class Fences:
-    """What makes absence a proof. `ends_ms` is the token's expiry or X-Expires-After; `keys_proven`: this service has shown our key on a trade."""
+    """When not finding an order proves that there is none. `ends_ms` is the token's expiry or X-Expires-After.
+
+    `keys_proven`: this service has shown our keys on trades.
+    """
 
     ends_ms: int
     keys_proven: bool = False
@@ -53,7 +56,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Nothing is settled: the same request under the same key, later. `doubt`: this attempt itself may have reached the venue."""
+    """Not settled: send the same request under the same key later. `doubt`: this attempt may have reached the venue."""
 
     doubt: bool
     after_ms: int | None = None
@@ -61,7 +64,7 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Search the trades for the key: found, it is accepted; not found, `absent` says what that proves (None: nothing yet)."""
+    """Search the trades for the key. If it is found, the order exists. `absent` says what it proves if it is not found (None: nothing yet)."""
 
     absent: End | Literal["quarantined"] | None
     doubt: bool = True
@@ -69,16 +72,16 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The credential is gone: the intent stays as it is and the run ends."""
+    """The key has lost its access: the intent stays as it is and the run ends."""
 
 
 Move = Accept | End | Again | Look | Stop
 
 
 def settle_move(error: ApiError, *, ambiguous_before: bool, now_ms: int, fences: Fences) -> Move:
-    """The move that an answer asks for. `ambiguous_before`: an earlier attempt of this intent may have reached the venue.
+    """What to do after this error. `ambiguous_before`: an earlier attempt of this intent may have reached the venue.
 
-    Anything that is not listed is unknown, and unknown is never a no.
+    An error that is not listed leaves the outcome unknown, and unknown is never a refusal.
     """
     details = error.details or {}
     trade_id = details.get("tradeId")
@@ -96,7 +99,7 @@ def settle_move(error: ApiError, *, ambiguous_before: bool, now_ms: int, fences:
 
 
 def _is_unknown(error: ApiError) -> bool:
-    """Whether this attempt may have had an effect: the error says so, or leaves it open with a code that does not tell."""
+    """True if this attempt may have had an effect: the error says so, or neither the error nor its code says that it had none."""
     if isinstance(error, OutcomeUnknown) or error.order_submitted == "unknown":
         return True
     if error.order_submitted is False:
@@ -111,14 +114,14 @@ def _conflict(error: ApiError, reason: object, trade_id: object, *, now_ms: int,
     if reason == "account_reset":
         return End("void", error.code, error.message)
     if reason == "fingerprint":
-        # Our mistake, or another host's same decision with other numbers: its order is ours; without one a person looks.
+        # Another host made the same decision with other numbers, or we made a mistake. If there is no order, a person must look.
         return Look(absent="quarantined")
     if reason == "used_token" or error.order_submitted is True:
         return Look(absent=None)
     if reason == "expired":
         return End("expired", error.code, error.message)
     move = _doubt(error, now_ms=now_ms, fences=fences)
-    # A copy is being executed while the service says so, however late it is: that it is not among the trades yet proves nothing.
+    # While the service says in_flight, a copy is being executed, so an order that is not among the trades yet proves nothing.
     return Look(absent=None) if reason == "in_flight" and isinstance(move, Look) else move
 
 
@@ -142,4 +145,4 @@ def _no(error: ApiError, *, ambiguous_before: bool, now_ms: int, fences: Fences)
         return end
     if fences.passed(now_ms):
         return Look(absent=end, doubt=False)
-    return Again(doubt=False)  # The earlier copy may still be on its way; the fence will tell.
+    return Again(doubt=False)  # The earlier copy may still arrive; after the fence it cannot.

@@ -1,4 +1,4 @@
-"""Legs: when a decision may ask for another plan. One pure function; the key of each leg is its own, so no two can be one order."""
+"""When an entry may ask for another plan. Each plan is a leg of the decision with its own key, so two legs are never one order."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Final
 
 from bot.runtime.model.intents import Intent, intent_key
 
-PLANS_MAX: Final = 3  # of one entry; a market that outruns three plans is left to the next bar
+PLANS_MAX: Final = 3  # plans of one entry; if the market outruns all of them, the next bar decides anew
 LEGS: Final = tuple("order" if n == 1 else f"order-{n}" for n in range(1, PLANS_MAX + 1))
 
 
 def next_leg(intent: Intent, *, address: str, now_ms: int) -> Intent | None:
-    """The same entry under a new plan, when the old one has gone stale and its token is proven unused.
+    """The same entry under a new plan, if the old plan is stale and its token is proven unused. None if there is nothing to plan again.
 
-    The proof is the final state: outcome.py ends an intent with plan_stale only when no copy of its confirm can have been, or
-    can yet be, executed. Exits have no plan; and nothing is asked for past the instant at which the entry itself is too old.
+    The proof is the final state: outcome.py ends an intent with plan_stale only if no copy of its confirm was executed or can be.
+    Exits have no plan, and an entry is not planned again after its `not_after_ms`.
     """
     if intent.action != "open" or intent.code != "plan_stale" or intent.state not in ("rejected", "expired"):
         return None

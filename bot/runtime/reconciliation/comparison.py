@@ -110,7 +110,7 @@ class Reconciliation:
     def compare_strategies_anew(self) -> None:
         """Compare in the next pass, because the strategies have changed: a position without an owner may belong to one of them now."""
         self.context.foreign_activity.known_markets.clear()
-        self.context.comparison.now()
+        self.context.comparison.in_next_pass()
 
     async def _aligned_snapshot(self, *, needs_all_events: bool = True) -> AccountSnapshot | None:
         """A snapshot that is as new as the events that were read. None if there is none: events keep coming, or could not be read.

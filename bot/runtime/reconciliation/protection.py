@@ -55,7 +55,7 @@ async def _cover_each(context: RepairContext, *, besides: frozenset[str]) -> lis
     drifts = found_naked(context, besides=besides)
     for n, drift in enumerate(sorted(drifts, key=lambda one: _new_trail_pct(context, one.market) is not None)):
         if n and not context.budget.may_go_on():
-            break  # The next pass finds again what is left.
+            break  # The next pass finds the rest.
         log.warning("drift.naked_position", market=drift.market)
         try:
             await cover(context, drift)

@@ -39,7 +39,7 @@ async def reconcile(context: RepairContext, snapshot: AccountSnapshot) -> list[D
     for drift in drifts:
         repair = REPAIRS[drift.kind]
         if has_repaired and not context.budget.may_go_on():
-            context.comparison.soon()  # The next comparison finds again what is left.
+            context.comparison.soon()  # The next comparison finds the rest.
             break
         has_repaired = has_repaired or repair is not _believe
         log.warning(f"drift.{drift.kind}", market=drift.market, subject=drift.subject, message=drift.message)

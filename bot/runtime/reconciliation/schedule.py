@@ -31,6 +31,6 @@ class ComparisonSchedule:
         """Compare within REFUSED_MS, after a comparison that failed or whose repairs had no time."""
         self.next_ms = min(self.next_ms, self._pacer.mono_ms() + REFUSED_MS)
 
-    def now(self) -> None:
+    def in_next_pass(self) -> None:
         """Compare in the next pass."""
         self.next_ms = 0

@@ -5,6 +5,6 @@ from __future__ import annotations
 from decimal import Decimal
 
 
-def _staying_usd(notional_usd: Decimal, size: Decimal, leaving: Decimal) -> Decimal:
-    """What a position takes of a budget without what closes that wait are about to take of it."""
+def staying_usd(notional_usd: Decimal, size: Decimal, leaving: Decimal) -> Decimal:
+    """The part of a position's notional that stays after the closes that wait. `leaving` is the size that they close."""
     return notional_usd if not leaving else notional_usd * max(size - leaving, Decimal(0)) / size

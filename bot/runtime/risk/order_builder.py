@@ -57,17 +57,17 @@ _CENT: Final = Decimal("0.01")
 _UNIT: Final = Decimal("0.00000001")  # finest price or size in a request
 
 
-def _exact(value: Number) -> Decimal:
+def exact(value: Number) -> Decimal:
     """A strategy's number as a decimal with the digits that it prints."""
     return value if isinstance(value, Decimal) else Decimal(repr(value))
 
 
 def _maybe(value: Number | None) -> Decimal | None:
-    return None if value is None else _exact(value)
+    return None if value is None else exact(value)
 
 
 @lru_cache(maxsize=REQUESTS_KEPT)
-def _order_request(signal: Open, size: str | None, require_protection: bool, grid: Grid) -> OrderRequest:
+def order_request(signal: Open, size: str | None, require_protection: bool, grid: Grid) -> OrderRequest:
     """The request of an entry. Cached, because a strategy with fixed sizes makes the same request again and again.
 
     Prices are rounded to the market's grid: limit and target of a long down and its stop up, those of a short the other way. So no entry
@@ -77,7 +77,7 @@ def _order_request(signal: Open, size: str | None, require_protection: bool, gri
     return OrderRequest(
         market=signal.market,
         side=signal.side,
-        usd_amount=None if signal.usd is None else _exact(signal.usd).quantize(_CENT, ROUND_DOWN),
+        usd_amount=None if signal.usd is None else exact(signal.usd).quantize(_CENT, ROUND_DOWN),
         size=size,
         leverage=signal.leverage,
         type="market" if signal.limit_px is None else "limit",
@@ -101,12 +101,12 @@ def _inline(guardian: TrailingStop | MaxHold) -> InlineGuardian:
     )
 
 
-def _notional(signal: Open, price: Decimal | None) -> Decimal | None:
+def notional_usd(signal: Open, price: Decimal | None) -> Decimal | None:
     if signal.usd is not None:
-        return _exact(signal.usd)
+        return exact(signal.usd)
     assert signal.size is not None
     px = _maybe(signal.limit_px) or price
-    return None if px is None else _exact(signal.size) * unit_px(signal.market, signal.side, px)
+    return None if px is None else exact(signal.size) * unit_px(signal.market, signal.side, px)
 
 
 def _bracket(bracket: Bracket, *, stop: Rounding, target: Rounding) -> BracketRequest:
@@ -117,7 +117,7 @@ def _bracket(bracket: Bracket, *, stop: Rounding, target: Rounding) -> BracketRe
 
 
 def _price(px: Number | None, rounded: Rounding) -> str | None:
-    return None if px is None else format_decimal(rounded(_exact(px)))
+    return None if px is None else format_decimal(rounded(exact(px)))
 
 
 def _leg(pct: Number | None, px: str | None, r: Number | None = None) -> LegRequest | None:

@@ -20,15 +20,15 @@ from bot.runtime.model.intents import FINAL, CancelOrders, Intent, Path
 from bot.runtime.model.limits import FRESH_INTERVALS, ApprovedOrder, RiskRequest, StrategyLimits
 from bot.runtime.model.positions import EVENT, PROTECTIVE, MirrorOrder, unit_px
 from bot.runtime.model.shares import SIZE_DECIMALS, size_step
-from bot.runtime.risk.exposure import _staying_usd
+from bot.runtime.risk.exposure import staying_usd
 from bot.runtime.risk.order_builder import (
     EVENT_PX_DECIMALS,
     PX_DECIMALS,
     PX_FIGURES,
     Grid,
-    _exact,
-    _notional,
-    _order_request,
+    exact,
+    notional_usd,
+    order_request,
 )
 from bot.strategy import Cancel, Close, Open, TrailingStop
 from bot.wire import (
@@ -130,11 +130,11 @@ class RiskEngine:
                 if one.market not in closing and one.market in mirror.positions
             )
             for share in shares:
-                used += _staying_usd(share.notional_usd, share.size, mirror.leaving(share.market, strategy))
+                used += staying_usd(share.notional_usd, share.size, mirror.leaving(share.market, strategy))
         else:
             for p in mirror.positions.values():
                 if p.owner == strategy and p.market not in closing:
-                    used += _staying_usd(p.notional_usd, p.size, mirror.leaving(p.market))
+                    used += staying_usd(p.notional_usd, p.size, mirror.leaving(p.market))
         for order in mirror.orders.values():
             if order.action == "open" and order.key is not None and mirror.owner_of(order.key) == strategy:
                 used += order.resting_usd(mirror.marks.get(order.market))
@@ -173,14 +173,14 @@ class RiskEngine:
     # -- requests
 
     def _open(self, limits: StrategyLimits, signal: Open, ask: RiskRequest) -> ApprovedOrder | Refusal:
-        notional = _notional(signal, ask.price)
+        notional = notional_usd(signal, ask.price)
         if notional is None:
             return Refusal("no_price", f"the size of an order in {signal.market} cannot be judged without a price")
-        size = None if signal.size is None else self._size(signal.market, _exact(signal.size))
+        size = None if signal.size is None else self._size(signal.market, exact(signal.size))
         if size is not None and not size:
             return Refusal("below_min_notional", f"a size of {signal.size} {signal.market} rounds down to nothing")
         sized = None if size is None else format_decimal(size)
-        request = _order_request(signal, sized, limits.require_protection, self._grid(signal.market))
+        request = order_request(signal, sized, limits.require_protection, self._grid(signal.market))
         # A direct order is safe to repeat only if the service is known to show our keys. Until then, and for a strategy that wants to see the
         # plan, the entry is planned and confirmed.
         is_direct = limits.path == "direct" and self.mirror.keys_proven
@@ -231,15 +231,15 @@ class RiskEngine:
 
     def _part(self, signal: Close, whole: Decimal, price: Decimal | None) -> Decimal | Refusal | None:
         if signal.fraction is not None:
-            size = whole * _exact(signal.fraction)
+            size = whole * exact(signal.fraction)
         elif signal.size is not None:
-            size = _exact(signal.size)
+            size = exact(signal.size)
         elif signal.usd is not None:
             if not price:
                 return Refusal(
                     "no_price", f"usd of a close in {signal.market} cannot be turned into a size without a price"
                 )
-            size = _exact(signal.usd) / price
+            size = exact(signal.usd) / price
         else:
             return None
         size = self._size(signal.market, size)
@@ -414,7 +414,7 @@ def leverage_bound(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -
 def within_budget(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
     signal = ask.signal
     assert isinstance(signal, Open)
-    notional = _notional(signal, ask.price)
+    notional = notional_usd(signal, ask.price)
     if notional is None:
         return None
     left = limits.budget_usd - risk.used_usd(limits.strategy, ask.closing)
