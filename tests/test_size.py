@@ -1,0 +1,86 @@
+"""Nothing in bot/ is too large to read: attributes and methods of a class, parameters of a constructor, lines of a function."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ATTRIBUTES_MAX = 20  # annotated in the class, or assigned on self anywhere in it
+METHODS_MAX = 30  # properties included
+PARAMETERS_MAX = 8  # of __init__, without self
+LINES_MAX = 70
+RECORD_METHODS_MAX = 10
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def methods_of(class_: ast.ClassDef) -> list[Function]:
+    return [node for node in class_.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def attributes_of(class_: ast.ClassDef) -> set[str]:
+    annotated = {
+        node.target.id for node in class_.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    stored = (node for node in ast.walk(class_) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+    return annotated | {node.attr for node in stored if isinstance(node.value, ast.Name) and node.value.id == "self"}
+
+
+def is_record(class_: ast.ClassDef) -> bool:
+    """A class that holds values, such as a dataclass or a model of the wire: its fields are annotated and it has no constructor of its own.
+
+    Its attributes are the columns of a row or the fields of a body, and are not counted.
+    """
+    names = {method.name for method in methods_of(class_)}
+    annotated = any(isinstance(node, ast.AnnAssign) for node in class_.body)
+    return annotated and "__init__" not in names and len(names) <= RECORD_METHODS_MAX
+
+
+def parameters_of(function: Function) -> int:
+    given = function.args
+    return len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs) - 1
+
+
+def too_large(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """(name, how large) of each class or function beyond a bound."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            attributes, methods = attributes_of(node), methods_of(node)
+            if len(attributes) > ATTRIBUTES_MAX and not is_record(node):
+                yield node.name, f"{len(attributes)} attributes"
+            if len(methods) > METHODS_MAX:
+                yield node.name, f"{len(methods)} methods"
+            for method in methods:
+                if method.name == "__init__" and parameters_of(method) > PARAMETERS_MAX:
+                    yield node.name, f"{parameters_of(method)} parameters"
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > LINES_MAX:
+                yield node.name, f"{lines} lines"
+
+
+def test_no_class_and_no_function_is_too_large(repository: Path) -> None:
+    large = [
+        f"{file.relative_to(repository)}::{name}: {size}"
+        for file in sorted((repository / "bot").rglob("*.py"))
+        for name, size in too_large(ast.parse(file.read_text()))
+    ]
+    assert large == [], "split it by what its parts own"
+
+
+def test_a_class_or_function_beyond_a_bound_is_found() -> None:
+    fields = "\n".join(f"    a{n}: int" for n in range(25))
+    stored = "\n".join(f"        self.a{n} = 0" for n in range(21))
+    methods = "\n".join(f"    def m{n}(self): ..." for n in range(31))
+    many = ", ".join(f"p{n}" for n in range(9))
+    lines = "\n".join("    pass" for _ in range(70))
+    for text, size in (
+        (f"class A:\n    def f(self):\n{stored}", "21 attributes"),
+        (f"class A:\n{methods}", "31 methods"),
+        (f"class A:\n    def __init__(self, {many}): ...", "9 parameters"),
+        (f"def f():\n{lines}", "71 lines"),
+        (f"class Record:\n{fields}", None),
+        (f"class NoRecord:\n{fields}\n    def __init__(self): ...", "25 attributes"),
+    ):
+        assert [size_ for _, size_ in too_large(ast.parse(text))] == ([] if size is None else [size])
