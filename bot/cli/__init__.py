@@ -1,11 +1,14 @@
 """The command `bot`: parses, builds, calls, and ends with an exit code. No rule of trading lives here.
 
-`app` is the group and the last word on failures; one file holds commands that belong together: `begin`, `project` and `doctor`
-before a start; `demo`, `run` and `unit` start; `look` tells of a running daemon, `operate` asks it for something, `explain` reads
-its journal, `kill` needs none; `session`, `report`, `replay` and `data` are about simulated time; `sandbox`, `mcp`.
-`place` finds the daemon that is meant and asks its control socket; `judging` judges a config as a whole.
-`embedded` starts or finds the service of `base_url: embedded`, `narrator` turns events into lines for people, `play` runs the
-daemon beside that service. Commands are imported when they are called, so that `bot --help` costs little.
+Start with `app`: the group, the list of commands, and how a failure becomes a message and an exit code. Each folder holds the
+commands of one section of `bot --help`; `common` holds what several of them use. The modules that are not commands:
+
+- `operate/daemon_client` finds the daemon that a command means and asks its control socket.
+- `common/config_check` checks a whole config before anything starts.
+- `run/embedded_service` starts, finds and stops the service of `base_url: embedded`; `run/run_daemon` runs the daemon beside it.
+- `start/event_lines` turns log events into lines for people.
+
+A command is imported when it is called, so that `bot --help` starts quickly. This package may import every other one.
 """
 
 from __future__ import annotations

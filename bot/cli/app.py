@@ -1,4 +1,4 @@
-"""The group `bot`: which commands there are, and how every one of them ends. A failure is one clear message and an exit code, never a traceback."""
+"""The group `bot`: the list of its commands, and how each ends. A failure becomes one message and an exit code, never a traceback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bot import __version__
 
 
 class Entry(NamedTuple):
-    """Where a command lives, and its line in `bot --help`, which is shown without importing it."""
+    """Module and function of a command, and its line in `bot --help`, which is shown without importing the command."""
 
     module: str
     name: str
@@ -39,7 +39,9 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
             "config",
             "Show a config with its defaults, compare two, or print the JSON Schema.",
         ),
-        "doctor": Entry("bot.cli.start.doctor", "doctor", "Check all that a run needs, and say how to fix it."),
+        "doctor": Entry(
+            "bot.cli.start.doctor", "doctor", "Check everything that a run needs; say how to fix what fails."
+        ),
     },
     "Run": {
         "run": Entry("bot.cli.run.run", "run", "Run the daemon of a config in the foreground."),
@@ -49,7 +51,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
             "bot.cli.operate.operate", "reload_config", "Reload the config and its strategies without a restart."
         ),
         "services": Entry(
-            "bot.cli.run.services", "services", "List the embedded services that run; stop what is left."
+            "bot.cli.run.services", "services", "List the running embedded services; stop those without a daemon."
         ),
     },
     "Operate": {
@@ -151,16 +153,16 @@ def bot() -> None:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and end the process with its exit code."""
-    _plug()
+    _open_standard_streams()
     sys.exit(call(args))
 
 
-def _plug() -> None:
-    """Standard streams that came closed lead nowhere: no file or socket may get their numbers. A path that is not UTF-8 is printed as it is."""
+def _open_standard_streams() -> None:
+    """Open each closed standard stream on /dev/null, so that no file or socket gets its number. Let stdout print paths that are not UTF-8."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         import fcntl
 
-        fcntl.fcntl(number, fcntl.F_SETFD, 0)  # For processes of ours, too.
+        fcntl.fcntl(number, fcntl.F_SETFD, 0)  # Child processes inherit it, too.
     os.close(number)
     for name, number in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
@@ -170,36 +172,36 @@ def _plug() -> None:
 
 
 def call(args: Sequence[str] | None = None) -> int:
-    """Run the command line; its exit code. What went wrong has been said on standard error."""
+    """Run the command line and return its exit code. Errors are printed on standard error."""
     try:
         result: Any = bot.main(args=args, prog_name="bot", standalone_mode=False)
     except click.ClickException as error:
-        told = _with_way(error)
-        with suppress(OSError):  # Nobody can be told; the code says it all the same.
-            told.show()
-        return told.exit_code
+        error = _with_config_hint(error)
+        with suppress(OSError):  # If standard error cannot be written, the exit code still reports the failure.
+            error.show()
+        return error.exit_code
     except click.Abort:
         from bot.errors import Exit  # imported here: a help text needs no errors
 
         with suppress(OSError):
             click.echo("stopped before it was done", err=True)
         return int(Exit.STOPPED)
-    except Exception as error:  # noqa: BLE001 - the last word: whatever it is, it becomes one line and an exit code
+    except Exception as error:  # noqa: BLE001 - every other exception becomes one line and an exit code
         from bot.cli.common import crash_report  # imported here: a help text needs neither errors nor logs
 
-        if isinstance(error, BrokenPipeError):  # Whoever read our output has gone (`bot strategies | head`).
+        if isinstance(error, BrokenPipeError):  # The reader of our output has ended (`bot strategies | head`).
             crash_report.reader_has_gone(error)
             return ERROR
         return crash_report.tell(error)
     return result if isinstance(result, int) else 0
 
 
-def _with_way(error: click.ClickException) -> click.ClickException:
-    """Who has named the config as `bot run CONFIG` wants it, where it is an option, is told so."""
+def _with_config_hint(error: click.ClickException) -> click.ClickException:
+    """Add a hint if the config was given as an argument (`bot status my.yaml`) to a command that takes it as --config."""
     ctx = error.ctx if isinstance(error, click.UsageError) else None
     if ctx is None or not any("--config" in param.opts for param in ctx.command.params):
         return error
     found = re.search(r"unexpected extra argument \((\S+\.ya?ml)\)", error.message)
     if found is None:
         return error
-    return click.UsageError(f"{error.message}: here a config is named with --config {found[1]}", ctx)
+    return click.UsageError(f"{error.message}: give the config as --config {found[1]}", ctx)

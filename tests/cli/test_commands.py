@@ -71,7 +71,7 @@ def every_command(name: str = "bot", command: click.Command = bot) -> Iterator[t
 
 
 @pytest.mark.parametrize("group", ["config", "data", "export"])
-def test_a_group_says_of_each_command_all_that_it_does(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_group_lists_its_commands_with_their_full_summary(group: str, capsys: pytest.CaptureFixture[str]) -> None:
     command = COMMANDS[group]
     assert call([group, "--help"]) == 0
     listed = " ".join(capsys.readouterr().out.split())
@@ -97,7 +97,7 @@ def test_a_user_without_a_home_is_told_what_to_set(
     )
 
 
-def test_a_mistake_of_ours_is_told_to_a_user_without_a_home(
+def test_a_bug_is_reported_to_a_user_without_a_home(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from bot.cli import app
@@ -106,14 +106,15 @@ def test_a_mistake_of_ours_is_told_to_a_user_without_a_home(
     def fail(**_: object) -> None:
         raise RuntimeError("oh")
 
-    monkeypatch.setattr(crash_report, "_place", [])
+    monkeypatch.setattr(crash_report, "_report_file", [])
     monkeypatch.setattr(app.bot, "main", fail)
     monkeypatch.setattr(Path, "home", fail)
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.delenv("BOT_DEBUG", raising=False)
     assert call([]) == 1
     assert (
-        capsys.readouterr().err == "error: a mistake of Bracketbot's own: RuntimeError: oh. BOT_DEBUG=1 shows where\n"
+        capsys.readouterr().err
+        == "error: a bug in Bracketbot: RuntimeError: oh. Run it with BOT_DEBUG=1 to see the traceback\n"
     )
 
 
@@ -140,7 +141,7 @@ def test_every_command_that_prints_data_takes_json() -> None:
     assert silent == {"bot mcp", "bot config schema"}, "the one speaks JSON and nothing else, and so does the other"
 
 
-def test_every_example_of_a_help_text_and_of_the_docs_is_a_command_line_that_is_taken() -> None:
+def test_every_example_in_help_texts_and_docs_is_a_valid_command_line() -> None:
     """Two spaces part an example from what is said of it."""
     commands = dict(every_command())
     texts = [command.epilog or "" for command in commands.values()] + blocks("text|console")
@@ -193,17 +194,19 @@ def test_wrong_usage_says_what_to_write(arguments: list[str], words: str, capsys
     assert words in capsys.readouterr().err
 
 
-def test_a_good_config_is_called_good_and_the_next_step_named(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_a_valid_config_and_names_the_next_command(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert call(["check", str(config)]) == 0
     text = capsys.readouterr().out
-    assert f"{config} is good." in text
+    assert f"{config} is valid." in text
     assert f"Next: bot run {config}" in text
     assert call(["check", "--json", str(config)]) == 0
     assert json.loads(capsys.readouterr().out)["ok"] is True
 
 
 @pytest.mark.parametrize("name", ["demo.yaml", "paper.yaml"])
-def test_the_shipped_configs_are_good(name: str, repository: Path) -> None:
+def test_the_shipped_configs_are_valid(name: str, repository: Path) -> None:
     assert call(["check", str(repository / "configs" / name)]) == 0
 
 
@@ -215,7 +218,7 @@ def test_the_live_example_asks_for_its_secret(repository: Path, monkeypatch: pyt
     assert call(["check", path]) == 0
 
 
-def test_a_config_whose_key_a_unit_alone_is_handed_is_judged_shown_and_compared(
+def test_a_config_whose_key_only_the_unit_gets_can_be_checked_shown_and_compared(
     config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def handed(name: str) -> None:
@@ -235,7 +238,7 @@ def test_a_config_whose_key_a_unit_alone_is_handed_is_judged_shown_and_compared(
     other = config.with_name("other.yaml")
     other.write_text("name: mine\n" + config.read_text())
     assert call(["config", "diff", str(config), str(other)]) == 0
-    assert capsys.readouterr().out == "They are equal.\n"
+    assert capsys.readouterr().out == "The two configs are equal.\n"
     handed("another")
     assert call(["config", "diff", str(config), str(other)]) == 0
     assert capsys.readouterr().out.startswith("~ account.api_key: ")
@@ -247,7 +250,7 @@ def test_a_config_whose_key_a_unit_alone_is_handed_is_judged_shown_and_compared(
     assert call(["check", str(config)]) == 4, "a unit has been handed it, or has not"
 
 
-def test_an_address_of_notices_that_a_unit_alone_is_handed_is_left_to_doctor(
+def test_an_address_for_notices_that_only_the_unit_gets_is_left_to_doctor(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("apprise")
@@ -288,11 +291,11 @@ def test_a_bad_param_is_shown_in_its_line(
         (["status", "a.yaml", "b.yaml"], False),
     ],
 )
-def test_a_config_that_is_named_without_its_option_is_told_of_it(
+def test_a_config_given_as_an_argument_gets_a_hint_to_use_its_option(
     words: list[str], way: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(words) == 2
-    assert (f"here a config is named with --config {words[1]}" in capsys.readouterr().err) == way
+    assert (f"give the config as --config {words[1]}" in capsys.readouterr().err) == way
 
 
 def test_an_unknown_key_is_shown_with_the_likely_one(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -351,7 +354,7 @@ def test_a_market_that_the_embedded_service_lacks_is_named(config: Path, capsys:
         ("1h", {"BTC": "a", "ETH": "b"}, "embedded.data: the candle files do not overlap in time: the candles of BTC end before the others begin"),
     ],
 )  # fmt: skip
-def test_recorded_prices_that_a_run_could_not_play_are_named(
+def test_recorded_prices_that_a_run_could_not_use_are_named(
     interval: str, files: dict[str, str], words: str | None, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for day, name in enumerate("ab"):
@@ -398,7 +401,7 @@ def test_a_guardian_that_the_embedded_service_would_refuse_is_named(
     ("name", "meant"),
     [("ETH-USD", "ETH"), ("BTCUSDT", "BTC"), ("SOL-PERP", "SOL"), ("XRP-USDC", "XRP"), ("AVAXX", "AVAX")],
 )  # fmt: skip
-def test_a_market_by_its_name_elsewhere_is_told_the_name_here(
+def test_a_market_name_of_another_venue_gets_the_name_used_here(
     config: Path, capsys: pytest.CaptureFixture[str], name: str, meant: str
 ) -> None:
     config.write_text(config.read_text().replace("[BTC]", f'["{name}"]'))
@@ -445,7 +448,7 @@ def test_strategies_are_listed_with_their_params_and_broken_ones_with_their_erro
     assert call(["strategies", "--dir", str(tmp_path / "none")]) == 2
 
 
-def test_a_mistake_of_ours_is_one_line_and_a_log(
+def test_a_bug_is_one_line_and_a_traceback_in_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from bot.cli import app
@@ -477,7 +480,7 @@ def test_a_mistake_of_ours_is_one_line_and_a_log(
         ("2>&-", "stratgies", 2, ""),
     ],
 )
-def test_a_stream_that_takes_nothing_or_is_closed_changes_no_exit_code(
+def test_a_full_or_closed_stream_changes_no_exit_code(
     streams: str, words: str, code: int, said: str, repository: Path
 ) -> None:
     line = f'exec "$0" -m bot {words} {streams}'
@@ -489,7 +492,7 @@ def test_a_stream_that_takes_nothing_or_is_closed_changes_no_exit_code(
 
 
 @pytest.mark.parametrize(("is_error", "stream", "other"), [(False, "output", 2), (True, "error", 1)])
-def test_which_stream_takes_nothing_is_said_and_the_other_is_kept(
+def test_the_error_names_the_stream_that_cannot_be_written_and_the_other_is_kept(
     is_error: bool, stream: str, other: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from bot.cli import app
@@ -511,7 +514,7 @@ def test_which_stream_takes_nothing_is_said_and_the_other_is_kept(
     assert capfd.readouterr()[other - 1] == "still read"
 
 
-def test_a_path_that_is_not_utf_8_works_or_is_refused_in_words(tmp_path: Path, repository: Path) -> None:
+def test_a_path_that_is_not_utf_8_works_or_is_refused_with_an_error(tmp_path: Path, repository: Path) -> None:
     folder = tmp_path / os.fsdecode(b"caf\xe9")
     folder.mkdir()
     config = write(folder, repository, "fast_bars: 5")
@@ -523,14 +526,14 @@ def test_a_path_that_is_not_utf_8_works_or_is_refused_in_words(tmp_path: Path, r
 
     checked = bot("check", config)
     assert (checked.returncode, checked.stderr) == (0, b"")
-    assert checked.stdout.startswith(os.fsencode(config) + b" is good.\n"), "as it is called"
+    assert checked.stdout.startswith(os.fsencode(config) + b" is valid.\n"), "the path is printed byte for byte"
     made = bot("new-strategy", "mine", "--dir", folder)
     assert (made.returncode, made.stdout) == (1, b"")
-    assert b"it would name a path that is not UTF-8" in made.stderr
+    assert b"its text contains a path that is not UTF-8" in made.stderr
     assert list(folder.iterdir()) == [config], "all or none"
 
 
-def test_a_file_that_is_written_whole_takes_the_place_of_no_pipe_and_of_no_link(tmp_path: Path) -> None:
+def test_write_atomic_replaces_neither_a_pipe_nor_a_link(tmp_path: Path) -> None:
     """`--out /dev/stdout` is that stream, and `--out /dev/null` leaves it there, for root too."""
     link, pipe = tmp_path / "link", tmp_path / "pipe"
     link.symlink_to("file")
@@ -564,7 +567,10 @@ def test_a_check_names_each_strategys_limits_and_timers(tmp_path: Path, capsys: 
     )
     assert call(["check", str(config)]) == 0
     text = capsys.readouterr().out
-    assert "a: clocked on BTC, 1m bars, at most 500 USD, 3x, 20 USD lost a day, shares its markets" in text
+    assert (
+        "a: clocked on BTC, 1m bars, at most 500 USD, 3x, no entries after a loss of 20 USD in a day, shares its markets"
+        in text
+    )
     assert "timer     hourly: 0 * * * *" in text
     assert "timer     look: every 30 s" in text
     assert call(["check", "--json", str(config)]) == 0
@@ -580,7 +586,7 @@ def test_two_configs_are_compared(config: Path, capsys: pytest.CaptureFixture[st
     other = config.with_name("other.yaml")
     other.write_text("name: mine\n" + config.read_text().replace("fast_bars: 5", "fast_bars: 6"))
     assert call(["config", "diff", str(config), str(config)]) == 0
-    assert capsys.readouterr().out == "They are equal.\n"
+    assert capsys.readouterr().out == "The two configs are equal.\n"
     assert call(["config", "diff", str(config), str(other)]) == 0
     assert capsys.readouterr().out == "~ strategies.trend.params.fast_bars: 5 -> 6\n"
     assert call(["config", "diff", "--json", str(config), str(other)]) == 0

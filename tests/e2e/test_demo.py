@@ -215,7 +215,7 @@ def test_a_killed_demo_is_continued_by_the_next_start_with_its_account_and_its_s
     assert second.wait() == 0, second.text
     assert "The last run was killed" in second.text
     assert (second.service_pid(), second.account(), second.run_folder()) == (service, account, folder)
-    assert "found running" in second.text
+    assert "was already running" in second.text
     assert not is_alive(service)
 
     third = start("--for", "1s")
@@ -228,7 +228,7 @@ def test_a_service_that_is_killed_is_started_again_under_the_running_demo(start:
     demo = start()
     demo.read_until(lambda: "fill" in demo.seen_at)
     os.kill(demo.service_pid(), signal.SIGKILL)
-    demo.read_until(lambda: "was gone; started again" in demo.text)
+    demo.read_until(lambda: "died and was started again" in demo.text)
     at = len(demo.text)
     demo.read_until(lambda: re.search(r"  bar  ", demo.text[at:]))
     demo.process.send_signal(signal.SIGTERM)
@@ -259,7 +259,7 @@ def test_it_plays_recorded_candles(start: Start, shared: Path) -> None:
     demo.process.send_signal(signal.SIGTERM)
     assert demo.wait() == 0, demo.text
     assert f"BTC from {file.name}" in demo.text
-    assert "dead-man    18000 s of the service's time are 30 s of yours" in demo.text
+    assert "dead-man    18000 s of the service's time (30 s of real time) without a heartbeat" in demo.text
     bars = int(re.search(r"bars +([\d,]+)", demo.text)[1].replace(",", ""))  # type: ignore[index]
     assert bars > 10
 

@@ -151,8 +151,10 @@ def test_status_of_a_stopped_daemon_comes_within_ten_seconds_and_says_what_it_is
     monkeypatch.setattr(place_module, "MEMORY_S", 0.5)
     for command in ("status", "positions", "orders", "stop"):
         assert call([command, "--state-dir", str(daemon.state)]) == 5
-        said = f"error: the daemon (pid {daemon.pid}) is stopped (SIGSTOP): kill -CONT {daemon.pid} lets it go on\n"
-        assert capsys.readouterr().err == said
+        stopped = (
+            f"error: the daemon (pid {daemon.pid}) is stopped by a signal (SIGSTOP); kill -CONT {daemon.pid} resumes it"
+        )
+        assert capsys.readouterr().err == f"{stopped}\n"
     os.kill(daemon.pid, signal.SIGCONT)
     assert daemon.stop() == 0, daemon.log()[-3000:]
 
@@ -189,7 +191,7 @@ def test_a_daemon_whose_disk_turns_read_only_ends_with_6_and_says_why(disk: Call
     until("entries stop", lambda: lines(daemon, "daemon.degraded"))
     assert "cannot be written" in Place(daemon.state).ask("GET", "/status", within_s=60)["degraded"]["journal"]
     assert daemon.stop() == 6, daemon.log()[-3000:]
-    assert "a mistake of Bracketbot's own" not in daemon.log()
+    assert "a bug in Bracketbot" not in daemon.log()
     assert re.search(r"^error: journal .*journal\.db cannot be written", daemon.log(), re.MULTILINE)
 
 

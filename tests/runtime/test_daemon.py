@@ -1577,7 +1577,7 @@ async def test_an_internal_fault_that_ends_a_run_causes_an_error_notice_now_or_i
         await one.end()
         ((title, text),) = box.failures
     assert title.endswith(" has failed")
-    assert text.startswith("a mistake of Bracketbot's own: ValueError: one of two ")
+    assert text.startswith("a bug in Bracketbot: ValueError: one of two ")
     assert "; exit code 1. The account is unattended" in text
     assert one.key not in text
 

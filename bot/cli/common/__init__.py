@@ -1,1 +1,1 @@
-"""What several commands share: option types, figures, files, crash reports, the check of a config."""
+"""Used by several commands: the check of a config, option types, number formats, files, crash reports."""

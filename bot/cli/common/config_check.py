@@ -1,4 +1,4 @@
-"""Judging a config as a whole before anything starts: the file, its strategies and their params, its markets, its candle files."""
+"""Checks a whole config before anything starts: the file, its strategies and their params, its markets, its candle files."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from bot.words import meant_market
 
 
 def judged(path: Path, outside: Outside | None = None) -> Source:
-    """The config, fit to run. ConfigError with every problem that can be found without starting anything.
+    """Read and check a config that is to run. ConfigError lists every problem that can be found without starting anything.
 
-    `outside`: looks the references up where only a unit is handed its credentials.
+    `outside` resolves the references where the credentials of a systemd unit cannot be read.
     """
     source = _judged(path, read(path, lookup=outside))
     missing = missing_packages(source.settings)
@@ -31,19 +31,19 @@ def judged(path: Path, outside: Outside | None = None) -> Source:
 
 
 def judged_without_secrets(path: Path) -> tuple[Settings, Sequence[tuple[str, str]]]:
-    """The same where its secrets are out of reach, and the references to them: (credential, file or env; name)."""
+    """Check a config without reading its secrets. Also returns the references to them: (credential, file or env; name)."""
     settings, noted = judged_and_noted(path)
     return settings, noted.found
 
 
 def judged_and_noted(path: Path) -> tuple[Settings, Noted]:
-    """The same, with all that was noted on the way."""
+    """As `judged_without_secrets`, with all references that were found."""
     noted = Noted(path.absolute().parent, os.environ)
     return _judged(path, read(path, lookup=noted)).settings, noted
 
 
 def judged_text(text: str, path: Path) -> Settings:
-    """The settings of a config that was kept as text, as if it stood in the file `path`; its secrets are not looked up."""
+    """Check a config given as text, as if it stood in the file `path`, without reading its secrets."""
     noted = Noted(path.absolute().parent, os.environ)
     return _judged(path, read_text(text, path, lookup=noted)).settings
 
@@ -68,8 +68,8 @@ def _judged(path: Path, source: Source) -> Source:
         problems += _of_markets(source)
         problems += _of_guardians(source)
     if source.settings.notify is not None:
-        told = source.settings.notify
-        problems += [source.problem(("notify", *at), text) for at, text in messages.problems(told.texts, told.mute)]
+        notify = source.settings.notify
+        problems += [source.problem(("notify", *at), text) for at, text in messages.problems(notify.texts, notify.mute)]
     if problems:
         head = f"{path}: {len(problems)} problems\n" if len(problems) > 1 else ""
         raise ConfigError(head + "\n".join(map(str, problems)), tuple(problems))
@@ -77,7 +77,7 @@ def _judged(path: Path, source: Source) -> Source:
 
 
 def judge(settings: Settings) -> None:
-    """The same of settings that were made, not read."""
+    """Check the strategies of settings that were made by code, not read from a file."""
     for one in settings.strategies:
         loader.build(
             loader.load(one.use, settings.strategies_dir), name=one.name, markets=one.markets, params=one.params
@@ -85,7 +85,7 @@ def judge(settings: Settings) -> None:
 
 
 def called(source: Source) -> Source:
-    """The same config, after a dry call of each strategy. ConfigError with each strategy that fails."""
+    """Call each strategy of the config on generated bars. ConfigError lists each strategy that fails."""
     from bot.cli.common.strategy_check import failures
 
     problems = [source.problem(("strategies", index, "use"), text) for index, text in failures(source.settings)]
@@ -189,7 +189,7 @@ def _of_markets(source: Source) -> list[Problem]:
 
 
 def _of_guardians(source: Source) -> list[Problem]:
-    """What the embedded service would say to each, in its words: one that it refuses keeps every entry out."""
+    """The embedded service's refusal of each guardian that it would refuse: the daemon sends no entry without its guardians."""
     from bot.service.operations.orders import ORDER_FIELDS, guardian_spec
     from bot.service.views.responses import Refused
     from bot.venue.guardians import normalise
@@ -199,7 +199,7 @@ def _of_guardians(source: Source) -> list[Problem]:
     listed = _listed(source.settings)
     for index, one in enumerate(source.settings.guardians):
         try:
-            # The service would ignore it; in a config it is a slip.
+            # The service would ignore an unknown field; in a config it is a mistake.
             for name in one.order_template or ():
                 if name not in ORDER_FIELDS:
                     problems.append(

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def as_yaml(settings: Settings) -> str:
-    """A config's text, with every default filled in and every secret hidden; what has no secret is a config again."""
+    """A config as YAML, with defaults filled in and secrets hidden. If the config has no secret, the text is a valid config."""
     import io
 
     from ruamel.yaml import YAML
@@ -19,6 +19,6 @@ def as_yaml(settings: Settings) -> str:
     text = io.StringIO()
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = False
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel's own way to keep our order
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # keeps the order of the keys
     yaml.dump(redacted(settings), text)
     return text.getvalue()

@@ -1,6 +1,6 @@
-"""What is said when a command fails: the sentence of a known error; of a mistake of ours one line, and where the whole story is.
+"""What a command prints when it fails: the message of a known error. A bug in Bracketbot becomes one line, and its traceback goes to a file.
 
-BOT_DEBUG=1 shows that story at once.
+BOT_DEBUG=1 prints the traceback instead.
 """
 
 from __future__ import annotations
@@ -21,50 +21,52 @@ from bot.logs import redact_text
 
 Stream = Literal["output", "error"]
 
-# What a file system says of a path that somebody named, or of itself: no mistake of ours, outside of a run that has its folder.
-_NOT_OURS: Final = frozenset(
+# Errors of the file system or of a path that the user gave. They are not bugs, unless a running daemon meets them in its own folder.
+_FILE_SYSTEM_ERRORS: Final = frozenset(
     (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENAMETOOLONG, errno.ELOOP)
 )
 
-_place: list[Path] = []
+_report_file: list[Path] = []
 
 
 def goes_to(path: Path) -> None:
-    """From now on an unexpected error is told to this file."""
-    _place[:] = [path]
+    """From now on write the traceback of an unexpected error to this file."""
+    _report_file[:] = [path]
 
 
 def shows_where_it_hangs() -> None:
-    """A fatal signal, such as a service manager's SIGABRT at a hung loop, shows on standard error where each thread is: lines, no values."""
-    with contextlib.suppress(OSError, RuntimeError, ValueError):  # Nobody reads what it would say.
+    """On a fatal signal, such as the watchdog's SIGABRT to a daemon that hangs, print the stack of each thread: file and line, no values."""
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # Standard error is closed.
         faulthandler.enable()
 
 
 def tell(error: BaseException) -> int:
-    """Say what went wrong; the exit code."""
+    """Print what went wrong and return the exit code."""
     if isinstance(error, BotError):
         _say(f"error: {redact_text(str(error))}\n")
         return int(error.exit_code)
     if isinstance(error, OSError) and (stream := _stream_of(error)) is not None:
         _say(f"error: standard {stream} cannot be written: {error.strerror}\n")
         drop(stream)
-    elif not _place and os.environ.get("BOT_DEBUG") != "1" and (told := _of_path(error)) is not None:
-        _say(f"error: {redact_text(told)}\n")
+    elif not _report_file and os.environ.get("BOT_DEBUG") != "1" and (message := _file_error(error)) is not None:
+        _say(f"error: {redact_text(message)}\n")
     else:
         report(error)
     return int(Exit.ERROR)
 
 
-def _of_path(error: BaseException) -> str | None:
-    """Of what a file system says of a path: the path, what is wrong with it, and the way out."""
+def _file_error(error: BaseException) -> str | None:
+    """The message for an error of the file system: the path, what is wrong, and what to do. None for another error."""
     if isinstance(error, FileNotFoundError) and error.filename is None and _is_nowhere():
-        return "the folder that this runs in is no longer there: cd to one that is"
-    if not isinstance(error, OSError) or error.errno not in _NOT_OURS or not isinstance(error.filename, (str, bytes)):
+        return "the current folder no longer exists: cd to another one"
+    if not isinstance(error, OSError) or error.errno not in _FILE_SYSTEM_ERRORS:
         return None
-    told = f"{os.fsdecode(error.filename)}: {error.strerror}"
+    if not isinstance(error.filename, (str, bytes)):
+        return None
+    message = f"{os.fsdecode(error.filename)}: {error.strerror}"
     if error.errno not in (errno.EACCES, errno.EPERM):
-        return told
-    return f"{told} (as user {os.geteuid()}): run this as the user that it belongs to, or with sudo"
+        return message
+    return f"{message} (as user {os.geteuid()}): run this as the owner of that file, or with sudo"
 
 
 def _is_nowhere() -> bool:
@@ -76,7 +78,7 @@ def _is_nowhere() -> bool:
 
 
 def _stream_of(error: OSError) -> Stream | None:
-    """The standard stream that fails so: raised where a command prints, and not where it writes a file."""
+    """The standard stream that cannot be written; None if the error was raised elsewhere, such as in writing a file."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     if frame.f_code.co_filename != click.echo.__code__.co_filename:
         return None
@@ -84,38 +86,38 @@ def _stream_of(error: OSError) -> Stream | None:
 
 
 def drop(stream: Stream) -> None:
-    """What is left to print there goes nowhere, so that Python does not complain of it again at exit."""
+    """Send the rest of the stream's output to /dev/null, so that Python does not fail again when it flushes the stream at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), (sys.stdout if stream == "output" else sys.stderr).fileno())
 
 
 def reader_has_gone(error: BrokenPipeError) -> None:
-    """Whoever read what a command prints needs no more of it."""
+    """Drop the output that is left, because its reader has ended."""
     drop(_stream_of(error) or "output")
 
 
 def _say(text: str) -> None:
-    """On standard error, if somebody reads it: the exit code is the same if nobody does."""
+    """Print on standard error. A closed standard error does not change the exit code."""
     with contextlib.suppress(OSError):
         sys.stderr.write(text)
         sys.stderr.flush()
 
 
 def report(error: BaseException) -> None:
-    """Write the traceback to the log, without secrets, and one line to standard error."""
-    story = redact_text("".join(traceback.format_exception(error)))
+    """Write the traceback, without secrets, to the report file, and one line to standard error."""
+    report_text = redact_text("".join(traceback.format_exception(error)))
     if os.environ.get("BOT_DEBUG") == "1":
-        _say(story)
+        _say(report_text)
         return
     line = redact_text(f"{type(error).__name__}: {error}".splitlines()[0])
     try:
-        path = _place[0] if _place else _default()
+        path = _report_file[0] if _report_file else _default()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w", encoding="utf-8") as file:
-            file.write(story)
+            file.write(report_text)
     except (OSError, RuntimeError):  # RuntimeError: this user has no home.
-        _say(f"error: a mistake of Bracketbot's own: {line}. BOT_DEBUG=1 shows where\n")
+        _say(f"error: a bug in Bracketbot: {line}. Run it with BOT_DEBUG=1 to see the traceback\n")
         return
-    _say(f"error: a mistake of Bracketbot's own: {line}. The whole story is in {path}; BOT_DEBUG=1 shows it here\n")
+    _say(f"error: a bug in Bracketbot: {line}. The traceback is in {path}; BOT_DEBUG=1 prints it here\n")
 
 
 def _default() -> Path:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and the examples that come with the package."""
+"""Writes a file completely or not at all, and finds the examples of the package."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def example(name: str) -> Path:
 
 
 def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write beside, sync, rename, sync the folder: a reader sees the old file or the new one. BotError when it cannot be written.
+    """Write a temporary file, sync it, rename it, sync the folder: a reader sees the old file or the new one. BotError if that fails.
 
-    A link leads to its file. What is there and no file (a pipe, a device) is written to and never replaced.
+    For a link its target is written. A pipe or a device is written to and never replaced.
     """
     given = path
     judge_text(path, text)
@@ -55,10 +55,10 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
 
 
 def judge_text(path: Path, text: str) -> None:
-    """BotError for a text that no file in UTF-8 can hold."""
+    """Raise BotError if the text cannot be encoded as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
         raise BotError(
-            f"{path} cannot be written: it would name a path that is not UTF-8; rename that, or choose another"
+            f"{path} cannot be written: its text contains a path that is not UTF-8; rename that path, or choose another"
         ) from None

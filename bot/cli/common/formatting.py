@@ -1,4 +1,4 @@
-"""Figures as a person reads them. Data (`--json`) keeps them whole."""
+"""Prices and amounts as text for people. With `--json` they are printed exactly."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from bot.money import format_decimal
 
-PX_DIGITS: Final = 6  # that count of a price, besides at least its cents: no tick is finer
+PX_DIGITS: Final = 6  # significant digits of a price, because no tick is finer; at least two decimals are shown
 WIDE: Final = Context(prec=100, rounding=ROUND_HALF_EVEN)
 
 
@@ -25,13 +25,13 @@ def px(value: Any) -> str:
 
 
 def usd(value: Any, *, signed: bool = False) -> str:
-    """With its cents: `-1,234.50`."""
+    """An amount with two decimals: `-1,234.50`."""
     number = _number(value)
     return "?" if number is None else f"{number:+,.2f}" if signed else f"{number:,.2f}"
 
 
 def shown(name: str, value: Any) -> str:
-    """By the unit that its name ends in. Sizes and counts stay as they are."""
+    """A value as text, by the unit at the end of its name (`_usd`, `_px`). Sizes and counts are printed exactly."""
     if name.endswith("_usd"):
         return usd(value)
     return px(value) if name.endswith("_px") else str(value)
@@ -46,5 +46,5 @@ def _number(value: Any) -> Decimal | None:
 
 
 def say_left_out(line: str) -> None:
-    """What is not read."""
+    """Print on standard error what was left out of a result."""
     click.echo(line, err=True)

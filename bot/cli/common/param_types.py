@@ -1,4 +1,4 @@
-"""Values of options: durations, clocks, candle files. Each says what is wrong and what to write."""
+"""Types of option values: durations, clocks, candle files, rates, outages. Each error says what to write instead."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import click
 if TYPE_CHECKING:
     from bot.backtest.engine.options import Outage, Settlement
 
-SPEED_MAX: Final = 3600  # the service's bound on an accelerated clock
+SPEED_MAX: Final = 3600  # the service's limit
 _UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class Group(click.Group):
-    """A group that lists its commands with the whole of what they do; click's own cuts it off."""
+    """A group that lists its commands with their full first paragraph; click cuts it off."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -34,7 +34,7 @@ class Group(click.Group):
 
 
 class Duration(click.ParamType[float]):
-    """`60s`, `5m`, `1.5h`, `300ms`, `90` (seconds); nothing at all only where it `may_be_zero`."""
+    """`60s`, `5m`, `1.5h`, `300ms`, `90` (seconds). Zero only if `may_be_zero`."""
 
     name = "duration"
 
@@ -46,14 +46,14 @@ class Duration(click.ParamType[float]):
             return float(value)
         found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) *(ms|[smhd]?)", value.strip(), re.ASCII)
         if found is None or (float(found[1]) <= 0 and not self._may_be_zero):
-            self.fail(f"{value!r} is no duration; write 60s, 5m or 1.5h", param, ctx)
+            self.fail(f"{value!r} is not a duration; write 60s, 5m or 1.5h", param, ctx)
         if found[2] == "ms" and float(found[1]) % 1:
-            self.fail(f"{value!r}: a millisecond is the least there is; write whole ones", param, ctx)
+            self.fail(f"{value!r}: write whole milliseconds", param, ctx)
         return float(found[1]) * _UNITS[found[2]]
 
 
 def reserved(*, for_json: bool) -> AbstractContextManager[object]:
-    """Standard output is for one JSON object: what a strategy prints meanwhile goes to standard error."""
+    """With `for_json`, redirect what strategies print to standard error, so that standard output holds one JSON object."""
     return redirect_stdout(sys.stderr) if for_json else nullcontext()
 
 
@@ -67,12 +67,12 @@ class Clock(click.ParamType[str]):
         if text in ("real", "manual"):
             return text
         if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?x", text, re.ASCII) or not 1 <= float(text[:-1]) <= SPEED_MAX:
-            self.fail(f"{value!r} is no clock; write real, manual, or 1x to {SPEED_MAX}x", param, ctx)
+            self.fail(f"{value!r} is not a clock; write real, manual, or 1x to {SPEED_MAX}x", param, ctx)
         return text
 
 
 class Candles(NamedTuple):
-    """A file of candles, and the market that it was given for, if it was."""
+    """A file of candles, and its market if one was given."""
 
     coin: str | None
     path: Path
@@ -95,14 +95,14 @@ class CandleFile(click.ParamType[Candles]):
 
 
 def speed_of(clock: str) -> float:
-    """Seconds of the service in a real one; 0 for the manual clock."""
+    """How many times faster the service's clock runs than real time; 0 for the manual clock."""
     if clock == "manual":
         return 0.0
     return 1.0 if clock == "real" else float(clock[:-1])
 
 
 def recordings(given: tuple[Candles, ...], *, otherwise: str | None) -> tuple[tuple[str, Path], ...]:
-    """Each file with its market: as given, else by the file's name, else `otherwise`. ConfigError when none of them says."""
+    """Each file with its market: the given one, else from the file's name, else `otherwise`. ConfigError if none of these names a market."""
     from bot.errors import ConfigError
     from bot.service.market_data.instruments import CATALOGUE
     from bot.service.market_data.recorded import coin_of
@@ -153,7 +153,7 @@ class Instant(click.ParamType[int]):
         try:
             moment = datetime.fromisoformat(text)
         except ValueError:
-            self.fail(f"{value!r} is no time; write 2025-05-01, 2025-05-01T10:30 or unix milliseconds", param, ctx)
+            self.fail(f"{value!r} is not a time; write 2025-05-01, 2025-05-01T10:30 or unix milliseconds", param, ctx)
         return ms_of(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
 
 
@@ -172,7 +172,7 @@ def _number(text: str, fail: Callable[[str], Any]) -> Decimal:
     except InvalidOperation:
         number = Decimal("NaN")
     if not number.is_finite() or number < 0:
-        fail(f"{text!r} is no number from 0 on")
+        fail(f"{text!r} is not a number of at least 0")
     return number
 
 
@@ -190,7 +190,7 @@ class Sided(click.ParamType[tuple[str, Decimal]]):
             return value
         matched = _SIDED.fullmatch(value.strip())
         if matched is None:
-            self.fail(f"{value!r} is no value; write VALUE, CLASS=VALUE or MARKET=VALUE", param, ctx)
+            self.fail(f"{value!r} is not a value; write VALUE, CLASS=VALUE or MARKET=VALUE", param, ctx)
         whose, text = matched[1] or "", matched[2].strip()
         if whose and whose.lower() not in _CLASSES:
             from bot.backtest.data.candles import market_name
@@ -202,12 +202,12 @@ class Sided(click.ParamType[tuple[str, Decimal]]):
         if self._unit in ("rate", "bps"):
             found = re.fullmatch(r"([0-9.]+) *(%|bps)?", text)
             if found is None:
-                self.fail(f"{text!r} is no rate; write 0.05% or 5bps", param, ctx)
+                self.fail(f"{text!r} is not a rate; write 0.05% or 5bps", param, ctx)
             text = found[1]
             if found[2] is None and text.strip("0."):
-                self.fail(f"{text!r} says no unit; write {text}% or {text}bps", param, ctx)
+                self.fail(f"{text!r} has no unit; write {text}% or {text}bps", param, ctx)
             scale = Decimal("0.01" if found[2] == "%" else "0.0001") * (1 if self._unit == "rate" else 10_000)
-        return whose, _number(text, lambda said: self.fail(said, param, ctx)) * scale
+        return whose, _number(text, lambda message: self.fail(message, param, ctx)) * scale
 
 
 class Out(click.ParamType["Outage"]):
@@ -222,7 +222,7 @@ class Out(click.ParamType["Outage"]):
             return value
         found = _OUTAGE.fullmatch(value.strip())
         if found is None:
-            self.fail(f"{value!r} is no outage; write 2025-05-03T10:00+2h", param, ctx)
+            self.fail(f"{value!r} is not an outage; write 2025-05-03T10:00+2h", param, ctx)
         return Outage(Instant().convert(found[1], param, ctx), round(Duration().convert(found[2], param, ctx) * 1000))
 
 
@@ -245,7 +245,7 @@ class Settled(click.ParamType[tuple[str, "Settlement"]]):
         if rest:
             at_ms = Instant().convert(rest.pop(), param, ctx)
         if rest:
-            self.fail(f"{value!r} is no settlement; write event:RATE-CUT=2025-03-20T18:00=yes", param, ctx)
+            self.fail(f"{value!r} is not a settlement; write event:RATE-CUT=2025-03-20T18:00=yes", param, ctx)
         return market_name(name), Settlement(at_ms, outcome)
 
 

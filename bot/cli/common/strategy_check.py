@@ -1,6 +1,6 @@
-"""A dry call: a strategy on generated bars, without a service. Finds the errors that a daemon would meet at the first bars.
+"""Calls a strategy on generated bars, without a service, to find the errors that a daemon would meet at its first bars.
 
-It sends nothing and keeps nothing. After each Open the strategy sees a position, after a Close none.
+It sends and stores nothing. After each Open the strategy sees a position, after a Close none.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from bot.wire import INTERVAL_MS
 BARS: Final = 200  # of each market, after the warm-up
 BARS_MAX: Final = 2_000  # with a long warm-up
 CALLS_S: Final = 3.0  # for all bars of one strategy; later bars are not checked
-HANGS_S: Final = 10.0  # without an end: more than the 5 s that the daemon gives one call
+HANGS_S: Final = 10.0  # a strategy that takes longer hangs; the daemon gives one call 5 s
 START_MS: Final = 1_760_000_000_000
 EQUITY_USD: Final = 10_000.0
 OTHER_PX: Final = 100.0  # of a market that the embedded service does not have
 
 
 class FakeAccount:
-    """What the View reads: an account without orders, and the bars so far."""
+    """The account that the View shows: no orders, one position after an Open, and the bars so far."""
 
     def __init__(self, strategy: Strategy) -> None:
         self.now_ms = START_MS
@@ -76,7 +76,7 @@ class FakeAccount:
 
 
 class StrategyCheck:
-    """Runs `on_start` and `on_bar` of one strategy in a thread, so that one that hangs ends nothing else."""
+    """Runs `on_start` and `on_bar` of one strategy in a thread, so that a strategy that hangs does not hang the command."""
 
     def __init__(self, strategy: Strategy, interval: str) -> None:
         self.strategy = strategy
@@ -87,14 +87,14 @@ class StrategyCheck:
         self.problem: str | None = None
 
     def run(self) -> str | None:
-        """What fails, with the lines of the strategy's file; None if nothing does."""
+        """Call the strategy. Returns the problem, with lines of the strategy's file, or None."""
         thread = threading.Thread(target=self._guarded, name=f"strategy-check-{self.strategy.name}", daemon=True)
         with contextlib.redirect_stdout(sys.stderr):
             thread.start()
             thread.join(HANGS_S)
         if not thread.is_alive():
             return self.problem
-        frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - the documented way
+        frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - a documented function, in spite of its name
         while frame is not None and frame.f_code.co_filename != self.file:
             frame = frame.f_back
         place = "" if frame is None else f" ({Path(str(self.file)).name}:{frame.f_lineno})"
@@ -103,11 +103,11 @@ class StrategyCheck:
     def _guarded(self) -> None:
         try:
             self._calls()
-        except BaseException as error:  # noqa: BLE001 - a strategy may raise anything; it becomes the answer
+        except BaseException as error:  # noqa: BLE001 - a strategy may raise anything; it becomes the result
             own = own_lines(error, self.file)
-            text = traceback.TracebackException.from_exception(error)  # Has a text where str() raises.
-            if (story := whole_traceback(error)) is not None:
-                print(story, file=sys.stderr)
+            text = traceback.TracebackException.from_exception(error)  # It works even if str(error) raises.
+            if (full_traceback := whole_traceback(error)) is not None:
+                print(full_traceback, file=sys.stderr)
             place = f" ({own})" if own else ""
             self.problem = f"{self.at} fails on generated bars: {type(error).__name__}: {text}{place}"
 
@@ -123,7 +123,7 @@ class StrategyCheck:
             strategy.indicators.update(bar)
             for intent in strategy.on_bar(view, bar) or ():
                 if type(intent) not in (Open, Close, Cancel):
-                    raise StrategyError(f"wanted {intent!r:.200}; a hook gives Open, Close or Cancel")
+                    raise StrategyError(f"returned {intent!r:.200}; a hook must return Open, Close or Cancel")
                 account.take(intent, bar)
             if monotonic_ns() > end_ns:
                 break
@@ -134,7 +134,7 @@ class StrategyCheck:
         return min(self.strategy.warmup_bars + BARS, BARS_MAX) * len(self.strategy.markets)
 
     def _bars(self) -> Iterator[Bar]:
-        """Prices that rise and fall by some percent, slowly and quickly, so that averages cross and ranges break."""
+        """Bars whose prices swing by some percent, slowly and quickly, so that averages cross and ranges break."""
         for n in count():
             at_ms = (START_MS // self.interval_ms + n) * self.interval_ms
             for index, market in enumerate(self.strategy.markets):
@@ -145,7 +145,7 @@ class StrategyCheck:
 
 
 def _start_px(market: str) -> float:
-    """A usual price of the market, so that a distance in USD makes sense."""
+    """A realistic price of the market, so that a distance in USD makes sense."""
     return CATALOGUE[market].px / E8 if market in CATALOGUE else OTHER_PX
 
 
@@ -154,7 +154,7 @@ def _course(n: int, index: int) -> float:
 
 
 def failures(settings: Settings) -> list[tuple[int, str]]:
-    """For each strategy of the config that fails: its index and what fails."""
+    """Index and problem of each strategy of the config that fails."""
     found = []
     for index, one in enumerate(settings.strategies):
         loaded = loader.load(one.use, settings.strategies_dir)

@@ -1,4 +1,4 @@
-"""Which key `bot kill` uses: the config's, or the one that the daemon noted."""
+"""Finds the API key of a config without its daemon: for `bot kill` and `bot doctor`."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from pathlib import Path
 from typing import Any
 
 
-def _noted(folder: Path) -> str | None:
-    """The config of the last start, as the journal has it."""
+def recorded_config(folder: Path) -> str | None:
+    """The path of the config that the daemon was last started with, from its journal."""
     from bot.errors import BotError
     from bot.runtime.journal import queries
     from bot.runtime.strategy_host import fingerprints
 
     with contextlib.suppress(BotError), queries.opened(folder) as db:
-        found = queries.rows(db, "SELECT value FROM meta WHERE name=?", (fingerprints.NOTE,))
-        return fingerprints.config_of(fingerprints.marks_in(found[0]["value"] if found else None))
+        rows = queries.rows(db, "SELECT value FROM meta WHERE name=?", (fingerprints.NOTE,))
+        return fingerprints.config_of(fingerprints.marks_in(rows[0]["value"] if rows else None))
     return None
 
 
 def key_of(config: Path) -> str:
-    """The key of a config, found as well as it can be from outside its daemon. ConfigError with the way out."""
+    """The API key that a config refers to. ConfigError if it cannot be read here; its message says what to do."""
     from bot.cli.operate.daemon_client import plain_data
 
     section = plain_data(config).get("account")
-    return _key(config, section.get("api_key") if isinstance(section, dict) else None)
+    return key_of_reference(config, section.get("api_key") if isinstance(section, dict) else None)
 
 
-def _key(config: Path, reference: Any) -> str:
-    """The key that a reference stands for, looked up as `bot run` does; a unit's credential is looked for where its unit file says."""
+def key_of_reference(config: Path, reference: Any) -> str:
+    """The key behind a reference, resolved as `bot run` does. A unit's credential is read from the file that its unit names."""
     from bot.cli.operate.systemd_unit import credential_file
     from bot.config.document import Rejected
     from bot.config.references import FORMS, References
@@ -49,4 +49,6 @@ def _key(config: Path, reference: Any) -> str:
             return look(f"${{file:{file}}}", "api_key")
         except Rejected as error:
             why = str(error)
-    raise ConfigError(f"api_key: {why}. Say where the key is: --key '${{file:PATH}}', or ask as root (sudo)")
+    raise ConfigError(
+        f"api_key: {why}. Name the file that holds the key (--key '${{file:PATH}}'), or run this as root (sudo)"
+    )

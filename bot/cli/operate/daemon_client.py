@@ -1,6 +1,6 @@
-"""Which daemon a command means: its state directory, found from what was given or from where one runs; and the questions to its control socket.
+"""Finds the daemon that a command means, by its state directory, and sends requests to its control socket.
 
-A config is read here for its name and folder alone: its secrets may be out of an operator's reach, and are not looked up.
+Of a config only the name and the state directory are read. Its secrets are not resolved, because the operator may not be able to read them.
 """
 
 from __future__ import annotations
@@ -25,55 +25,55 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 CONNECT_S: Final = 2.0
-LONGER_S: Final = 10.0  # than the daemon takes for what is asked
+LONGER_S: Final = 10.0  # added to the daemon's own time limit for a request
 MEMORY_S: Final = 8.0  # for an answer from memory; a strategy in C code may delay the daemon for seconds
-UNTOLD_S: Final = 3.0  # of waiting for an answer, before that is said
+NOTICE_S: Final = 3.0  # after this wait the command prints what it waits for
 SYSTEM_STATE: Final = Path("/var/lib")  # where systemd keeps the folders of system units
-PROJECT: Final = "bot.yaml"  # the config of a project that `bot init` has made
-TRIES_OF_A_NAME: Final = 200  # folders looked at; nobody has so many daemons
+PROJECT: Final = "bot.yaml"  # the config of a project made by `bot init`
+FOLDERS_MAX: Final = 200  # folders searched for daemons; more than anybody runs
 
 
 class NotRunning(BotError):
-    """There is no daemon to ask."""
+    """No daemon runs on the state directory."""
 
     exit_code = Exit.NOT_RUNNING
 
 
 class Silent(BotError):
-    """A daemon holds the folder and does not answer."""
+    """A daemon holds the state directory but gave no final answer in time."""
 
     exit_code = Exit.TIMEOUT
 
 
 class Hung(Silent):
-    """It takes the question and says nothing at all."""
+    """The daemon accepted the request but sent no answer."""
 
 
 class Denied(BotError):
-    """The daemon said no to what was asked."""
+    """The daemon refused the request as invalid."""
 
     exit_code = Exit.USAGE
 
 
 class DaemonRefused(BotError):
-    """What was asked came to nothing; the message says why."""
+    """The daemon could not carry out the request; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A daemon's folder. `config` when the command was given one, or found it."""
+    """A daemon's state directory, and its config if the command was given one or found one."""
 
     folder: Path
     config: Path | None = None
 
     @property
     def flag(self) -> str:
-        """What to give another command so that it means the same daemon."""
+        """The option that makes another command mean the same daemon."""
         name, path = ("--state-dir", self.folder) if self.config is None else ("--config", self.config)
         return f"{name} {quote(str(path))}"
 
     def is_running(self) -> bool:
-        """Whether a daemon holds the folder. Closed where this user cannot see that."""
+        """True if a daemon holds the lock of the folder. Raises Closed if this user may not look into the folder."""
         from bot.runtime.journal.queries import is_there
         from bot.runtime.liveness.instance_lock import LOCK, is_held
 
@@ -88,37 +88,40 @@ class Place:
         *,
         within_s: float | None = None,
     ) -> Any:
-        """The answer of the daemon. NotRunning, Silent, or Denied with the daemon's words. `within_s`: not as long as the route may take."""
+        """Send a request and return the daemon's answer. `within_s` replaces the route's own time limit.
+
+        NotRunning, Silent, or an error with the daemon's message: Denied, DaemonRefused, Declined, ConfigError, JournalError.
+        """
         return _ask(self, method, path, body, query, within_s)
 
 
 def of_journal(place: Place, path: str, query: Mapping[str, Any], of_file: Callable[[], T]) -> Any | T:
-    """The running daemon's answer, since it may know what its file does not; with the daemon dead or silent, what the file has."""
+    """The running daemon's answer, because it may hold events that are not on disk yet. If it is dead or silent: what its journal has."""
     try:
         return place.ask("GET", path, query=query)
     except NotRunning:
-        click.echo(f"the daemon of {place.folder} is not running; this is its journal as it left it", err=True)
+        click.echo(f"the daemon of {place.folder} is not running; what follows is from its journal", err=True)
     except Silent as error:
-        click.echo(f"{error}; this is what its journal has on disk", err=True)
+        click.echo(f"{error}; what follows is from its journal on disk", err=True)
     return of_file()
 
 
 def where(command: F) -> F:
-    """The two options that say which daemon is meant."""
+    """Add the options --config and --state-dir, which say which daemon a command means."""
     for option in (
         click.option(
             "--state-dir",
             type=click.Path(path_type=Path, file_okay=False),
             default=None,
             metavar="DIR",
-            help="State directory of the daemon.",
+            help="The daemon's state directory.",
         ),
         click.option(
             "--config",
             type=click.Path(path_type=Path, dir_okay=False),
             default=None,
             metavar="CONFIG",
-            help="Config of the daemon.",
+            help="The daemon's config file.",
         ),
     ):
         command = option(command)
@@ -126,9 +129,9 @@ def where(command: F) -> F:
 
 
 def find(config: Path | None, state_dir: Path | None, *, dead_too: bool = False) -> Place:
-    """The daemon that is meant: as given; else that of ./bot.yaml; else the one that runs, if it is one; else the only one there has been.
+    """The daemon that a command means: the given one; else that of ./bot.yaml; else the only running one; else the only one that ever ran.
 
-    Of several dead ones none is guessed: NotRunning, or wrong usage where the command does its work on a dead one too (`dead_too`).
+    With several candidates it raises: UsageError if they run, or if the command also works on a dead daemon (`dead_too`); else NotRunning.
     """
     if config is not None and state_dir is not None:
         raise click.UsageError("give --config or --state-dir, not both")
@@ -151,24 +154,25 @@ def find(config: Path | None, state_dir: Path | None, *, dead_too: bool = False)
     known = known_folders()
     from bot.runtime.liveness.instance_lock import is_held
 
-    running = [one for one in known if is_held(one)]
-    found = running or known
-    if len(found) == 1:
-        return Place(found[0])
-    if not found:
-        closed = [str(one) for one in sorted(SYSTEM_STATE.glob(unit_state("*"))) if is_closed(one)]
-        unseen = f"; what runs in {', '.join(closed)} is for root to see (sudo)" if closed else ""
+    running = [folder for folder in known if is_held(folder)]
+    candidates = running or known
+    if len(candidates) == 1:
+        return Place(candidates[0])
+    if not candidates:
+        closed = [str(folder) for folder in sorted(SYSTEM_STATE.glob(unit_state("*"))) if is_closed(folder)]
+        unseen = f"; only root can see whether a daemon runs in {', '.join(closed)} (sudo)" if closed else ""
         raise NotRunning(
-            f"no daemon has run here yet: start one (bot run CONFIG), or say where it is with --config or --state-dir{unseen}"
+            f"no daemon has run here yet: start one (bot run CONFIG), or name it with --config or --state-dir{unseen}"
         )
-    told = f"{'these run' if running else 'none runs, and these have been'}: {', '.join(map(str, found))}; say which with --state-dir or --config"
+    state = "several daemons run" if running else "no daemon runs now, and several have run"
+    message = f"{state}: {', '.join(map(str, candidates))}; choose one with --state-dir or --config"
     if running or dead_too:
-        raise click.UsageError(told)
-    raise NotRunning(told)
+        raise click.UsageError(message)
+    raise NotRunning(message)
 
 
 def is_closed(folder: Path) -> bool:
-    """Whether this user may not look into it: a state directory is for its owner alone."""
+    """True if this user may not look into the folder. Only its owner can enter a state directory."""
     from bot.runtime.journal.queries import Closed, is_there
     from bot.runtime.liveness.instance_lock import LOCK
 
@@ -180,7 +184,7 @@ def is_closed(folder: Path) -> bool:
 
 
 def _of_config(config: Path) -> Place:
-    """The daemon of a config. One that is broken, or says another folder since, does not hide the daemon that was started with it."""
+    """The daemon of a config. If the config has become invalid, or names another folder since, the running daemon is still found."""
     from bot.runtime.liveness.instance_lock import is_held
 
     try:
@@ -197,7 +201,7 @@ def _of_config(config: Path) -> Place:
 
 
 def _started_with(config: Path) -> Place | None:
-    """The daemon that runs and says that this file is its config."""
+    """The running daemon that reports this file as its config; None if there is none."""
     from bot.runtime.liveness.instance_lock import is_held
 
     for folder in known_folders():
@@ -209,9 +213,10 @@ def _started_with(config: Path) -> Place | None:
 
 
 def folder_of(config: Path) -> Path:
-    """The state directory of a config. Without `state_dir` it is where its daemon runs or has run, as a user's or as a system unit.
+    """The state directory of a config. If the config has no `state_dir`: the user's or the system unit's folder of that name.
 
-    One that this user may not enter comes before a journal of another: its daemon may run, and nothing else is claimed in its place.
+    A folder with a running daemon is chosen first, then one that this user may not enter, because a daemon may run in it, then one
+    with a journal.
     """
     from bot.config.settings import default_state_dir
     from bot.runtime.journal.queries import FILE
@@ -230,7 +235,7 @@ def folder_of(config: Path) -> Path:
 
 
 def unit_state(name: str) -> str:
-    """The folder of a unit's state, as StateDirectory= takes it."""
+    """The name of a unit's state directory, for StateDirectory=."""
     return f"bot-{name}"
 
 
@@ -252,7 +257,7 @@ def outline(config: Path) -> tuple[str, Path | None]:
 
 
 def plain_data(config: Path) -> Mapping[str, Any]:
-    """A config's data with its secrets still references. ConfigError when it is no config at all; what its keys are worth is not judged."""
+    """A config's data, with secrets left as references. The values are not checked. ConfigError if the file is not readable YAML."""
     from bot.config.document import Document
     from bot.config.references import Referred
     from bot.config.source import FILE_BYTES_MAX
@@ -270,7 +275,7 @@ def plain_data(config: Path) -> Mapping[str, Any]:
 
 
 def _plain(text: str, key: str, kind: Callable[[str], str]) -> str:
-    """What the environment may fill is filled; a secret stays a reference that nobody follows."""
+    """Replace references to the environment. A secret stays a reference."""
     import re
 
     from bot.logs import is_secret_name
@@ -281,24 +286,24 @@ def _plain(text: str, key: str, kind: Callable[[str], str]) -> str:
 
 
 def known_folders() -> list[Path]:
-    """Folders in which a daemon runs or has run, of this user and of system units as far as they can be seen; of those elsewhere, where one runs."""
+    """The state directories in the usual places (this user's, system units') with a daemon or a journal, and any other with a running daemon."""
     from bot.config.settings import default_state_dir
     from bot.runtime.control_plane.server import SOCKET
     from bot.runtime.journal.queries import FILE
     from bot.runtime.liveness.instance_lock import folders_held
 
-    found: list[Path] = []
+    folders: list[Path] = []
     user = default_state_dir(
         "bot", {name: value for name, value in os.environ.items() if name != "STATE_DIRECTORY"}
     ).parent
     for place, pattern in ((user, "*/lock"), (user, "demo/*/lock"), (SYSTEM_STATE, "bot-*/lock")):
         with contextlib.suppress(OSError):
-            found += [
-                one.parent
-                for one in sorted(place.glob(pattern))[:TRIES_OF_A_NAME]
-                if (one.parent / FILE).exists() or (one.parent / SOCKET).exists()  # No journal: its first start waits.
+            folders += [
+                lock.parent
+                for lock in sorted(place.glob(pattern))[:FOLDERS_MAX]
+                if (lock.parent / FILE).exists() or (lock.parent / SOCKET).exists()  # A first start has no journal yet.
             ]
-    return found + [one for one in folders_held() if one not in found]
+    return folders + [folder for folder in folders_held() if folder not in folders]
 
 
 # -- the socket
@@ -321,9 +326,9 @@ class _Connection(http.client.HTTPConnection):
 
 
 @contextlib.contextmanager
-def _said_while(line: str) -> Iterator[None]:
-    """A person who waits for long is told for what."""
-    timer = threading.Timer(UNTOLD_S, lambda: click.echo(line, err=True))
+def _notice_while_waiting(line: str) -> Iterator[None]:
+    """Print `line` on standard error if the block takes longer than NOTICE_S."""
+    timer = threading.Timer(NOTICE_S, lambda: click.echo(line, err=True))
     timer.daemon = True
     timer.start()
     try:
@@ -349,10 +354,10 @@ def _ask(
     else:
         wait_s = MEMORY_S if path in FROM_MEMORY else answer_s(path) + LONGER_S
     connection = _Connection(place.folder / SOCKET, wait_s)
-    goes_on = "" if method == "GET" else "; what was asked may be done when it goes on"
+    may_be_done = "" if method == "GET" else "; it may still carry out the command"
     try:
-        with _said_while(
-            f"the daemon of {place.folder} has not answered yet; waiting for up to {wait_s:,.0f} s{goes_on}"
+        with _notice_while_waiting(
+            f"the daemon of {place.folder} has not answered yet; waiting for up to {wait_s:,.0f} s{may_be_done}"
         ):
             connection.request(method, target, body=None if body is None else json.dumps(dict(body)))
             answer = connection.getresponse()
@@ -362,39 +367,39 @@ def _ask(
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
         if place.is_running():
             raise Silent(
-                f"a daemon (pid {holder_pid(place.folder)}) holds {place.folder} and its control socket is not there: it is just starting or ending, or puts back one that was taken away; ask again"
+                f"a daemon (pid {holder_pid(place.folder)}) holds {place.folder}, but its control socket does not exist: it is starting or ending, or the socket was removed and the daemon will restore it. Try again"
             ) from None
         raise NotRunning(f"the daemon of {place.folder} is not running") from None
     except (TimeoutError, OSError, http.client.HTTPException, ValueError) as error:
         if not place.is_running():
-            raise NotRunning(f"the daemon of {place.folder} ended meanwhile") from None
+            raise NotRunning(f"the daemon of {place.folder} ended before it answered") from None
         pid = holder_pid(place.folder)
         if _is_stopped(pid):
             raise Hung(
-                f"the daemon (pid {pid}) is stopped (SIGSTOP): kill -CONT {pid} lets it go on{goes_on}"
+                f"the daemon (pid {pid}) is stopped by a signal (SIGSTOP); kill -CONT {pid} resumes it{may_be_done}"
             ) from None
         raise Hung(
-            f"the daemon (pid {pid}) did not answer ({type(error).__name__}){goes_on}; its log: bot logs {place.flag}"
+            f"the daemon (pid {pid}) did not answer ({type(error).__name__}){may_be_done}; its log: bot logs {place.flag}"
         ) from None
     finally:
         connection.close()
     if answer.status == 200:
         return data
-    said = data.get("error", {}) if isinstance(data, dict) else {}
-    message = str(said.get("message") or f"HTTP {answer.status}")
-    if said.get("code") == "ConfigError":
+    failure = data.get("error", {}) if isinstance(data, dict) else {}
+    message = str(failure.get("message") or f"HTTP {answer.status}")
+    if failure.get("code") == "ConfigError":
         raise ConfigError(message)
-    if answer.status == 504 or said.get("code") in ("starting", "busy"):
+    if answer.status == 504 or failure.get("code") in ("starting", "busy"):
         raise Silent(message)
-    if said.get("exit_code") == Exit.REFUSED:
+    if failure.get("exit_code") == Exit.REFUSED:
         raise Declined(message)
-    if said.get("exit_code") == Exit.UNSAFE:
+    if failure.get("exit_code") == Exit.UNSAFE:
         raise JournalError(message)
     raise Denied(message) if answer.status in (400, 403, 404, 405) else DaemonRefused(message)
 
 
 def _is_stopped(pid: int | None) -> bool:
-    """Whether a signal or a debugger has stopped the process. Linux alone says it."""
+    """True if a signal or a debugger has stopped the process. Always False where there is no /proc."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
     except OSError:

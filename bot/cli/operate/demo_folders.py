@@ -1,4 +1,4 @@
-"""The demo's folders: one a run, and a marker of the run that has not ended."""
+"""The demo's folders: one for each run, and a marker file that names the unfinished run."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from typing import Any, Final
 
 from bot.clock import SystemClock, datetime_of
 
-RUNS_KEPT: Final = 5  # of the demo, the newest; an older one's folder is removed
+RUNS_KEPT: Final = 5  # the folders of older runs are removed
 
 
 class DemoFolder:
-    """Runs of the demo: one folder each, and a marker of the run that has not ended."""
+    """The folder that holds one folder for each run of the demo."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._marker = folder / "unfinished.json"
 
     def unfinished(self) -> dict[str, Any] | None:
-        """What the last run was, when it was killed; None when it ended by itself."""
+        """The marker of the last run if that run was killed; None if it ended by itself."""
         try:
-            found = json.loads(self._marker.read_text())
+            marker = json.loads(self._marker.read_text())
         except (OSError, ValueError):
             return None
-        return found if isinstance(found, dict) and (self.folder / str(found.get("run"))).is_dir() else None
+        return marker if isinstance(marker, dict) and (self.folder / str(marker.get("run"))).is_dir() else None
 
     def newest(self) -> Path | None:
-        """The run that has not ended, else the last one; None when the folder is not a demo's."""
+        """The folder of the unfinished run, else of the last one; None if this folder is not a demo's."""
         kept = self.unfinished()
         return self.again(kept) if kept is not None else max(self._runs(), default=None)
 
     def begin(self, **what: Any) -> Path:
-        """A new run's folder, with the marker set."""
+        """Create the folder of a new run and mark the run as unfinished."""
         name = datetime_of(SystemClock().now_ms()).strftime("%Y%m%d-%H%M%S-%f")[:-3]
         run = self.folder / name
         run.mkdir(mode=0o700)
@@ -49,7 +49,7 @@ class DemoFolder:
         self._marker.unlink(missing_ok=True)
 
     def tidy(self, run: Path) -> None:
-        """Only this run and the newest others stay; its name is older than theirs where the clock was set back."""
+        """Keep this run and the newest others. Its name may sort before theirs, if the clock was set back."""
         for old in sorted(one for one in self._runs() if one != run)[: 1 - RUNS_KEPT]:
             shutil.rmtree(old, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""`bot explain` and `bot export`: what the journal says of one order, and of all trades. The daemon need not run; a running one is asked about an order."""
+"""`bot explain` traces one order and `bot export` lists all trades, both from the journal. They work without a running daemon."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Examples:
   bot export trades --json --out trades.json
 
 \b
-A trade is from flat to flat in one market. Amounts are exact; entry_px and exit_px are averages to eight places.
+A trade lasts from no position to no position in one market. Amounts are exact; entry_px and exit_px are averages to eight decimals.
 """
 
 
@@ -40,7 +40,7 @@ A trade is from flat to flat in one market. Amounts are exact; entry_px and exit
 @where
 @click.option("--json", "as_json", is_flag=True, help="The steps as JSON.")
 def explain(order: str, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
-    """Tell how one order came to be and what became of it: bar, decision, intent, plan, request, events, fill."""
+    """Trace one order from its bar to its exit: bar, decision, intent, plan, request, events, fill."""
     from bot.cli.operate.daemon_client import find, of_journal
     from bot.clock import iso
     from bot.errors import Exit
@@ -63,22 +63,22 @@ def explain(order: str, config: Path | None, state_dir: Path | None, *, as_json:
 
 @click.group(cls=Group, epilog=EXPORT)
 def export() -> None:
-    """Write what the journal has for other programs."""
+    """Export data of the journal for other programs."""
 
 
 @export.command(epilog=TRADES)
 @where
-@click.option("--format", "kind", type=click.Choice(FORMATS), default=None, help="Of what is written.  [default: csv]")
+@click.option("--format", "kind", type=click.Choice(FORMATS), default=None, help="Output format.  [default: csv]")
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     default=None,
     metavar="FILE",
-    help="Instead of standard output.",
+    help="Write to FILE instead of standard output.",
 )
 def trades(config: Path | None, state_dir: Path | None, kind: str | None, out: Path | None, *, as_json: bool) -> int:
-    """Every trade with entry, exit, size, prices, fees, funding, profit, strategy and the reason of its exit."""
+    """List every trade with entry, exit, size, prices, fees, funding, profit, strategy and the reason of its exit."""
     from bot.cli.common.files import write_atomic
     from bot.cli.operate.daemon_client import NotRunning, Silent, find
     from bot.errors import Exit
@@ -91,9 +91,9 @@ def trades(config: Path | None, state_dir: Path | None, kind: str | None, out: P
     try:
         fault = place.ask("GET", "/status").get("degraded", {}).get("journal")
         if fault is not None:
-            click.echo(f"what the daemon has learned since is not on disk, and not in here: {fault}", err=True)
+            click.echo(f"the daemon cannot write its journal ({fault}): trades since then are missing here", err=True)
     except (NotRunning, Silent) as error:
-        click.echo(f"{error}; this is what its journal has", err=True)
+        click.echo(f"{error}; what follows is from its journal", err=True)
     with queries.opened(place.folder) as db:
         rows = [one.row(lambda keys: queries.strategies_of(db, keys)) for one in trips(queries.all_events(db, TYPES))]
     text = json.dumps({"trades": rows}, indent=1) + "\n" if as_json or kind == "json" else _csv(rows, COLUMNS)
@@ -114,7 +114,7 @@ def _csv(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> str:
 
 
 def _safe(value: Any) -> Any:
-    """No cell begins a formula: names come from a service. Amounts are digits and may be negative. True and false are as the JSON has them."""
+    """A CSV cell that no spreadsheet takes for a formula, because names come from a service. Booleans are spelled as in JSON."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str) and value[:1] in "=+@\t\r" and value:

@@ -1,4 +1,4 @@
-"""`bot kill`: stop an account now, at the service itself. Needs no daemon, no strategy and no journal, only an address and a key."""
+"""`bot kill`: activate the account's kill switch at the service. Needs only an address and a key; no daemon, strategy or journal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from bot.cli.operate.credentials import _key, _noted
+from bot.cli.operate.credentials import key_of_reference, recorded_config
 from bot.cli.operate.daemon_client import where
 
 if TYPE_CHECKING:
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from bot.client import Client
     from bot.wire.account import KillResult
 
-WITHIN_S: Final = 60.0  # of asking with the same key; after that a person must look
+WITHIN_S: Final = 60.0  # of retries with the same idempotency key; after that a person must check
 NOT_KNOWN: Final = "it is not known whether the kill switch is active. Try again, and check the account in another way"
 WAIT_S_MAX: Final = 5.0
-FLAT_WITHIN_S: Final = 15.0  # the service closes by itself, again and again, until all is closed
+FLAT_WITHIN_S: Final = 15.0  # the service goes on closing until nothing is open
 LOOK_S: Final = 0.5
-SAYS_S: Final = 5.0  # for a daemon to say which config it has; a kill does not wait for one that hangs
+STATUS_S: Final = 5.0  # to learn the daemon's config; a kill must not wait for a daemon that hangs
 
 EPILOG = """\b
 Examples:
@@ -33,8 +33,8 @@ Examples:
   bot kill --lift
 
 \b
-The service cancels entries and blocks new ones until the account's owner lifts the switch; stops stay. --flatten also closes every position.
---lift removes every kill switch; only the owner's key may do that. On a terminal the command asks first; --yes does not ask.
+The service cancels all entries and blocks new ones until the account's owner lifts the switch. Stops stay. --flatten also closes every
+position. --lift removes every kill switch; only the owner's key may do that. On a terminal the command asks first; --yes does not ask.
 """
 
 
@@ -44,7 +44,7 @@ The service cancels entries and blocks new ones until the account's owner lifts 
 @click.option("--lift", is_flag=True, help="Remove the kill switches: the account may open positions again.")
 @click.option(
     "--key", "reference", default=None, metavar="REFERENCE",
-    help="Where the API key is, if not where the config says: ${file:PATH} or ${env:NAME}; never the key itself.",
+    help="Reference to the API key, instead of the config's: ${file:PATH} or ${env:NAME}; never the key itself.",
 )  # fmt: skip
 @click.option("--yes", is_flag=True, help="Do not ask, also on a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="The service's answer.")
@@ -58,7 +58,7 @@ def kill(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Activate the kill switch of the account. Asks the service directly, whether the daemon runs or not."""
+    """Activate the kill switch of the account. Calls the service directly, whether or not the daemon runs."""
     from bot.cli.operate.daemon_client import find
     from bot.client.names import run_unheld
 
@@ -88,21 +88,21 @@ async def _lift(place: Place, reference: str | None, *, as_json: bool) -> int:
     from bot.client import Client
     from bot.errors import OutcomeUnknown, TryLater
 
-    found = await _way(place, reference)
-    if found is None:
+    address = await _address_and_key(place, reference)
+    if address is None:
         lifted = place.ask("POST", "/lift")["lifted"]
     else:
         try:
-            async with Client(*found) as client:
+            async with Client(*address) as client:
                 lifted = await client.lift_kill_switches()
         except (TryLater, OutcomeUnknown) as error:
             raise Silent(
-                f"the service at {found[0]} has not lifted the switch ({error.code}: {error.message}); try again when it answers"
+                f"the service at {address[0]} did not lift the switch ({error.code}: {error.message}); try again when it answers"
             ) from None
     if as_json:
         click.echo(json.dumps({"lifted": lifted}))
     elif lifted:
-        click.echo(f"Lifted: {', '.join(lifted)}. The account may open again.")
+        click.echo(f"Lifted: {', '.join(lifted)}. The account may open positions again.")
     else:
         click.echo("No kill switch is active.")
     return 0
@@ -114,22 +114,22 @@ async def _kill(place: Place, reference: str | None, *, flatten: bool, as_json: 
     from bot.client import Client
 
     key = f"kill-{secrets.token_hex(12)}"
-    found = await _way(place, reference)
-    if found is None:
-        # The daemon alone has a key that works just now; it sends the same call.
-        body = await _asked(place, key, flatten=flatten)
-        return _tell(body, flatten=flatten, as_json=as_json)
-    base_url, api_key = found
+    address = await _address_and_key(place, reference)
+    if address is None:
+        # Only the daemon has a key that works now; it sends the same call.
+        body = await _kill_by_daemon(place, key, flatten=flatten)
+        return _report(body, flatten=flatten, as_json=as_json)
+    base_url, api_key = address
     async with Client(base_url, api_key) as client:
-        result = await _sent(client, key, flatten=flatten)
+        result = await _kill_at_service(client, key, flatten=flatten)
         body = result.model_dump(mode="json", by_alias=True)
         if flatten and body["positions"]:
-            body["positions"] = await _flat(client)
-    return _tell(body, flatten=flatten, as_json=as_json)
+            body["positions"] = await _open_positions(client)
+    return _report(body, flatten=flatten, as_json=as_json)
 
 
-async def _way(place: Place, reference: str | None) -> tuple[str, str] | None:
-    """Where the service is and with which key; None when the daemon has to be asked. An embedded service gives out one key at a time."""
+async def _address_and_key(place: Place, reference: str | None) -> tuple[str, str] | None:
+    """The service's address and a key; None if only the running daemon has a key. An embedded service has one valid key at a time."""
     from bot.cli.operate.daemon_client import NotRunning, plain_data
     from bot.cli.run.embedded_service import Embedded
     from bot.errors import ConfigError
@@ -140,7 +140,7 @@ async def _way(place: Place, reference: str | None) -> tuple[str, str] | None:
         if place.is_running():
             return None
         raise ConfigError(
-            f"the daemon of {place.folder} does not run and its config is not known: say which service with --config CONFIG"
+            f"the daemon of {place.folder} does not run and its config is not known: name the config with --config CONFIG"
         )
     try:
         section = plain_data(config).get("account")
@@ -159,71 +159,75 @@ async def _way(place: Place, reference: str | None) -> tuple[str, str] | None:
         address = service.base_url
         if address is None or not service.is_alive():
             raise NotRunning(
-                "the embedded service does not run either, so no price moves and nothing trades; the next `bot run` starts both"
+                "neither the daemon nor its embedded service runs, so no price moves and nothing trades; the next `bot run` starts both"
             )
         return address, (await service.mint()).api_key.get_secret_value()
-    asked = reference if reference is not None else account.get("api_key")
+    chosen = reference if reference is not None else account.get("api_key")
     try:
-        return base_url, _key(config, asked)
+        return base_url, key_of_reference(config, chosen)
     except ConfigError:
-        with contextlib.suppress(Closed):  # --key is a way without a daemon that cannot be seen.
+        with contextlib.suppress(Closed):  # With --key the daemon is not needed, so it need not be visible.
             if reference is None and place.is_running():
                 return None
         raise
 
 
 def _config_of(place: Place) -> Path | None:
-    """Of a daemon that runs, as it says itself; of one that is dead, or does not answer at once, as its journal has it."""
+    """The daemon's config: from the daemon, or from its journal if the daemon is dead or does not answer within STATUS_S."""
     from bot.errors import BotError
 
     try:
-        said = place.ask("GET", "/status", within_s=SAYS_S).get("config")
+        config = place.ask("GET", "/status", within_s=STATUS_S).get("config")
     except BotError:
-        said = _noted(place.folder)
-        if said is not None:
-            click.echo(f"the daemon of {place.folder} does not answer; it ran with {said}", err=True)
-    return Path(said) if said is not None and Path(said).is_file() else None
+        config = recorded_config(place.folder)
+        if config is not None:
+            click.echo(f"the daemon of {place.folder} does not answer; its last config was {config}", err=True)
+    return Path(config) if config is not None and Path(config).is_file() else None
 
 
-async def _asked(place: Place, key: str, *, flatten: bool) -> dict[str, Any]:
-    """The daemon's answer. One that is silent, or whose service is, is asked again with the same key."""
+async def _kill_by_daemon(place: Place, key: str, *, flatten: bool) -> dict[str, Any]:
+    """Let the daemon send the kill. If the daemon or its service does not answer, try again with the same idempotency key."""
     import asyncio
 
     from bot.cli.operate.daemon_client import Hung, Silent
     from bot.clock import monotonic_ns
 
     end_ns = monotonic_ns() + int(WITHIN_S * 1e9)
-    said = ""
+    last_reason = ""
     while True:
         try:
             result: dict[str, Any] = place.ask("POST", "/kill", {"flatten": flatten, "key": key})["result"]
         except Silent as error:
             if monotonic_ns() > end_ns:
-                past = _past(place) if isinstance(error, Hung) else ""
-                raise Silent(f"{error}; {NOT_KNOWN}{past}") from None
-            said = _said_once(str(error), said)
+                hint = _hint_without_daemon(place) if isinstance(error, Hung) else ""
+                raise Silent(f"{error}; {NOT_KNOWN}{hint}") from None
+            last_reason = _print_retry(str(error), last_reason)
             await asyncio.sleep(LOOK_S)
         else:
             return result
 
 
-def _past(place: Place) -> str:
-    """The way that needs no daemon, while one that hangs has the only key."""
+def _hint_without_daemon(place: Place) -> str:
+    """How to kill without a daemon that hangs but holds the only key."""
     from bot.runtime.liveness.instance_lock import holder_pid
 
     pid = holder_pid(place.folder)
-    return "" if pid is None else f"; or end the daemon (kill -9 {pid}), and again: then the service itself is asked"
+    return (
+        ""
+        if pid is None
+        else f"; or end the daemon (kill -9 {pid}) and run bot kill again, which then calls the service itself"
+    )
 
 
-def _said_once(why: str, before: str) -> str:
-    """Say why it goes on asking, when that is not what was said before; what has been said by now."""
-    if why != before:
-        click.echo(f"no answer yet ({why}); retrying for {WITHIN_S:g} s at most", err=True)
-    return why
+def _print_retry(reason: str, last_reason: str) -> str:
+    """Print why the call is retried, unless this reason was printed last. Returns the reason."""
+    if reason != last_reason:
+        click.echo(f"no answer yet ({reason}); retrying for {WITHIN_S:g} s at most", err=True)
+    return reason
 
 
-async def _sent(client: Client, key: str, *, flatten: bool) -> KillResult:
-    """The same call with the same key, until it is answered: a kill that was lost on its way back is not thrown twice."""
+async def _kill_at_service(client: Client, key: str, *, flatten: bool) -> KillResult:
+    """Call the service until it answers, always with the same idempotency key, so that a lost answer does not kill twice."""
     import asyncio
 
     from bot.cli.operate.daemon_client import Silent
@@ -232,7 +236,7 @@ async def _sent(client: Client, key: str, *, flatten: bool) -> KillResult:
     from bot.errors import OutcomeUnknown, TryLater
 
     end_ns = monotonic_ns() + int(WITHIN_S * 1e9)
-    tries, said = 0, ""
+    tries, last_reason = 0, ""
     while True:
         try:
             return await client.kill(flatten=flatten, key=key)
@@ -242,13 +246,13 @@ async def _sent(client: Client, key: str, *, flatten: bool) -> KillResult:
                 raise Silent(
                     f"the service did not answer within {WITHIN_S:g} s ({error.code}: {error.message}); {NOT_KNOWN}"
                 ) from None
-            said = _said_once(f"{error.code}: {error.message}", said)
+            last_reason = _print_retry(f"{error.code}: {error.message}", last_reason)
             wait_ms = max(getattr(error, "after_ms", 0) or 0, Backoff().wait_ms(tries, 0.5))
             await asyncio.sleep(min(wait_ms / 1000, WAIT_S_MAX))
 
 
-async def _flat(client: Client) -> list[dict[str, Any]]:
-    """What is open still, once the service has had its time."""
+async def _open_positions(client: Client) -> list[dict[str, Any]]:
+    """Wait up to FLAT_WITHIN_S for the service to close everything; return the positions that are still open."""
     import asyncio
 
     from bot.clock import monotonic_ns
@@ -265,7 +269,7 @@ async def _flat(client: Client) -> list[dict[str, Any]]:
         await asyncio.sleep(LOOK_S)
 
 
-def _tell(body: dict[str, Any], *, flatten: bool, as_json: bool) -> int:
+def _report(body: dict[str, Any], *, flatten: bool, as_json: bool) -> int:
     from bot.errors import Exit
 
     still_open = flatten and bool(body["positions"])
@@ -285,8 +289,8 @@ def _tell(body: dict[str, Any], *, flatten: bool, as_json: bool) -> int:
         )
         click.echo(f"  {'STILL OPEN' if flatten else 'stays open':<11} {one['coin']} {one['side']} {one['size']}{stop}")
     if not body["positions"]:
-        click.echo("  positions   none is open")
+        click.echo("  positions   none")
     if still_open:
-        click.echo("The service continues to close them; check again: bot status")
+        click.echo("The service goes on closing them; check again with bot status")
     click.echo("To lift it: bot kill --lift, with the owner's key.")
     return int(Exit.TIMEOUT if still_open else Exit.DONE)

@@ -1,4 +1,4 @@
-"""`bot pause`, `resume`, `reload`, `stop`, `reconcile`: what an operator asks of a running daemon, over its control socket."""
+"""`bot pause`, `resume`, `reload`, `stop`, `reconcile`: commands to a running daemon, over its control socket."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from bot.cli.operate.daemon_client import where
 if TYPE_CHECKING:
     from bot.cli.operate.daemon_client import Place
 
-STOP_WITHIN_S: Final = 15.0  # it promises five; a busy machine may need more
+STOP_WITHIN_S: Final = 15.0  # the daemon ends within five seconds; a busy machine may need more
 LOOK_S: Final = 0.1
-LAST_LINES: Final = 50  # of a log, among which the end of its run is
+LAST_LINES: Final = 50  # of the log; the line `daemon.stopped` is among them
 
 PAUSE = """\b
 Examples:
@@ -28,7 +28,7 @@ Examples:
   bot resume trend
 
 \b
-Exit 4: STRATEGY's file cannot be used, or it failed again and is back in quarantine. 5: the service did not answer. 7: the service refused.
+Exit 4: STRATEGY does not load, or it failed again and is back in quarantine. 5: the service did not answer. 7: the service refused.
 """
 RELOAD = """\b
 Examples:
@@ -36,8 +36,8 @@ Examples:
   bot reload --yes
 
 \b
-Exit 4: the config cannot be applied. 5: the service did not answer. 7: the service refuses a new guardian. In these cases nothing changed.
-Exit 4 also if the config was applied and a new or changed strategy failed at once: it is in quarantine.
+Exit 4: the config cannot be applied. 5: the service did not answer. 7: the service refused a new guardian. In these cases nothing changed.
+Exit 4 also if the config was applied, but a new or changed strategy failed at once and is in quarantine.
 """
 STOP = """\b
 Example:
@@ -67,7 +67,7 @@ def pause(strategy: str | None, config: Path | None, state_dir: Path | None, *, 
 @where
 @click.option("--json", "as_json", is_flag=True, help="The daemon's answer.")
 def resume(strategy: str | None, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
-    """Allow entries again, of STRATEGY or of all. For all it also confirms that you have checked who else trades on the account and the orders that wait for a person; those orders end."""
+    """Allow entries again, of STRATEGY or of all. Without STRATEGY it also confirms that you have checked foreign activity on the account and the intents that wait for a person. The daemon then closes those intents."""
     return _switch("/resume", strategy, config, state_dir, as_json=as_json)
 
 
@@ -75,19 +75,19 @@ def _switch(path: str, strategy: str | None, config: Path | None, state_dir: Pat
     from bot.cli.operate.daemon_client import find
     from bot.errors import Exit
 
-    told = find(config, state_dir).ask("POST", path, {} if strategy is None else {"strategy": strategy})
+    answer = find(config, state_dir).ask("POST", path, {} if strategy is None else {"strategy": strategy})
     if as_json:
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(answer))
     else:
-        click.echo(f"{told['state']}{': ' + told['why'] if told.get('why') else ''}")
-        for one in told["strategies"]:
+        click.echo(f"{answer['state']}{': ' + answer['why'] if answer.get('why') else ''}")
+        for one in answer["strategies"]:
             click.echo(f"  {one['name']:<20} {one['state']}{': ' + one['why'] if one['why'] else ''}")
-        if told.get("forgotten"):
-            click.echo(f"NOT KEPT: {told['forgotten']}")
-        for one in told.get("looked_at", ()):
-            click.echo(f"Confirmed as checked by you: {one}")
-        if told.get("resting"):
-            click.echo(f"Resting entries can still fill: {', '.join(told['resting'])} (bot orders)")
+        if answer.get("forgotten"):
+            click.echo(f"NOT SAVED: {answer['forgotten']}")
+        for checked in answer.get("looked_at", ()):
+            click.echo(f"Confirmed as checked by you: {checked}")
+        if answer.get("resting"):
+            click.echo(f"Resting entries can still fill: {', '.join(answer['resting'])} (bot orders)")
     return int(Exit.DONE)
 
 
@@ -104,13 +104,13 @@ def reload_config(config: Path | None, state_dir: Path | None, *, yes: bool, as_
     from bot.logs import redact_text
 
     place = find(config, state_dir)
-    told = place.ask("GET", "/reload")
-    changes = told["changes"]
+    preview = place.ask("GET", "/reload")
+    changes = preview["changes"]
     if not as_json:
         click.echo("\n".join(changes) if changes else "nothing has changed")
     if not changes or (as_json and not yes) or not (yes or _agreed()):
         if as_json:
-            click.echo(json.dumps(told | {"applied": [], "refused": []}))
+            click.echo(json.dumps(preview | {"applied": [], "refused": []}))
         return int(Exit.DONE)
     done = place.ask("POST", "/reload", {})
     if as_json:
@@ -120,7 +120,7 @@ def reload_config(config: Path | None, state_dir: Path | None, *, yes: bool, as_
             click.echo(line)
     if done["refused"]:
         click.echo(f"error: {redact_text('; '.join(done['refused']))}", err=True)
-        return int(done.get("exit_code", Exit.CONFIG))  # A daemon that was started before an update does not say it.
+        return int(done.get("exit_code", Exit.CONFIG))  # A daemon of an older version sends no exit code.
     code = int(done.get("exit_code", Exit.DONE))
     if code:
         click.echo(
@@ -143,30 +143,32 @@ def _agreed() -> bool:
 @click.option("--force", is_flag=True, help="Stop it even if a service manager runs it and will start it again.")
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON.")
 def stop(config: Path | None, state_dir: Path | None, *, force: bool, as_json: bool) -> int:
-    """End the daemon as SIGTERM does, and wait for it. safety.on_exit says what becomes of orders and positions. An embedded service ends too."""
+    """End the daemon as SIGTERM does, and wait until it has ended. safety.on_exit decides what happens to orders and positions. An embedded service ends too."""
     from bot.cli.operate.daemon_client import Denied, Silent, find
 
     place = find(config, state_dir)
-    told = place.ask("GET", "/status")
-    if told.get("managed_by") == "systemd" and not force:
+    status = place.ask("GET", "/status")
+    if status.get("managed_by") == "systemd" and not force:
         from bot.cli.operate.systemd_unit import stopping
 
-        raise Denied(f"systemd runs this daemon and would start it again: {stopping(told['name'])} (or --force)")
-    asked = place.ask("POST", "/stop", {})
+        raise Denied(
+            f"systemd runs this daemon and would start it again: use {stopping(status['name'])}, or bot stop --force"
+        )
+    answer = place.ask("POST", "/stop", {})
     if not _ends(place):
         raise Silent(
-            f"the daemon (pid {told['pid']}) has not ended within {STOP_WITHIN_S:g} s; its log: bot logs {place.flag}"
+            f"the daemon (pid {status['pid']}) has not ended within {STOP_WITHIN_S:g} s; its log: bot logs {place.flag}"
         )
-    code, message = _end_of(place.folder, asked["at_ms"])
+    code, message = _end_of(place.folder, answer["at_ms"])
     service = _left_service(place.folder)
     if as_json:
-        told = {
-            "stopped": True, "pid": told["pid"], "on_exit": asked["on_exit"], "exit_code": code, "message": message, "service_pid": service,
+        result = {
+            "stopped": True, "pid": status["pid"], "on_exit": answer["on_exit"], "exit_code": code, "message": message, "service_pid": service,
         }  # fmt: skip
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(result))
     else:
         click.echo(
-            f"stopped (pid {told['pid']}, safety.on_exit: {asked['on_exit']}); its last lines say what stays at the service: bot logs {place.flag}"
+            f"stopped (pid {status['pid']}, safety.on_exit: {answer['on_exit']}); its last log lines list what stays at the service: bot logs {place.flag}"
         )
         if service is not None:
             click.echo(
@@ -178,7 +180,7 @@ def stop(config: Path | None, state_dir: Path | None, *, force: bool, as_json: b
 
 
 def _end_of(folder: Path, since_ms: int) -> tuple[int, str | None]:
-    """How the run that was asked to end has ended, by the log that it has left; 0 where it has left none."""
+    """Exit code and message of the run that was stopped, from its log; 0 if the log has no such line."""
     from bot.runtime.control_plane.log_tail import FILE, last_lines
 
     for line in reversed(last_lines(folder / FILE, LAST_LINES)):
@@ -217,14 +219,14 @@ def reconcile(config: Path | None, state_dir: Path | None, *, applies: bool, as_
     from bot.cli.operate.daemon_client import find
     from bot.errors import Exit
 
-    told: Any = find(config, state_dir).ask("POST" if applies else "GET", "/reconcile", {} if applies else None)
+    answer: Any = find(config, state_dir).ask("POST" if applies else "GET", "/reconcile", {} if applies else None)
     if as_json:
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(answer))
         return int(Exit.DONE)
-    for one in told["drifts"]:
-        click.echo(f"{one['kind']:<18} {one['market'] or '':<8} {one['message']}".rstrip())
-    if not told["drifts"]:
+    for drift in answer["drifts"]:
+        click.echo(f"{drift['kind']:<18} {drift['market'] or '':<8} {drift['message']}".rstrip())
+    if not answer["drifts"]:
         click.echo("no difference")
     elif not applies:
-        click.echo("Nothing was changed; bot reconcile --apply repairs it.")
+        click.echo("Nothing was changed; bot reconcile --apply repairs the differences.")
     return int(Exit.DONE)

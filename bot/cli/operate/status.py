@@ -1,4 +1,4 @@
-"""`bot status`, `positions`, `orders`, `events`, `logs`: what a running daemon says of itself. What is old is never shown as if it were so now."""
+"""`bot status`, `positions`, `orders`, `events`, `logs`: read commands. Data that may be out of date are marked OLD."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from bot.words import many
 if TYPE_CHECKING:
     from bot.cli.operate.daemon_client import Place
 
-OLD_S: Final = 10.0  # without a whole pass; a strategy may have five seconds of one
-FOLLOW_S: Final = 0.5  # between two looks for new lines
+OLD_S: Final = 10.0  # since the last complete pass; a strategy's call may take five seconds of a pass
+FOLLOW_S: Final = 0.5  # between two requests for new lines
 LINES_MAX: Final = 2_000  # as many as the daemon keeps in memory
 
-OTHERS: Final = {  # books that are no strategy's
-    "@foreign": "another hand's, the service's own, or from before our time",
-    "@netting": "between the account's average entry and those of the shares",
+OTHERS: Final = {  # attribution that belongs to no strategy
+    "@foreign": "trades of others, of the service itself, or from before this journal",
+    "@netting": "difference between the account's average entry price and those of the strategies' shares",
 }
 
 STATUS = """\b
@@ -35,7 +35,7 @@ Examples:
   bot status --config configs/paper.yaml --json
 
 \b
-Exit 0: the daemon runs and each of its positions has a stop. 3: it does not run. 6: one of its positions has no stop.
+Exit 0: the daemon runs and each of its positions has a stop. 3: the daemon does not run. 6: one of its positions has no stop.
 """
 POSITIONS = "\b\nExample:\n  bot positions --json"
 ORDERS = "\b\nExample:\n  bot orders"
@@ -56,23 +56,23 @@ Examples:
 @where
 @click.option("--json", "as_json", is_flag=True, help="The daemon's answer as one JSON object.")
 def status(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
-    """Show the state of the daemon, its account and its profit. If the daemon is dead: the last state in its journal and its age, with exit code 3."""
+    """Show the state of the daemon, its account and its profit. If the daemon does not run: the last state in its journal and its age, with exit code 3."""
     from bot.cli.operate.daemon_client import NotRunning, find
     from bot.errors import Exit
 
     place = None
     try:
         place = find(config, state_dir)
-        told = place.ask("GET", "/status")
+        answer = place.ask("GET", "/status")
     except NotRunning as error:
-        last, nothing = (None, "") if place is None else _last(place)
+        last, why_not = (None, "") if place is None else _last(place)
         if as_json:
-            message = f"{error}; {nothing}" if nothing else str(error)
+            message = f"{error}; {why_not}" if why_not else str(error)
             click.echo(json.dumps({"running": False, "state": "NOT_RUNNING", "message": message, "last": last}))
         else:
             click.echo(f"NOT RUNNING  {error}")
             if place is not None:
-                for line in [f"  {nothing}"] if last is None else _last_lines(last):
+                for line in [f"  {why_not}"] if last is None else _last_lines(last):
                     click.echo(line)
                 named = "CONFIG" if place.config is None else quote(str(place.config))
                 click.echo(
@@ -80,11 +80,11 @@ def status(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
                 )
         return int(Exit.NOT_RUNNING)
     if as_json:
-        click.echo(json.dumps({"running": True, **told}))
+        click.echo(json.dumps({"running": True, **answer}))
     else:
-        for line in _status_lines(told):
+        for line in _status_lines(answer):
             click.echo(line)
-    return int(Exit.DONE if told.get("is_safe", True) else Exit.UNSAFE)
+    return int(Exit.DONE if answer.get("is_safe", True) else Exit.UNSAFE)
 
 
 @click.command(epilog=POSITIONS)
@@ -95,10 +95,10 @@ def positions(config: Path | None, state_dir: Path | None, *, as_json: bool) -> 
     from bot.cli.operate.daemon_client import find
     from bot.errors import Exit
 
-    told = find(config, state_dir).ask("GET", "/positions")
-    _warn_if_old(told)
+    answer = find(config, state_dir).ask("GET", "/positions")
+    _warn_if_old(answer)
     if as_json:
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(answer))
     else:
         columns = (
             "market",
@@ -111,32 +111,34 @@ def positions(config: Path | None, state_dir: Path | None, *, as_json: bool) -> 
             "target_px",
             "strategy",
         )
-        rows = [{**one, "stop": _stop_of(one), "strategy": _holders(one)} for one in told["positions"]]
+        rows = [
+            {**position, "stop": _stop_of(position), "strategy": _holders(position)} for position in answer["positions"]
+        ]
         _table(rows, columns, empty="no open position")
-    return int(Exit.UNSAFE if any(map(_is_unsafe, told["positions"])) else Exit.DONE)
+    return int(Exit.UNSAFE if any(map(_is_unsafe, answer["positions"])) else Exit.DONE)
 
 
 def _stop_of(position: Mapping[str, Any]) -> str:
-    """Its stop order and its trailing stops, which move at the service. A stop order for a part of the position is no stop."""
+    """The position's stop order and trailing stops as text. A stop order for only a part of the position does not count."""
     px = position["stop_px"]
-    trails = position.get("trailing_stops", ())  # A daemon that was started before an update does not say it.
+    trails = position.get("trailing_stops", ())  # A daemon of an older version does not send them.
     trailing = ["trailing" if one["active"] is not False else "trailing (not active yet)" for one in trails]
     if not position["protected"]:
         return ", ".join(
-            ["NO STOP" if px is None else f"NO STOP for all of it, {formatting.px(px)} for a part", *trailing]
+            ["NO STOP" if px is None else f"NO STOP for the whole position, {formatting.px(px)} for a part", *trailing]
         )
     fixed = [] if px is None else [formatting.px(px)]
     return ", ".join(fixed + trailing) or "trailing"
 
 
 def _holders(position: Mapping[str, Any]) -> str | None:
-    """Its strategy; of a shared position each one that has a share of it, and which."""
+    """The position's strategy; for a shared position each strategy with its share."""
     shares: Mapping[str, str] = position.get("shares") or {}
     return " + ".join(f"{name} {size}" for name, size in shares.items()) if len(shares) > 1 else position["strategy"]
 
 
 def _is_unsafe(position: Mapping[str, Any]) -> bool:
-    """Ours and bare, where the config asks for a stop. A daemon that was started before an update does not say whether it does."""
+    """True if a strategy's position has no stop and the config demands one. A daemon of an older version does not send `needs_stop`."""
     return not position["protected"] and position["strategy"] is not None and position.get("needs_stop", True)
 
 
@@ -148,13 +150,13 @@ def orders(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
     from bot.cli.operate.daemon_client import find
     from bot.errors import Exit
 
-    told = find(config, state_dir).ask("GET", "/orders")
-    _warn_if_old(told)
+    answer = find(config, state_dir).ask("GET", "/orders")
+    _warn_if_old(answer)
     if as_json:
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(answer))
     else:
         columns = ("oid", "market", "kind", "side", "action", "size", "limit_px", "trigger_px", "strategy")
-        _table(told["orders"], columns, empty="no order rests")
+        _table(answer["orders"], columns, empty="no resting order")
     return int(Exit.DONE)
 
 
@@ -175,7 +177,7 @@ def orders(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
 def events(
     config: Path | None, state_dir: Path | None, since: str | None, types: str | None, limit: int, *, as_json: bool
 ) -> int:
-    """List the account's events from the journal: the newest, or those since WHEN. Works also if the daemon is dead."""
+    """List the account's events from the journal: the newest, or those since WHEN. Works also if the daemon does not run."""
     from bot.cli.operate.daemon_client import find, of_journal
     from bot.errors import Exit
     from bot.runtime.journal import queries
@@ -189,17 +191,19 @@ def events(
             return {"events": queries.events(db, since_id=since_id, back_ms=back_ms, types=wanted, limit=limit)}
 
     query = {"since": since_id, "back_ms": back_ms, "type": ",".join(wanted) or None, "limit": limit}
-    found = of_journal(place, "/events", query, of_file)["events"]
+    listed = of_journal(place, "/events", query, of_file)["events"]
     if as_json:
-        click.echo(json.dumps({"running": place.is_running(), "events": found}))
+        click.echo(json.dumps({"running": place.is_running(), "events": listed}))
         return int(Exit.DONE)
     from bot.clock import iso
     from bot.runtime.journal.order_trace import event_step
 
-    for one in found:
-        step = event_step(one)
-        click.echo(f"{iso(one['ts'])}  {one['id']}  {one['type']:<11} {one.get('coin') or '':<8} {step.text}".rstrip())
-    if not found:
+    for event in listed:
+        text = event_step(event).text
+        click.echo(
+            f"{iso(event['ts'])}  {event['id']}  {event['type']:<11} {event.get('coin') or '':<8} {text}".rstrip()
+        )
+    if not listed:
         click.echo("no event")
     return int(Exit.DONE)
 
@@ -217,21 +221,20 @@ def events(
 @click.option("-f", "--follow", is_flag=True, help="Then show each new line, until Ctrl-C or the daemon's end.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def logs(config: Path | None, state_dir: Path | None, lines: int, *, follow: bool, as_json: bool) -> int:
-    """Show the daemon's log. If the daemon is dead (exit 3) or silent (exit 5), the last lines that it left on disk."""
+    """Show the daemon's log. If the daemon does not run (exit 3) or does not answer (exit 5), show its last lines on disk."""
     from bot.cli.operate.daemon_client import NotRunning, Silent, find
     from bot.errors import Exit
     from bot.runtime.control_plane.log_tail import FILE, last_lines
 
     place = find(config, state_dir)
     try:
-        told = place.ask("GET", "/logs", query={"lines": lines})
+        answer = place.ask("GET", "/logs", query={"lines": lines})
     except (NotRunning, Silent) as error:
-        found = last_lines(place.folder / FILE, lines)
         click.echo(f"{error}; these are its last lines on disk", err=True)
-        _show(found, as_json=as_json)
+        _show(last_lines(place.folder / FILE, lines), as_json=as_json)
         return int(error.exit_code)
-    _show(told["lines"], as_json=as_json)
-    return _follow(place, told["last"], as_json=as_json) if follow else int(Exit.DONE)
+    _show(answer["lines"], as_json=as_json)
+    return _follow(place, answer["last"], as_json=as_json) if follow else int(Exit.DONE)
 
 
 def _follow(place: Place, last: int, *, as_json: bool) -> int:
@@ -243,9 +246,9 @@ def _follow(place: Place, last: int, *, as_json: bool) -> int:
     try:
         while True:
             time.sleep(FOLLOW_S)
-            told = place.ask("GET", "/logs", query={"after": last, "lines": LINES_MAX})
-            last = told["last"]
-            _show(told["lines"], as_json=as_json)
+            answer = place.ask("GET", "/logs", query={"after": last, "lines": LINES_MAX})
+            last = answer["last"]
+            _show(answer["lines"], as_json=as_json)
     except NotRunning:
         click.echo("the daemon has ended", err=True)
         return int(Exit.NOT_RUNNING)
@@ -253,16 +256,16 @@ def _follow(place: Place, last: int, *, as_json: bool) -> int:
         return int(Exit.DONE)
 
 
-# -- words
+# -- text
 
 
-def _is_old(told: Mapping[str, Any]) -> bool:
-    return (told.get("old_s") or 0.0) > OLD_S  # A daemon that was started before an update does not say it.
+def _is_old(answer: Mapping[str, Any]) -> bool:
+    return (answer.get("old_s") or 0.0) > OLD_S  # A daemon of an older version does not send it.
 
 
-def _warn_if_old(told: Mapping[str, Any]) -> None:
-    if _is_old(told):
-        click.echo(f"OLD: not read from the service for {told['old_s']:.0f} s; this is as of then", err=True)
+def _warn_if_old(answer: Mapping[str, Any]) -> None:
+    if _is_old(answer):
+        click.echo(f"OLD: these data were read from the service {answer['old_s']:.0f} s ago", err=True)
 
 
 def _status_lines(told: Mapping[str, Any]) -> Iterable[str]:
@@ -274,7 +277,7 @@ def _status_lines(told: Mapping[str, Any]) -> Iterable[str]:
     if "account" not in told:
         return
     if _is_old(told):
-        yield f"  OLD         not read from the service for {told['old_s']:.0f} s: account, positions and orders are as of then"
+        yield f"  OLD         account, positions and orders were read from the service {told['old_s']:.0f} s ago"
     account = told["account"]
     yield f"  account     {told['address']}, value {account['value_usd']:,.2f} USD, free {account['free_usd']:,.2f} USD, epoch {told['epoch']}"
     yield f"  profit      {_profit(told)}"
@@ -286,26 +289,26 @@ def _status_lines(told: Mapping[str, Any]) -> Iterable[str]:
     yield f"  positions   {told['positions']}, {stops}; {many(told['orders'], 'order')}"
     doubt = told["intents"]
     yield f"  intents     {doubt['open']} open, {doubt['in_doubt']} in doubt, {doubt['quarantined']} waiting for a person"
-    for one in doubt.get("waiting", ()):  # A daemon that was started before an update does not say it.
+    for one in doubt.get("waiting", ()):  # A daemon of an older version does not send them.
         why = f": {one['message']}" if one.get("message") else ""
         yield f"  waiting     {one['action']} {one['market']} of {one['strategy']}{why}"
-        yield f"              bot explain {one['id'][:12]}, look at the account, then bot resume"
+        yield f"              run bot explain {one['id'][:12]}, check the account, then bot resume"
     beat = told["heartbeat"]
     if beat is None:
-        yield "  dead-man    no heartbeat process (off, or a clock that is moved by hand)"
+        yield "  dead-man    no heartbeat process (off, or the service's clock is moved by hand)"
     else:
         left_s = beat["deadline_s"]
-        left = "nothing armed" if left_s is None else f"acts in {left_s} s unless a heartbeat comes"
+        left = "not armed" if left_s is None else f"acts in {left_s} s unless a heartbeat arrives"
         if left_s is not None and left_s < 0:
             left = f"MAY HAVE ACTED: its deadline passed {-left_s} s ago without a heartbeat"
         trouble = f", last error {beat['error']}" if beat["error"] else ""
-        yield f"  dead-man    {left}, {many(beat['beats'], 'beat')} tried{trouble}"
+        yield f"  dead-man    {left}, {many(beat['beats'], 'heartbeat')} tried{trouble}"
     for one in told["guardians"]:
         if not one["stands"]:
             yield f"  guardian    {one['name']} IS NOT ARMED; the daemon arms it again"
-    for one in told.get("blocked_by", ()):  # A daemon that was started before an update does not say it.
+    for one in told.get("blocked_by", ()):  # A daemon of an older version does not send them.
         until = "until 00:00 UTC, or until" if one["type"] == "account_drawdown" else "until"
-        yield f"  entries     REFUSED by the service: {one['type']} {one['id']} stands {until} the account's owner lifts it"
+        yield f"  entries     REFUSED by the service: {one['type']} {one['id']} is active {until} the account's owner lifts it"
     for one in told["strategies"]:
         why = f": {one['why']}" if one["why"] else ""
         if one["state"] == "QUARANTINED":
@@ -323,19 +326,19 @@ def _status_lines(told: Mapping[str, Any]) -> Iterable[str]:
     passed = told["last_pass_ms"]
     if passed is not None:
         bar = "no bar yet" if told["last_bar_ms"] is None else f"last bar {iso(told['last_bar_ms'])}"
-        yield f"  loop        last pass {passed / 1000:.1f} s ago, {bar}"
+        yield f"  kernel      last pass {passed / 1000:.1f} s ago, {bar}"
 
 
 def _money(told: Mapping[str, Any]) -> str:
-    """Whether it is play money, as the service itself says."""
+    """`play money` or `REAL MONEY`, as the service reports it."""
     environment = (told.get("service") or {}).get("environment")
     if environment is None:
-        return ""  # A service, or a daemon from before an update, that does not say it.
+        return ""  # The service, or a daemon of an older version, does not report it.
     return ", play money" if environment == "sandbox" else f", REAL MONEY ({environment})"
 
 
 def _profit(told: Mapping[str, Any]) -> str:
-    """Of all strategies, those included that have left the config; what others do on the account is not counted."""
+    """The profit of all strategies, including those removed from the config. Foreign activity on the account is not counted."""
     books = [one.get("book") or {} for one in told["strategies"]]
     books += [one["book"] for one in told.get("other_books", ()) if one["name"] != "@foreign"]
     today, total = (sum((Decimal(book.get(name, 0)) for book in books), Decimal(0)) for name in ("day_usd", "net_usd"))
@@ -368,7 +371,7 @@ def _clock(service: Mapping[str, Any] | None) -> str:
 
 
 def _last(place: Place) -> tuple[dict[str, Any] | None, str]:
-    """What its journal last knew; or why that is not known."""
+    """The last state in the journal, and "". Or None, and why there is none."""
     from bot.clock import SystemClock
     from bot.errors import JournalError
     from bot.runtime.journal import queries
@@ -376,40 +379,40 @@ def _last(place: Place) -> tuple[dict[str, Any] | None, str]:
     try:
         last = queries.last_state(place.folder)
     except queries.NotFound:
-        return None, "it left no journal"
+        return None, "it has no journal"
     except JournalError as error:
         return None, f"{error}; bot doctor says what to do"
     return {"age_ms": SystemClock().now_ms() - last.written_ms, **last._asdict()}, ""
 
 
 def _last_lines(last: Mapping[str, Any]) -> Iterable[str]:
-    yield f"  OLD, from its journal as it was {span(last['age_ms'])} ago; the account may look different now:"
+    yield f"  OLD: its journal was last written {span(last['age_ms'])} ago; the account may have changed since:"
     yield f"  account     {last['address']}, epoch {last['epoch']}, last event {last['last_event_id']}"
     for one in last["positions"]:
         yield f"  position    {one['market']} {one['side']} {one['size']} @ {formatting.px(one['entry_px'])}"
     if not last["positions"]:
         yield "  positions   none"
     for one in last["open_intents"]:
-        yield f"  intent      {one['id'][:12]} {one['strategy']} {one['action']} {one['market']}: {one['state']}; the next start settles it"
+        yield f"  intent      {one['id'][:12]} {one['strategy']} {one['action']} {one['market']}: {one['state']}; the next start finds out what became of it"
 
 
 def _since(text: str | None) -> tuple[str | None, int | None]:
     """An event's id, or how far back in milliseconds."""
     if text is None or text.startswith("evt_"):
         return text, None
-    found = re.fullmatch(r"([0-9]{1,6})([smhd])", text.strip(), re.ASCII)
-    if found is None:
+    match = re.fullmatch(r"([0-9]{1,6})([smhd])", text.strip(), re.ASCII)
+    if match is None:
         raise click.UsageError(f"--since {text!r}: write an event's id, or 30m, 2h, 1d")
-    return None, int(found[1]) * {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}[found[2]]
+    return None, int(match[1]) * {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}[match[2]]
 
 
 def _types(place: Place, text: str) -> tuple[str, ...]:
-    """The types asked for, all of which there are."""
+    """The event types of --type. UsageError for one that does not exist."""
     from bot.errors import BotError
     from bot.runtime.journal import queries
 
     wanted = tuple(one.strip() for one in text.split(",") if one.strip())
-    # What has no journal is told by the command.
+    # Without a journal the types are not checked here; the command itself reports that.
     with contextlib.suppress(BotError), queries.opened(place.folder) as db:
         if no := queries.no_such_type(db, wanted):
             raise click.UsageError(f"--type {no}")
@@ -424,12 +427,12 @@ def _show(lines: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
             click.echo(json.dumps(dict(line), ensure_ascii=False))
             continue
         at = iso(line["at_ms"]) if "at_ms" in line else line.get("timestamp", "")
-        said = " ".join(
+        fields = " ".join(
             f"{name}={value}"
             for name, value in line.items()
             if value is not None and name not in ("seq", "at_ms", "timestamp", "level", "event")
         )
-        click.echo(f"{at}  {line.get('level', ''):<8} {line['event']:<22} {said}".rstrip())
+        click.echo(f"{at}  {line.get('level', ''):<8} {line['event']:<22} {fields}".rstrip())
 
 
 def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, empty: str) -> None:

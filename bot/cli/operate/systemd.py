@@ -1,7 +1,7 @@
-"""`bot systemd CONFIG`: the unit of one daemon, for the system or for one user, as text or installed. Starts nothing itself.
+"""`bot systemd CONFIG`: print or install the unit of one daemon, for the system or for one user. It starts nothing.
 
-What is hidden from a hardened unit (home folders, /tmp) and yet needed (this installation, the config, its strategies and
-candle files) is bound in, read-only. A config that a unit could not start is refused here, with the line to change.
+A hardened unit cannot see home folders and /tmp. The files there that the daemon needs (this installation, the config, its strategies
+and candle files) are mounted read-only. A config that a unit could not start is refused, with what to change.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Examples:
     "--user",
     "is_user",
     is_flag=True,
-    help="Make a user unit (systemctl --user). It needs no root and is hardened less.",
+    help="Make a user unit (systemctl --user). It needs no root, but is less hardened.",
 )
 @click.option("--install", is_flag=True, help="Write the unit where systemd finds it, and print the next commands.")
 @click.option("--print", "prints", is_flag=True, help="Print the unit (the default without --install).")
 @click.option("--force", is_flag=True, help="Overwrite an existing unit that differs.")
 @click.option("--json", "as_json", is_flag=True, help="Name, path and text as one JSON object.")
 def systemd(config: Path, *, is_user: bool, install: bool, prints: bool, force: bool, as_json: bool) -> int:
-    """Print or install the systemd unit of CONFIG: hardened, restarted, watched, with its secrets as credentials."""
+    """Print or install the systemd unit of CONFIG. systemd restarts and watches the daemon; secrets are passed as credentials."""
     unit = unit_of(config, is_user=is_user)
     if as_json:
         click.echo(json.dumps({"name": unit.name, "path": str(unit.path), "text": unit.text,
@@ -49,7 +49,7 @@ def systemd(config: Path, *, is_user: bool, install: bool, prints: bool, force: 
     if install:
         written = _install(unit, force=force)
         if not as_json:
-            click.echo(f"{unit.path} {'written' if written else 'is so already'}. Next:")
+            click.echo(f"{unit.path} {'written' if written else 'is already up to date'}. Next:")
             for line in next_commands(unit):
                 click.echo(f"  {line}")
     elif not as_json:
@@ -61,22 +61,22 @@ def systemd(config: Path, *, is_user: bool, install: bool, prints: bool, force: 
 
 
 def next_commands(unit: Unit) -> Iterator[str]:
-    """What a person does after the installation."""
+    """The commands for a person to run after the installation."""
     control = _control(is_user=unit.is_user)
     for name, file in unit.credentials.items():
         if not file.exists():
             yield f"install -D -m 600 /dev/stdin {shlex.quote(str(file))}      # then type the secret {name}, Enter, Ctrl-D"
     if unit.closed:
-        yield f"{opening(unit)}      # the unit runs as a user of its own, who reads these"
+        yield f"{opening(unit)}      # the unit's own user must read these"
     if unit.is_user:
-        yield "loginctl enable-linger                     # it shall run while you are not logged in"
+        yield "loginctl enable-linger                     # keeps it running while you are not logged in"
     yield f"{control} daemon-reload"
     yield f"{control} enable --now {unit.name}"
     yield f"{control} status {unit.name}"
 
 
 def _install(unit: Unit, *, force: bool) -> bool:
-    """False when it is there already, just so."""
+    """Write the unit file. False if it exists already with the same text."""
     from bot.cli.common.files import write_atomic
 
     try:
@@ -84,24 +84,24 @@ def _install(unit: Unit, *, force: bool) -> bool:
     except FileNotFoundError:
         there = None
     except OSError as error:
-        raise BotError(f"{unit.path} cannot be read: {error.strerror}") from None
+        raise BotError(f"cannot read {unit.path}: {error.strerror}") from None
     if there == unit.text:
         return False
     if there is not None and not force:
-        raise Differs(f"{unit.path} is there and differs: look at it, then --force")
+        raise Differs(f"{unit.path} exists with another text: compare it, then overwrite it with --force")
     try:
         unit.path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BotError(f"{unit.path.parent} cannot be made: {error.strerror}") from None
+        raise BotError(f"cannot create the folder {unit.path.parent}: {error.strerror}") from None
     if not os.access(unit.path.parent, os.W_OK):
         raise BotError(
-            f"{unit.path.parent} is root's: sudo {shlex.join((*_start(), *sys.argv[1:]))}, or --user for a unit of yours"
+            f"only root can write to {unit.path.parent}: sudo {shlex.join((*_start(), *sys.argv[1:]))}, or make a user unit with --user"
         )
     write_atomic(unit.path, unit.text)
     return True
 
 
 class Differs(BotError):
-    """Something else stands where a file is to be written."""
+    """The file to be written exists with another text."""
 
     exit_code = Exit.USAGE

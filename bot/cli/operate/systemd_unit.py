@@ -21,35 +21,22 @@ if TYPE_CHECKING:
     from bot.config.references import Noted
 
 SYSTEM_UNITS: Final = Path("/etc/systemd/system")
-
-
 USER_UNITS: Final = Path(".config/systemd/user")  # in a user's home
-
-
-CREDENTIALS: Final = Path("/etc/bot")  # where a system unit takes its secrets from; root's alone
-
-
+CREDENTIALS: Final = Path("/etc/bot")  # a system unit reads its secrets from here; only root can read it
 HIDDEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - by ProtectHome= and PrivateTmp=
-
-
 WATCHDOG_S: Final = 20
-
-
 TASKS: Final = 64  # without the strategies' threads
-
-
 MEMORY_MB: Final = 512
+EMBEDDED_MB: Final = 512  # added for the service of `base_url: embedded`, which runs in the same unit
+USERS_OWN: Final = (
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "XDG_RUNTIME_DIR",
+)  # systemd sets these for user units as a login shell does
 
-
-# What systemd sets in a user's units as it is in his shell.
-USERS_OWN: Final = ("HOME", "USER", "LOGNAME", "SHELL", "XDG_RUNTIME_DIR")
-
-
-EMBEDDED_MB: Final = 512  # of the service of `base_url: embedded`, which lives in the same unit
-
-
-_NO_RESTART: Final = "2 4 7"  # usage, config, refused by the service: the next start would end the same way
-
+_NO_RESTART: Final = "2 4 7"  # usage, config, refused by the service: a restart would fail the same way
 
 _BOTH: Final = (
     "WatchdogSignal=SIGABRT",
@@ -97,7 +84,7 @@ _SYSTEM: Final = (
     "ProtectControlGroups=yes",
     "ProtectProc=invisible",
     "ProcSubset=pid",
-    f"Environment={BOOT_ID}=%b",  # ProcSubset= hides the file that says it
+    f"Environment={BOOT_ID}=%b",  # ProcSubset= hides /proc/sys/kernel/random/boot_id
     "RemoveIPC=yes",
     "DevicePolicy=closed",
 )
@@ -105,14 +92,14 @@ _SYSTEM: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit's name, text and place, and the secrets that it takes: credential name -> file."""
+    """A unit's name, text and path, and its credentials: name -> file."""
 
     name: str
     text: str
     path: Path
     is_user: bool
     credentials: Mapping[str, Path]
-    closed: Sequence[Path] = ()  # what it needs and its user may not read
+    closed: Sequence[Path] = ()  # files and folders that it needs but its user may not read
 
 
 def unit_name(name: str) -> str:
@@ -120,7 +107,7 @@ def unit_name(name: str) -> str:
 
 
 def unit_of(config: Path, *, is_user: bool) -> Unit:
-    """The unit that runs this config with this installation. ConfigError when a unit could not start it."""
+    """The unit that runs this config with this installation. ConfigError if a unit could not start the config."""
     from bot.cli.common.config_check import judged_and_noted
     from bot.config.settings import home
 
@@ -139,12 +126,12 @@ def unit_of(config: Path, *, is_user: bool) -> Unit:
 
 
 def opening(unit: Unit) -> str:
-    """The command that lets the unit's user read what it needs. No secret is among it: a config only says where they are."""
+    """The command that makes the closed files readable for the unit's user. None of them holds a secret: a config only refers to secrets."""
     return f"chmod o+rX {shlex.join(map(str, unit.closed))}"
 
 
 def credential_file(config: Path, name: str) -> Path | None:
-    """The file that an installed unit of this config takes a credential from."""
+    """The file from which the installed unit of this config loads a credential; None if no unit is installed."""
     from bot.cli.operate.daemon_client import outline
 
     file_name = unit_name(outline(config)[0])
@@ -153,14 +140,14 @@ def credential_file(config: Path, name: str) -> Path | None:
             text = (folder / file_name).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             continue
-        found = re.search(rf"^LoadCredential={re.escape(name)}:(.+)$", text, re.MULTILINE)
-        if found is not None:
-            return Path(found[1].replace("%%", "%"))
+        match = re.search(rf"^LoadCredential={re.escape(name)}:(.+)$", text, re.MULTILINE)
+        if match is not None:
+            return Path(match[1].replace("%%", "%"))
     return None
 
 
 def stopping(name: str) -> str:
-    """The command that ends the unit of a daemon."""
+    """The command that stops the unit of a daemon."""
     file = installed(name)
     return f"{_control(is_user=file is not None and file.parent != SYSTEM_UNITS)} stop {unit_name(name)}"
 
@@ -170,14 +157,14 @@ def _control(*, is_user: bool) -> str:
 
 
 def installed(name: str) -> Path | None:
-    """Where a unit of that daemon is installed, if it is."""
+    """The installed unit file of a daemon; None if there is none."""
     return next((folder / unit_name(name) for folder in _unit_folders() if (folder / unit_name(name)).is_file()), None)
 
 
 def _unit_folders() -> Iterator[Path]:
     from bot.config.settings import home
 
-    with contextlib.suppress(ConfigError):  # Who has no home has no units of his own.
+    with contextlib.suppress(ConfigError):  # A user without a home has no user units.
         yield home() / USER_UNITS
     yield SYSTEM_UNITS
 
@@ -187,7 +174,7 @@ def _text(
 ) -> Iterator[str]:
     from bot.cli.operate.daemon_client import outline, unit_state
 
-    yield "# Made by `bot systemd`; `bot doctor` says when it is out of date."
+    yield "# Made by `bot systemd`. `bot doctor` reports when it is out of date."
     yield "[Unit]"
     yield f"Description=Bracketbot {settings.name}"
     if not is_user:
@@ -203,10 +190,10 @@ def _text(
     yield f"ExecReload={_command('reload', '--yes', '--state-dir')} {_argument(folder) if is_user else folder}"
     yield "Environment=PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONSAFEPATH=1"
     shells = os.environ.get("XDG_STATE_HOME", "")
-    if is_user and shells and outline(config)[1] is None:  # A unit may know nothing of what says where its folder is.
+    if is_user and shells and outline(config)[1] is None:  # The user manager may not have the shell's XDG_STATE_HOME.
         yield f"Environment={_escaped(f'XDG_STATE_HOME={shells}')}"
     for name, file in credentials.items():
-        yield f"LoadCredential={name}:{str(file).replace('%', '%%')}"  # What follows the colon is the path, blanks and quotes and all.
+        yield f"LoadCredential={name}:{str(file).replace('%', '%%')}"  # systemd takes everything after the colon as the path, so it is not quoted.
     yield f"WatchdogSec={WATCHDOG_S}s"
     yield from _BOTH
     yield f"TasksMax={TASKS + len(settings.strategies)}"
@@ -220,7 +207,7 @@ def _text(
 
 
 def _bound(config: Path, settings: Settings) -> Sequence[Path]:
-    """What is needed and hidden from a system unit."""
+    """The paths that the daemon needs and a system unit hides."""
     return sorted({path for path in _needed(config, settings) if _is_hidden(path)})
 
 
@@ -231,29 +218,29 @@ def _system_lines(settings: Settings, bound: Sequence[Path]) -> Sequence[str]:
     lines.append(f"ProtectHome={'tmpfs' if bound else 'yes'}")
     lines += [f"BindReadOnlyPaths={_escaped(str(path))}" for path in bound]
     is_here = settings.account.embedded or re.match(r"http://", settings.account.base_url)
-    if is_here and settings.notify is None:  # What is told by `notify` goes to somebody who is not on this machine.
+    if is_here and settings.notify is None:  # Notices are sent to other machines.
         lines += ["IPAddressDeny=any", "IPAddressAllow=localhost"]
     return lines
 
 
 def _needed(config: Path, settings: Settings) -> list[Path]:
-    """What the daemon reads: this installation, the interpreter that it stands on, the config, strategies, candle files. Of a link also what it leads to."""
+    """The paths that the daemon reads: this installation, its interpreter, the config, strategies, candle files; and the targets of links."""
     code = Path(__file__).resolve().parents[3]
     interpreter = Path(sys.executable)
-    found = [
+    paths = [
         Path(sys.prefix),
         Path(sys.base_prefix),
         interpreter.resolve().parent.parent,
         config.parent,
         settings.strategies_dir,
     ]
-    found += [one.file for one in settings.embedded.data]
-    found += [] if code.is_relative_to(sys.prefix) else [code]
-    found += [one.resolve() for one in (*found, *_strategy_files(settings))]
+    paths += [recording.file for recording in settings.embedded.data]
+    paths += [] if code.is_relative_to(sys.prefix) else [code]
+    paths += [path.resolve() for path in (*paths, *_strategy_files(settings))]
     return [
-        one
-        for one in dict.fromkeys(found)
-        if one.exists() and not any(one != other and one.is_relative_to(other) for other in found)
+        path
+        for path in dict.fromkeys(paths)
+        if path.exists() and not any(path != other and path.is_relative_to(other) for other in paths)
     ]
 
 
@@ -262,20 +249,20 @@ def _strategy_files(settings: Settings) -> list[Path]:
 
 
 def _closed(config: Path, settings: Settings, bound: Sequence[Path]) -> Sequence[Path]:
-    """What bars the way of a user who is nobody in particular. Above a folder that is bound in, systemd makes the way itself."""
+    """The files and folders that an ordinary user cannot read or enter. systemd makes the folders above a bound path itself."""
     files = [config, Path(sys.executable), Path(__file__), *_strategy_files(settings)]
     files += [one.file for one in settings.embedded.data]
     files += [one.resolve() for one in files]
-    found: dict[Path, None] = {}
+    closed: dict[Path, None] = {}
     for file in filter(Path.is_file, files):
         top = next((one for one in bound if file.is_relative_to(one)), Path(file.anchor))
         for place in (*reversed(file.parents), file):
             wanted = stat.S_IROTH if place == file else stat.S_IXOTH | (stat.S_IROTH if place == file.parent else 0)
-            if place.is_symlink():  # What it leads to is judged by itself.
+            if place.is_symlink():  # Its target is in the list, too.
                 continue
             if place.is_relative_to(top) and place.stat().st_mode & wanted != wanted:
-                found[place] = None
-    return tuple(found)
+                closed[place] = None
+    return tuple(closed)
 
 
 def _is_hidden(path: Path) -> bool:
@@ -283,7 +270,7 @@ def _is_hidden(path: Path) -> bool:
 
 
 def _check(config: Path, settings: Settings, noted: Noted, *, is_user: bool) -> None:
-    """What would keep the unit from starting."""
+    """Raise ConfigError with everything that would keep the unit from starting."""
     from bot.cli.common.config_check import missing_packages, needs_package
     from bot.cli.operate.daemon_client import outline, unit_state
 
@@ -295,21 +282,21 @@ def _check(config: Path, settings: Settings, noted: Noted, *, is_user: bool) -> 
             )
         elif kind == "file" and not is_user:
             problems.append(
-                f"${{file:{name}}} belongs to you, and the unit runs as a user of its own: write ${{credential:{_credential_name(Path(name).name)}}}"
-                " instead (or --user)"
+                f"${{file:{name}}} is your file, and the unit runs as another user: write ${{credential:{_credential_name(Path(name).name)}}}"
+                " instead, or make a user unit with --user"
             )
     problems += [
-        f"${{env:{name}}} is not set in a unit as it is here: write the value itself"
+        f"${{env:{name}}} is not set in a unit: write the value itself"
         for name in dict.fromkeys(noted.plain)
         if not (is_user and name in USERS_OWN)
     ]
     if outline(config)[1] is not None and not is_user:
         problems.append(
-            f"state_dir: a system unit keeps its files in /var/lib/{unit_state(settings.name)}: remove the key (or --user)"
+            f"state_dir: a system unit keeps its files in /var/lib/{unit_state(settings.name)}: remove the key, or make a user unit with --user"
         )
     problems += [f"{one}: {needs_package(one, name)}" for one, name in missing_packages(settings)]
     if problems:
-        raise ConfigError(f"{config}: a unit could not start this\n" + "\n".join(f"  {one}" for one in problems))
+        raise ConfigError(f"{config}: a unit could not start this config\n" + "\n".join(f"  {one}" for one in problems))
 
 
 def _credential_name(text: str) -> str:
@@ -317,7 +304,7 @@ def _credential_name(text: str) -> str:
 
 
 def _command(*words: str) -> str:
-    """This installation's own: the `bot` beside the interpreter, else the interpreter with the package."""
+    """A command of this installation: the `bot` beside the interpreter, else `python -m bot`."""
     return " ".join(_argument(one) for one in (*_start(), *words))
 
 
@@ -327,11 +314,11 @@ def _start() -> Sequence[str]:
 
 
 def _argument(text: str) -> str:
-    """Of a command, where $ would begin a variable."""
+    """One argument of a command: escaped, and with $ doubled, because systemd expands variables in commands."""
     return _escaped(text).replace("$", "$$")
 
 
 def _escaped(text: str) -> str:
-    """As unit files want it: % doubled, quoted where a space or a colon would part it."""
+    """Text for a unit file: % doubled, and quoted if it has a space, quote, semicolon or colon."""
     text = text.replace("\\", "\\\\").replace("%", "%%")
     return '"' + text.replace('"', '\\"') + '"' if re.search(r"[\s\"';:]", text) else text

@@ -1,8 +1,8 @@
-"""The service of `base_url: embedded`: a process with its files in the state directory. Starts, finds and stops it, and gets a key from it.
+"""The service of `base_url: embedded`: a process with its files in the state directory. This module starts, finds and stops it, and gets keys.
 
-The service lives as long as the lock on `sandbox.lock` is held: its process inherits the lock, and the kernel frees it when the
-process ends. The process has a session of its own, so a kill of the daemon leaves it running with all stops in place.
-No secret is handed over or stored: its Unix socket is for the owner of the folder alone, and each start asks there for a fresh key.
+The service runs as long as the lock on `sandbox.lock` is held: its process inherits the lock, and the operating system frees it when the
+process ends. The process has its own session, so it survives a kill of the daemon, with all stops in place.
+No secret is passed or stored: only the owner of the folder can use the service's Unix socket, and each start gets a new key there.
 """
 
 from __future__ import annotations
@@ -34,24 +34,22 @@ from bot.runtime.liveness.instance_lock import close_in_children, is_free, priva
 
 log = structlog.get_logger()
 
-READY_S: Final = 30.0  # a long log to replay and a cold disk
+READY_S: Final = 30.0  # enough to replay a long log from a cold disk
 STOP_S: Final = 5.0
 LOOK_S: Final = 0.05  # between two checks of another process
 LOOK_AGAIN_S: Final = 0.2  # between two checks whether the service lives; doubled after each failed start
-AGAIN_S_MAX: Final = 30.0  # at most: without the service no position can be closed
-TRIES_COUNTED: Final = 10  # after so many the wait is the longest
-LOG_BYTES_MAX: Final = 8 * 1024 * 1024  # of the service's log; at the next start it is the older one
-SOCKET_BYTES_MAX: Final = 107  # of a Unix socket's name
-ROOM_BYTES_MIN: Final = 64 * 1024  # with less on its disk the service cannot begin
-UNLIMITED_FROM_SPEED: Final = (
-    60.0  # rate limits count real seconds, in which a faster clock asks more than anybody would
-)
+AGAIN_S_MAX: Final = 30.0  # the longest wait between two starts: without the service no position can be closed
+TRIES_COUNTED: Final = 10  # failed starts after which the wait no longer grows
+LOG_BYTES_MAX: Final = 8 * 1024 * 1024  # a larger log is renamed at the next start
+SOCKET_BYTES_MAX: Final = 107  # of a Unix socket's path, a limit of Linux
+FREE_BYTES_MIN: Final = 64 * 1024  # with less on its disk the service cannot start
+UNLIMITED_FROM_SPEED: Final = 60.0  # rate limits count real time, so a clock that is faster than this would exceed them
 
 _ENVIRONMENT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONHOME", "TZ", "BOT_DEBUG", "COVERAGE_PROCESS_START")
 
 
 class ServiceFailed(BotError):
-    """The embedded service did not start; the message is what it said."""
+    """The embedded service did not start; the message is its error."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -60,7 +58,7 @@ class ServiceFailed(BotError):
 
 
 class Running(NamedTuple):
-    """A service that answers. `is_new`: this call has started it."""
+    """A service that answers requests. `is_new`: this call has started it."""
 
     base_url: str
     pid: int
@@ -75,7 +73,7 @@ class Minted(NamedTuple):
 
 @dataclass(slots=True)
 class Embedded:
-    """Options of the service, and its folder."""
+    """One embedded service: its folder and its options."""
 
     folder: Path
     clock: str = "real"
@@ -84,7 +82,7 @@ class Embedded:
     markets: tuple[str, ...] = ()
     data: tuple[tuple[str, Path], ...] = ()
     port: int = 0
-    trouble: str | None = None  # why it is not there, while `keep_alive` cannot start it
+    trouble: str | None = None  # why it does not run, while `keep_alive` cannot start it
     _is_given_up: bool = field(default=False, repr=False)
     _child: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
@@ -101,7 +99,7 @@ class Embedded:
         return self.folder / "sandbox.log"
 
     def check_name(self) -> None:
-        """ServiceFailed: no socket can be made in a folder of that name."""
+        """Raise ServiceFailed if the folder's path is too long for a Unix socket."""
         if len(os.fsencode(self.socket)) > SOCKET_BYTES_MAX:
             raise ServiceFailed(
                 f"the path of state_dir {self.folder} is too long for the service's socket; choose a shorter one",
@@ -109,54 +107,54 @@ class Embedded:
             )
 
     def ensure(self) -> Running:
-        """The service with these options: found, started, or restarted if it runs with others. Blocks until it answers."""
+        """Find the service, start it, or restart it if it runs with other options. Blocks until it answers."""
         private_dir(self.folder)
         self.check_name()
         if not self.is_alive():
             with self._locked() as lock:
                 if lock is not None:
                     return self._start(lock)
-        found = self._found()
-        if self._kept() == self._wanted():
-            return found
+        running = self._running_service()
+        if self._stored_options() == self._wanted_options():
+            return running
         self.stop()
         with self._locked() as lock:
             if lock is None:
                 raise ServiceFailed(
-                    f"the service of {self.folder} (pid {found.pid}) runs with other options and cannot be stopped",
+                    f"the service of {self.folder} (pid {running.pid}) runs with other options and cannot be stopped",
                     int(Exit.ERROR),
                 )
             return self._start(lock)
 
     @property
     def pid(self) -> int | None:
-        """Of the process, as it said when it was ready; of one that starts still, if this object has started it."""
-        said, child = self._said(), self._child
-        if said is None:
+        """The process id, from the ready file; of a process that is still starting, only if this object started it."""
+        ready, child = self._ready_data(), self._child
+        if ready is None:
             return None if child is None else child.pid
-        return int(said["pid"])
+        return int(ready["pid"])
 
     @property
     def base_url(self) -> str | None:
-        """Where it listens, as it said when it was ready."""
-        said = self._said()
-        return None if said is None else str(said["baseUrl"])
+        """The service's address, from the ready file; None until it is ready."""
+        ready = self._ready_data()
+        return None if ready is None else str(ready["baseUrl"])
 
     def is_alive(self) -> bool:
         path = self.folder / "sandbox.lock"
-        mode = "rb" if path.exists() else "a"  # A disk that has turned read-only does not hide a service that runs.
+        mode = "rb" if path.exists() else "a"  # An existing lock can be tested on a read-only disk, too.
         with reserved(), path.open(mode) as lock:
             if not is_free(lock):
                 return True
-            with contextlib.suppress(OSError):  # Of one that is no more; what the next one says is not there yet.
+            with contextlib.suppress(OSError):  # Left by a process that has ended.
                 (self.folder / "sandbox.ready").unlink(missing_ok=True)
         if self._child is not None:
-            self._child.wait()  # The kernel has let its lock go; what is left of it is a name.
+            self._child.wait()  # Its lock is free, so it has ended: collect its exit status.
             self._child = None
         return False
 
     def stop(self) -> None:
-        """End it: SIGTERM, then SIGKILL. What it has acknowledged is on disk."""
+        """Stop the service: SIGTERM, then SIGKILL. Everything that it acknowledged is on disk."""
         if not self.is_alive() or (pid := self.pid) is None:
             return
         for number, patience_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S)):
@@ -171,15 +169,15 @@ class Embedded:
                 return
 
     async def mint(self, account_id: str | None = None) -> Minted:
-        """A fresh key of the account that this service keeps for its daemon; the one before it stops working."""
+        """Get a new API key for the daemon's account; the key before it becomes invalid."""
         async with ControlClient(self.socket) as control:
             made = await control.mint_key(account_id)
         return Minted(SecretStr(made.api_key), made.account_id, made.address)
 
     async def keep_alive(self, on_restart: Callable[[Running], object]) -> None:
-        """Start it again, on the same port, whenever it has died. Ends by cancellation alone.
+        """Restart the service on the same port whenever it dies. Runs until it is cancelled.
 
-        A start that fails (a full disk, a port that is taken) is tried again, more and more slowly; meanwhile `trouble` says why.
+        A start that fails (full disk, port in use) is retried with growing waits; until it succeeds, `trouble` says why.
         """
         failed = 0
         while True:
@@ -191,7 +189,7 @@ class Embedded:
                 running = await asyncio.to_thread(self.ensure)
             except asyncio.CancelledError:
                 self._is_given_up = (
-                    True  # The thread waits no longer; what it has started goes on, and the next run finds it.
+                    True  # The thread stops waiting. A started process goes on, and the next run finds it.
                 )
                 raise
             except (BotError, OSError) as error:
@@ -202,18 +200,18 @@ class Embedded:
                 failed, self.trouble = 0, None
                 on_restart(running)
 
-    # -- inside
+    # -- start and state
 
     def _start(self, lock: IO[str]) -> Running:
         ready = self.folder / "sandbox.ready"
         ready.unlink(missing_ok=True)
-        (self.folder / "sandbox.options").write_text(json.dumps(self._wanted()))
+        (self.folder / "sandbox.options").write_text(json.dumps(self._wanted_options()))
         reader, writer = os.pipe()
-        with contextlib.suppress(OSError):  # It says little; of years of starts the newest are enough.
+        with contextlib.suppress(OSError):  # Only the newest part of the log is needed.
             if self.log.stat().st_size > LOG_BYTES_MAX:
                 self.log.replace(self.log.with_name(f"{self.log.name}.1"))
         with self.log.open("ab") as log:
-            told = log.tell()
+            log_start = log.tell()
             try:
                 self._child = subprocess.Popen(
                     [*_python(), "sandbox", *self._arguments(), "--ready-fd", str(writer), "--ready-file", str(ready)],
@@ -227,7 +225,7 @@ class Embedded:
         finally:
             os.close(reader)
         if line is None and self._is_given_up:
-            raise ServiceFailed(f"the start of the service was given up; its log is {self.log}", int(Exit.ERROR))
+            raise ServiceFailed(f"the start of the service was cancelled; its log is {self.log}", int(Exit.ERROR))
         if line is None:
             self._child.kill()
             self._child.wait()
@@ -237,17 +235,19 @@ class Embedded:
         if not line:
             code = self._child.wait()
             raise ServiceFailed(
-                self._reason(told) or f"the service ended with code {code}{self._full()}; its log is {self.log}", code
+                self._error_in_log(log_start)
+                or f"the service ended with code {code}{self._disk_hint()}; its log is {self.log}",
+                code,
             )
-        said = json.loads(line)
-        self.port = int(said["port"])
+        ready_data = json.loads(line)
+        self.port = int(ready_data["port"])
         if (note := self._note()) is not None:
             with contextlib.suppress(OSError):  # A full disk: `bot services --state-dir` still finds it.
                 note.write_text(json.dumps({"folder": str(self.folder)}))
-        return Running(said["baseUrl"], int(said["pid"]), is_new=True)
+        return Running(ready_data["baseUrl"], int(ready_data["pid"]), is_new=True)
 
     def _note(self) -> Path | None:
-        """The file that tells `noted_folders` of this service; None where this user has no private folder for it."""
+        """The file by which `noted_folders` finds this service; None if this user has no private folder for it."""
         place = runtime_dir()
         name = hashlib.sha256(os.fsencode(self.folder)).hexdigest()
         return None if place is None else place / f"service-{name}.json"
@@ -273,65 +273,66 @@ class Embedded:
             given.append("--no-rate-limits")
         return given
 
-    def _wanted(self) -> dict[str, Any]:
-        """What makes a running service the one that is wanted. The port is where it happens to be."""
+    def _wanted_options(self) -> dict[str, Any]:
+        """The options that a running service must have, or it is restarted. Any port will do."""
         return {
             "version": __version__, "clock": self.clock, "seed": self.seed, "markets": list(self.markets),
             "data": [[coin, str(path.resolve())] for coin, path in self.data],
         }  # fmt: skip
 
-    def _kept(self) -> Any:
+    def _stored_options(self) -> Any:
         try:
             return json.loads((self.folder / "sandbox.options").read_text())
         except (OSError, ValueError):
             return None
 
-    def _said(self) -> dict[str, Any] | None:
+    def _ready_data(self) -> dict[str, Any] | None:
         try:
-            said = json.loads((self.folder / "sandbox.ready").read_text())
+            data = json.loads((self.folder / "sandbox.ready").read_text())
         except (OSError, ValueError):
             return None
-        return said if isinstance(said, dict) else None
+        return data if isinstance(data, dict) else None
 
-    def _found(self) -> Running:
-        """The service that holds the lock; it may be starting still."""
+    def _running_service(self) -> Running:
+        """The service that holds the lock. If it is still starting, wait until it is ready."""
         end_ns = monotonic_ns() + int(READY_S * 1e9)
         while monotonic_ns() < end_ns:
-            said = self._said()
-            if said is not None:
-                self.port = int(said["port"])
-                return Running(said["baseUrl"], int(said["pid"]), is_new=False)
+            ready = self._ready_data()
+            if ready is not None:
+                self.port = int(ready["port"])
+                return Running(ready["baseUrl"], int(ready["pid"]), is_new=False)
             if not self.is_alive():
                 return self.ensure()
             _pause()
         raise ServiceFailed(
-            f"a service holds {self.folder} and does not report its address; its log is {self.log}", int(Exit.TIMEOUT)
+            f"a service runs on {self.folder} but did not report its address within {READY_S:g} s; its log is {self.log}",
+            int(Exit.TIMEOUT),
         )
 
-    def _reason(self, since: int) -> str:
-        """What the service said on its way out: from its first `error:` on, without the log's own lines."""
+    def _error_in_log(self, log_start: int) -> str:
+        """The service's error message: the log from its first `error:` line on, without JSON lines. "" if there is none."""
         with self.log.open("rb") as log:
-            log.seek(since)
+            log.seek(log_start)
             text = log.read(64_000).decode("utf-8", "replace")
         lines = [line for line in text.splitlines() if not line.startswith("{")]
         first = next((n for n, line in enumerate(lines) if line.startswith("error: ")), None)
-        said = "" if first is None else "\n".join(lines[first:]).removeprefix("error: ").strip()
-        return said.replace("another port with --port", "another port: embedded.port in the config")
+        message = "" if first is None else "\n".join(lines[first:]).removeprefix("error: ").strip()
+        return message.replace("another port with --port", "another port: embedded.port in the config")
 
-    def _full(self) -> str:
-        """Why it said nothing, when that can be seen from here: a log needs room, too."""
+    def _disk_hint(self) -> str:
+        """A hint that the disk is full, because then the service could not write its error to the log. "" if it is not."""
         with contextlib.suppress(OSError):
             free = shutil.disk_usage(self.folder).free
-            if free < ROOM_BYTES_MIN:
+            if free < FREE_BYTES_MIN:
                 return (
                     f": the disk of {self.folder} is full ({free:,} bytes are free); free some space, then start again"
                 )
         return ""
 
     def _line(self, fd: int, patience_s: float) -> bytes | None:
-        """What the other end of a pipe says up to its end; None when it says nothing for so long, or nobody waits for it any more."""
-        found, end_ns = b"", monotonic_ns() + int(patience_s * 1e9)
-        while not found.endswith(b"\n"):
+        """One line from a pipe; b"" if the other end closed it; None after `patience_s`, or if the start was cancelled."""
+        line, end_ns = b"", monotonic_ns() + int(patience_s * 1e9)
+        while not line.endswith(b"\n"):
             if not select.select([fd], [], [], LOOK_S)[0]:
                 if self._is_given_up or monotonic_ns() > end_ns:
                     return None
@@ -339,24 +340,24 @@ class Embedded:
             part = os.read(fd, 4096)
             if not part:
                 return b""
-            found += part
-        return found
+            line += part
+        return line
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[IO[str] | None]:
-        """The lock, or None when a service holds it."""
+        """The lock file, locked; None if a service holds the lock."""
         with (self.folder / "sandbox.lock").open("a") as lock:
             close_in_children(lock)
             yield lock if take(lock) else None
 
 
 def noted_folders() -> list[Path]:
-    """Folders in which this user has started an embedded service since the boot, wherever they are. It need not run any more."""
-    place, found = runtime_dir(), []
-    for path in [] if place is None else sorted(place.glob("service-*.json")):
+    """The folders in which this user has started an embedded service since the boot. The service may have ended."""
+    notes, folders = runtime_dir(), []
+    for path in [] if notes is None else sorted(notes.glob("service-*.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            found.append(Path(json.loads(path.read_text())["folder"]))
-    return found
+            folders.append(Path(json.loads(path.read_text())["folder"]))
+    return folders
 
 
 def _python() -> list[str]:
@@ -364,8 +365,8 @@ def _python() -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Only what the process needs; a secret of the daemon's environment is none of its business."""
-    code = str(Path(__file__).resolve().parents[3])  # The very package that runs here.
+    """The variables that the service needs. The daemon's secrets are not among them."""
+    code = str(Path(__file__).resolve().parents[3])  # The service must run the same package as the daemon.
     kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     return kept | {"PYTHONPATH": code, "PYTHONSAFEPATH": "1"}
 

@@ -1,4 +1,4 @@
-"""`bot run CONFIG`: the daemon in the foreground; what a service manager starts."""
+"""`bot run CONFIG`: run the daemon in the foreground. A service manager starts this command."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Examples:
   bot check configs/paper.yaml && bot run configs/paper.yaml
 
 \b
-SIGTERM, Ctrl-C and `bot stop` end the daemon within five seconds, and then its embedded service; SIGHUP reads the config again.
-After a kill or an error the embedded service keeps running, with all stops in place. The next `bot run` finds it and continues:
-the daemon writes each order down before it sends it.
+SIGTERM, Ctrl-C and `bot stop` end the daemon within five seconds, and then its embedded service. SIGHUP reloads the config.
+After a kill or an error of the daemon the embedded service keeps running, with all stops in place. The next `bot run` finds it and
+continues. No order is lost or sent twice, because the daemon writes each order to its journal before it sends it.
 """
 
 
@@ -40,9 +40,9 @@ the daemon writes each order down before it sends it.
     is_flag=True,
     help="Leave the embedded service running after the daemon stops; `bot services --stop` ends it.",
 )
-@click.option("--json", "as_json", is_flag=True, help="What was left, as one JSON object on standard output.")
+@click.option("--json", "as_json", is_flag=True, help="At the end, print what stays at the service as one JSON object.")
 def run(config: Path, *, keep_service: bool, as_json: bool) -> int:
-    """Run the daemon of CONFIG in the foreground, against the service that it names."""
+    """Run the daemon of CONFIG in the foreground. It trades at the service of account.base_url."""
     import json
 
     from bot import logs
@@ -82,13 +82,13 @@ def run(config: Path, *, keep_service: bool, as_json: bool) -> int:
 
 
 def _narrating(settings: Settings, tail: Tail) -> Listener:
-    """Takes each log event to `tail`, and to the terminal as a line for people. Shows first what runs."""
+    """A listener that passes each log event to `tail` and prints it as a line on the terminal. First prints service, strategies and files."""
     from bot.cli.start.event_lines import Narrator, line_writer, strategy_lines
 
     write = line_writer(sys.stderr)
 
     def show(line: str, style: str) -> None:
-        with contextlib.suppress(OSError):  # A terminal that has gone does not end a daemon.
+        with contextlib.suppress(OSError):  # The daemon goes on if its terminal is closed.
             write(line, style)
 
     account, dead_man = settings.account, settings.dead_man
@@ -146,11 +146,11 @@ async def _run(
             try:
                 return await service.mint()
             except ApiError:
-                if service.is_alive():  # It catches up on the time that it was stopped, which may take minutes.
+                if service.is_alive():  # It simulates the time while it was stopped, which may take minutes.
                     raise
                 raise ServiceFailed(f"the service has died; its log is {service.log}", int(Exit.ERROR)) from None
 
-        async with asking_for_time(lambda: "STARTING: the embedded service is not there yet"):
+        async with asking_for_time(lambda: "STARTING: the embedded service does not answer yet"):
             running = await asyncio.to_thread(service.ensure)
             minted = await until_up(mint, stop)
         if minted is None:
@@ -165,13 +165,13 @@ async def _run(
                 if service.is_alive():
                     click.echo(_goes_on(service), err=True)
                 raise
-        # After an end with an error a position may be without its stop: the service must go on, so that its guardians can act.
+        # After an error a position may have no stop. The service must keep running so that its guardians can act.
         if end.exit_code is Exit.DONE and (not keep_service or is_managed()):
             await asyncio.to_thread(service.stop)
         if service.is_alive():
             return end, _goes_on(service)
         return end, (
-            f"The embedded service ended with the daemon. Its database {service.db} keeps the account; the next `bot run` continues there."
+            f"The embedded service ended with the daemon. Its database {service.db} holds the account; the next `bot run` continues with it."
         )
 
 

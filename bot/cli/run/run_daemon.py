@@ -1,4 +1,4 @@
-"""Run the daemon from the command line: signals stop it, a dead embedded service is started again, and the end is reported."""
+"""Runs the daemon for the command line: stops it on signals, restarts a dead embedded service, and reports how the run ended."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def play(
     reread: Callable[[], Settings] | None = None,
     hangup: asyncio.Event | None = None,
 ) -> DaemonEnd:
-    """Run the daemon until `stop`, with its service kept alive beside it. While that cannot be, the run is degraded and goes on."""
+    """Run the daemon until `stop` is set, and restart its embedded service if it dies. While the service is down, the daemon is DEGRADED."""
     keeper = None if embedded is None else asyncio.create_task(embedded.keep_alive(_restarted), name="service-keeper")
     if keeper is not None:
         keeper.add_done_callback(lambda task: None if task.cancelled() else stop.set())
@@ -67,9 +67,9 @@ def _restarted(running: Running) -> None:
 def stopped_by_signals(
     stop: asyncio.Event, say: Callable[[str], None], hangup: asyncio.Event | None = None
 ) -> Iterator[None]:
-    """SIGINT, SIGTERM and a closed terminal ask for a clean end; a second time ends the process at once, which loses nothing either.
+    """SIGINT, SIGTERM and a closed terminal set `stop`; a second signal ends the process at once. The journal is safe in both cases.
 
-    SIGHUP sets `hangup`, when one is given and the terminal, if there was one, is still there: somebody asks for a reload.
+    SIGHUP sets `hangup`, which asks for a reload, unless it was sent because the terminal was closed.
     """
     loop = asyncio.get_running_loop()
 
@@ -82,8 +82,8 @@ def stopped_by_signals(
         if stop.is_set():
             os._exit(int(Exit.ERROR))
         stop.set()
-        with contextlib.suppress(OSError):  # Whoever read what is said may have gone.
-            say(f"Stopping ({signal.Signals(number).name}); a second signal ends it at once.")
+        with contextlib.suppress(OSError):  # Standard error may be closed.
+            say(f"Stopping ({signal.Signals(number).name}); a second signal ends the process at once.")
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     for number in numbers:
@@ -100,7 +100,7 @@ def left_lines(end: DaemonEnd) -> list[str]:
     left = end.left
     if not left.known and not left.positions:
         return [
-            "The service did not answer: what stays there is not known.",
+            "The service did not answer, so it is not known what stays there.",
             *(f"  why        {line}" for line in left.why),
         ]
     lines = ["Left at the service:"]
@@ -110,7 +110,7 @@ def left_lines(end: DaemonEnd) -> list[str]:
 
 
 def left_data(end: DaemonEnd) -> dict[str, Any]:
-    """The same as data."""
+    """What stays at the service, and why, as data for JSON."""
     left = end.left
     return {
         "known": left.known, "positions": list(left.positions), "orders": list(left.orders), "guardians": list(left.guardians),
@@ -119,6 +119,6 @@ def left_data(end: DaemonEnd) -> dict[str, Any]:
 
 
 def judge_end(end: DaemonEnd) -> None:
-    """Print why a run did not end as it was asked to."""
+    """Print the error of a run that did not end as requested."""
     if end.exit_code is not Exit.DONE and end.message:
         click.echo(f"error: {end.message}", err=True)

@@ -1,4 +1,4 @@
-"""`bot services`: which embedded services run, and how to stop those that no daemon uses any more."""
+"""`bot services`: list the running embedded services, and stop those that no daemon uses."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Examples:
   bot services --stop --config configs/paper.yaml
 
 \b
---stop ends the services that no daemon uses. A service with a daemon ends with it: bot stop.
-Each keeps its database: the next `bot run` continues with the same account.
+--stop stops the services that no daemon uses. `bot stop` stops a daemon together with its service.
+A stopped service keeps its database: the next `bot run` continues with the same account.
 """
 
 
@@ -31,7 +31,7 @@ Each keeps its database: the next `bot run` continues with the same account.
 @click.option("--stop", "stops", is_flag=True, help="Stop each service that no daemon uses.")
 @click.option("--json", "as_json", is_flag=True, help="Data instead of lines.")
 def services(config: Path | None, state_dir: Path | None, *, stops: bool, as_json: bool) -> int:
-    """List the embedded services that run on this machine, or stop those that are left without a daemon."""
+    """List the embedded services that run on this machine. With --stop, stop those without a daemon."""
     from bot.cli.operate.daemon_client import find
     from bot.errors import Exit
     from bot.runtime.liveness.instance_lock import is_held
@@ -71,16 +71,16 @@ def _state(row: dict[str, Any], *, stops: bool) -> str:
 def _alive(folders: list[Path]) -> list[Embedded]:
     from bot.cli.run.embedded_service import Embedded
 
-    found = []
+    alive = []
     for folder in folders:
         with contextlib.suppress(OSError):  # Another user's folder.
             if (folder / "sandbox.lock").is_file() and (service := Embedded(folder)).is_alive():
-                found.append(service)
-    return found
+                alive.append(service)
+    return alive
 
 
 def _folders() -> list[Path]:
-    """Where a service can be: in the folder of each known daemon, and wherever this user has started one."""
+    """The folders that may have a service: those of known daemons, and those in which this user has started a service."""
     from bot.cli.operate.daemon_client import known_folders
     from bot.cli.run.embedded_service import noted_folders
 

@@ -1,1 +1,1 @@
-"""`bot sandbox` and `bot mcp`: the service alone, for any client."""
+"""`bot sandbox` runs the trading service alone; `bot mcp` offers its tools to an agent."""

@@ -1,4 +1,4 @@
-"""`bot mcp`: the service's tools over standard input and output, for agents on this desktop. Carries calls to the service; decides nothing, keeps nothing."""
+"""`bot mcp`: the service's tools over standard input and output, for an agent on this machine. It passes calls on and keeps no state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bot.service.mcp.tools import Reply, Sent
 
 CONNECT_SECONDS: Final = 5.0
-ANSWER_SECONDS: Final = 30.0  # longer than the service takes for anything
+ANSWER_SECONDS: Final = 30.0  # longer than the service's slowest operation
 
 EPILOG = """\b
 Examples:
@@ -23,11 +23,12 @@ Examples:
   bot mcp --base-url https://trading.example.com --key '${file:~/.config/bot/key}'
 
 \b
-For a host that starts servers by a config file:
+For an MCP host with a config file:
   {"mcpServers": {"trading": {"command": "bot", "args": ["mcp"], "env": {"BOT_API_KEY": "..."}}}}
 
 \b
-It looks at the service first: a key that is refused ends it with 7, and a service that does not answer is told on standard error and waited for.
+At the start it calls the service once. If the service refuses the key, it ends with exit code 7. If the service does not answer, it
+prints that on standard error and goes on, because the service may start later.
 """
 
 
@@ -39,10 +40,10 @@ It looks at the service first: a key that is refused ends it with 7, and a servi
     default="${env:BOT_API_KEY}",
     show_default=True,
     metavar="REFERENCE",
-    help="Where the API key is: ${credential:NAME}, ${file:PATH} or ${env:NAME}; never the key itself.",
+    help="Reference to the API key: ${credential:NAME}, ${file:PATH} or ${env:NAME}; never the key itself.",
 )
 def mcp(base_url: str, reference: str) -> None:
-    """Offer the tools of a running service to an agent, over standard input and output. Ends when the agent does."""
+    """Offer the tools of a running service to an agent, over standard input and output. It ends when the agent ends."""
     import asyncio
 
     from bot.client.http import checked_base_url
@@ -66,18 +67,18 @@ async def _serve(base_url: str, key: str) -> None:
 
     from bot.service.mcp.server import build
 
-    await _look(base_url, key)
+    await _check_key(base_url, key)
     timeout = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
     headers = {"Authorization": f"Bearer {key}"}
     async with httpx.AsyncClient(headers=headers, timeout=timeout, trust_env=False) as http:
-        carrier = _Carrier(http, base_url)
-        server = build(carrier.carry, carrier.docs, carrier.scopes_of)
+        forwarder = _Forwarder(http, base_url)
+        server = build(forwarder.forward, forwarder.docs, forwarder.scopes_of)
         async with stdio_server() as (read, write):
             await server.run(read, write, server.create_initialization_options())
 
 
-async def _look(base_url: str, key: str) -> None:
-    """A key that the service refuses ends it here, with what to do. A service that does not answer may come later: that is said, and no more."""
+async def _check_key(base_url: str, key: str) -> None:
+    """Raise AccessLost if the service refuses the key. If the service does not answer, only print that, because it may start later."""
     import asyncio
 
     from bot.client import Client
@@ -87,29 +88,29 @@ async def _look(base_url: str, key: str) -> None:
         async with asyncio.timeout(CONNECT_SECONDS), Client(base_url, key) as client:
             await client.limits()
     except AccessLost as error:
-        said = f"the service at {base_url} refuses the key: {error.message}; "
-        way_out = "put one that works where --key says (by default BOT_API_KEY); a sandbox gives out one with POST /v1/sandbox/accounts"
-        raise AccessLost(error.code, said + way_out) from None
+        problem = f"the service at {base_url} refuses the key: {error.message}; "
+        fix = "put a valid key where --key points (by default BOT_API_KEY); a sandbox issues one with POST /v1/sandbox/accounts"
+        raise AccessLost(error.code, problem + fix) from None
     except (ApiError, TimeoutError) as error:
         if isinstance(error, ApiError) and error.status == 403:
-            return  # It is known, and has no right to read; what it may do is the service's to say at each call.
+            return  # The key is valid but lacks the scope `read`. The service checks its scopes at each call.
         why = error.message if isinstance(error, ApiError) else f"no answer within {CONNECT_SECONDS:g} s"
         click.echo(
-            f"the service at {base_url} cannot be asked just now ({why}): each call will say so until it can;"
-            " start it (bot sandbox), or say where it is with --base-url",
+            f"the service at {base_url} does not answer ({why}), so calls fail until it does;"
+            " start it (bot sandbox), or give its address with --base-url",
             err=True,
         )
 
 
-class _Carrier:
-    """Sends what a call stands for to the service, once: whether to send it again is the agent's to say, by its idempotencyKey."""
+class _Forwarder:
+    """Sends the request of a tool call to the service, once. Only the agent retries, with the same idempotencyKey."""
 
     def __init__(self, http: httpx.AsyncClient, base_url: str) -> None:
         self._http = http
         self._base_url = base_url
         self.docs = f"{base_url}/docs"
 
-    async def carry(self, context: Any, sent: Sent) -> Reply:
+    async def forward(self, context: Any, sent: Sent) -> Reply:
         import httpx
 
         from bot.service.mcp.tools import Reply
@@ -120,21 +121,19 @@ class _Carrier:
         except (httpx.ConnectError, httpx.ConnectTimeout):
             return self._lost(f"the service at {self._base_url} cannot be reached", sent, submitted=False)
         except httpx.TransportError as error:
-            text = f"the answer was lost ({type(error).__name__}); the same call with the same idempotencyKey tells"
+            text = f"the answer was lost ({type(error).__name__}); repeat the call with the same idempotencyKey to learn the outcome"
             return self._lost(text, sent, submitted="unknown")
         return Reply(
             answer.status_code, answer.content, {name.lower(): value for name, value in answer.headers.items()}
         )
 
     async def scopes_of(self, context: Any) -> frozenset[str] | None:
-        """Those of the key, as the service says now; None when it cannot say."""
+        """The key's scopes, read from the service; None if it does not answer."""
         from bot.service.mcp.tools import TOOLS, request_of
 
-        reply = await self.carry(context, request_of(TOOLS["get_limits"], {}))
-        if reply.status == 403:
-            return frozenset(
-                {"trade", "trade:close_only", "outcomes"}
-            )  # It may not read; which of these it has is not told.
+        reply = await self.forward(context, request_of(TOOLS["get_limits"], {}))
+        if reply.status == 403:  # The key lacks the scope `read`, so the service does not list the others.
+            return frozenset({"trade", "trade:close_only", "outcomes"})
         if reply.status != 200:
             return None
         key = json.loads(reply.body)["key"]

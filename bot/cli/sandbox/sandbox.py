@@ -1,4 +1,4 @@
-"""`bot sandbox`: the service alone, for any client in any language. Builds the host's options and serves."""
+"""`bot sandbox`: run the trading service alone, for any client in any language."""
 
 from __future__ import annotations
 
@@ -65,15 +65,27 @@ Then, from anywhere on this machine:
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the address as one JSON object on standard output.")
 @click.option("--start", type=click.IntRange(0), default=None, hidden=True, help="Service time to begin at, unix ms.")
-@click.option("--ready-fd", type=click.IntRange(3), default=None, hidden=True, help="Told when requests are served.")
-@click.option("--ready-file", type=click.Path(path_type=Path), default=None, hidden=True, help="Written then.")
+@click.option(
+    "--ready-fd",
+    type=click.IntRange(3),
+    default=None,
+    hidden=True,
+    help="Descriptor to write to when requests are served.",
+)
+@click.option(
+    "--ready-file",
+    type=click.Path(path_type=Path),
+    default=None,
+    hidden=True,
+    help="File to write when requests are served.",
+)
 def sandbox(
     port: int, host: str, db: str, clock: str, seed: int | None, data: tuple[Candles, ...], markets: str,
     control_socket: Path | None, no_rate_limits: bool, origins: tuple[str, ...], invite_codes: Path | None,
     private_webhooks: bool | None, as_json: bool, start: int | None, ready_fd: int | None,
     ready_file: Path | None,
 ) -> int:  # fmt: skip
-    """Serve the whole trading service on play money, offline. Ctrl-C stops it; with --db it goes on where it was."""
+    """Run the trading service on play money, offline. Ctrl-C stops it; with --db the next start continues."""
     import json
 
     from bot import logs
@@ -92,7 +104,7 @@ def sandbox(
         if as_json:
             click.echo(json.dumps({"baseUrl": base_url, "db": db, "clock": clock}))
         elif ready_fd is None:
-            click.echo(f"The service listens on {base_url} (Ctrl-C stops it). An account to trade with:")
+            click.echo(f"The service listens on {base_url} (Ctrl-C stops it). Create an account to trade with:")
             click.echo(
                 f"  curl -X POST {base_url}/v1/sandbox/accounts -H 'Content-Type: application/json' -d '{{\"name\": \"me\"}}'"
             )

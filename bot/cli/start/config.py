@@ -1,4 +1,4 @@
-"""`bot check`, `bot config`, `bot strategies`: questions about what a user wrote. Nothing here starts anything or asks a service."""
+"""`bot check`, `bot config`, `bot strategies`: commands that read configs and strategies. They start nothing and call no service."""
 
 from __future__ import annotations
 
@@ -52,8 +52,14 @@ def check(config_file: Path, *, as_json: bool) -> int:
         if not as_json:
             raise
         problems = [
-            {"file": one.file, "line": one.line, "column": one.column, "key": one.key, "message": one.message}
-            for one in error.problems
+            {
+                "file": problem.file,
+                "line": problem.line,
+                "column": problem.column,
+                "key": problem.key,
+                "message": problem.message,
+            }
+            for problem in error.problems
         ]
         click.echo(json.dumps({"ok": False, "message": str(error), "problems": problems}))
         return int(Exit.CONFIG)
@@ -67,7 +73,7 @@ def check(config_file: Path, *, as_json: bool) -> int:
             }
             for one in settings.strategies
         }  # fmt: skip
-        told = {
+        result = {
             "ok": True,
             "name": settings.name,
             "strategies": names,
@@ -75,13 +81,13 @@ def check(config_file: Path, *, as_json: bool) -> int:
             "stateDir": str(settings.state_dir),
             "handedOver": list(outside.found.values()),
         }
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(result))
         return int(Exit.DONE)
-    click.echo(f"{config_file} is good.")
+    click.echo(f"{config_file} is valid.")
     where = "the embedded service, play money" if settings.account.embedded else settings.account.base_url
     click.echo(f"  service     {where}")
     for one in settings.strategies:
-        loss = "" if one.daily_loss_usd is None else f", {one.daily_loss_usd} USD lost a day"
+        loss = "" if one.daily_loss_usd is None else f", no entries after a loss of {one.daily_loss_usd} USD in a day"
         shares = ", shares its markets" if one.netting == "allow" else ""
         click.echo(
             f"  strategy    {one.name}: {one.use} on {', '.join(one.markets)}, {one.interval} bars, at most {one.budget_usd} USD,"
@@ -93,9 +99,9 @@ def check(config_file: Path, *, as_json: bool) -> int:
     click.echo(
         "  dead-man    off"
         if dead_man is None
-        else f"  dead-man    {dead_man.heartbeat_seconds} s of silence, then {dead_man.on_miss}"
+        else f"  dead-man    {dead_man.heartbeat_seconds} s without a heartbeat, then {dead_man.on_miss}"
     )
-    click.echo(f"  at a stop   {settings.safety.on_exit}")
+    click.echo(f"  on exit     {settings.safety.on_exit}")
     for name in outside.found.values():
         click.echo(
             f"  secret      ${{credential:{name}}} is given to the systemd unit only; bot doctor checks its file"
@@ -106,7 +112,7 @@ def check(config_file: Path, *, as_json: bool) -> int:
 
 
 def _outside(config_file: Path) -> Outside:
-    """A config is judged, shown and compared also where only its unit has its credentials."""
+    """Resolves references, with stand-ins for credentials that only the systemd unit gets."""
     import os
 
     from bot.config.references import Outside
@@ -162,7 +168,7 @@ def diff(one: Path, other: Path, *, as_json: bool) -> None:
     for change in changes:
         click.echo(str(change))
     if not changes:
-        click.echo("They are equal.")
+        click.echo("The two configs are equal.")
 
 
 @click.command(epilog=STRATEGIES)

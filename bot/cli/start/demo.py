@@ -1,7 +1,7 @@
 """`bot demo`: the embedded service, a sandbox account and the daemon with two example strategies, in one command, offline.
 
-A run that ended by itself is over: its service ends with it, and the next run begins anew. A run that was killed goes on: its
-service is alive or has its database, and the next start continues with the same account.
+A run that ended by itself is finished: its service ended with it, and the next start makes a new run. A run that was killed is not
+finished: its service is alive or its database is on disk, and the next start continues with the same account.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ Kill it (kill -9) and start it again: it continues with the same account. No ord
 """
 
 CONFIG: Final = "demo.yaml"  # in a run's folder
-BEAT_WINDOW_S: Final = 30  # of real time that the dead-man leaves; 20 is the least a beat needs
+BEAT_WINDOW_S: Final = 30  # real time between two heartbeats before the dead-man fires; at least 20 are needed
 HEARTBEAT_S_MIN: Final = 300
 HEARTBEAT_S_MAX: Final = 86_400  # the interface's bound
-DATA_LOOK_S: Final = 0.5  # between two looks at whether recorded data have ended
-LAST_BAR_S: Final = 5.0  # real time that the daemon has for the last bar of recorded data
+DATA_LOOK_S: Final = 0.5  # between two checks whether the recorded data have ended
+LAST_BAR_S: Final = 5.0  # real time that the daemon has to decide the last recorded bar
 
 
 @click.command(epilog=EPILOG)
@@ -85,7 +85,7 @@ def demo(
 
 @dataclass(slots=True)
 class Run:
-    """One run: its folder, what it plays, and whether it began before a kill."""
+    """One run: its folder, data and clock. `continued`: it began before a kill, and this start continues it."""
 
     folder: Path
     data: tuple[tuple[str, Path], ...]
@@ -117,16 +117,16 @@ class Demo:
             settings = demo_settings(run.folder, run.data, run.clock)
             service = self._service(run, settings)
             try:
-                text = f"# What this run of the demo was run with.\n{as_yaml(settings)}"
+                text = f"# The config of this run of the demo.\n{as_yaml(settings)}"
                 write_atomic(run.folder / CONFIG, text, mode=0o600)
                 running = await asyncio.to_thread(service.ensure)
             except BaseException:
                 if not run.continued:
-                    self.runs.ended()  # Nothing was begun; there is nothing to continue.
+                    self.runs.ended()  # The service did not start, so there is nothing to continue.
                 raise
             return await self._play(run, settings, service, running, stop, span)
 
-    # -- beginning
+    # -- start
 
     def _begin(self, *, fresh: bool) -> Run:
         kept = self.runs.unfinished()
@@ -147,7 +147,7 @@ class Demo:
             from bot.errors import ConfigError
 
             raise ConfigError(
-                f"the last demo was killed and can continue; it plays {_plays(data)}. Add --fresh to start a new run with {_plays(self.data)}"
+                f"the last demo was killed and can be continued; its data are {_plays(data)}. Add --fresh to start a new run with {_plays(self.data)}"
             )
         return Run(self.runs.again(kept), data, self.clock or str(kept["clock"]), continued=True)
 
@@ -209,7 +209,7 @@ class Demo:
             logs.configure(level="error")
         self._close(run, settings, end, narrator, totals, start_usd, real_s)
         if self._unheard is not None and not isinstance(self._unheard, BrokenPipeError):
-            return int(end.exit_code or Exit.ERROR)  # Somebody wanted it all: a file on a full disk.
+            return int(end.exit_code or Exit.ERROR)  # Output was lost, for example on a full disk.
         return int(end.exit_code)
 
     def _listen(self, narrator: Narrator) -> Callable[[Any], None]:
@@ -219,20 +219,20 @@ class Demo:
 
         return listen
 
-    # -- telling
+    # -- output
 
     def _note(self, text: str) -> None:
         click.echo(text, err=True)
 
     def _say(self, line: str, style: str | None = None) -> None:
-        """Whoever reads may go (`bot demo | head`): that ends the run as Ctrl-C does, service and all, and nothing more is shown."""
+        """Print a line. If the reader of the output has ended (`bot demo | head`), stop the run as Ctrl-C does and print nothing more."""
         if self._unheard is not None:
             return
         try:
             (_plain if style is None else self._show)(line, style or "")
         except OSError as error:
             self._unheard = error
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes at its end what is left.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes the rest when it exits.
             self._stop.set()
             with contextlib.suppress(OSError):
                 self._note(f"Stopping (standard output: {error.strerror or error}).")
@@ -240,7 +240,7 @@ class Demo:
     def _greet(self, run: Run, running: Running, settings: Settings, account_id: str) -> None:
         from bot.cli.start.event_lines import strategy_lines
 
-        found = "" if running.is_new else ", found running"
+        found = "" if running.is_new else ", was already running"
         if self.as_json:
             self._say(
                 json.dumps(
@@ -255,7 +255,7 @@ class Demo:
             return
         if run.continued:
             self._say(
-                "The last run was killed. This one continues it: same account, same orders, same database (--fresh begins anew)."
+                "The last run was killed. This one continues it: same account, same orders, same database (--fresh starts a new run)."
             )
         plays = _plays(run.data) if run.data else "simulated markets"
         assert settings.dead_man is not None
@@ -266,7 +266,7 @@ class Demo:
         for line in strategy_lines(settings):
             self._say(line)
         self._say(
-            f"dead-man    {seconds} s of the service's time are {seconds / speed_of(run.clock):g} s of yours; then {settings.dead_man.on_miss}"
+            f"dead-man    {seconds} s of the service's time ({seconds / speed_of(run.clock):g} s of real time) without a heartbeat, then {settings.dead_man.on_miss}"
         )
         self._say(f"files       {run.folder}")
         self._say(f"log         {run.folder / 'daemon.log'}")
@@ -298,17 +298,17 @@ class Demo:
             self._say(json.dumps({"event": "demo.summary", **data}))
         else:
             lines = ["", *summary_lines(**figures), *left_lines(end)]
-            lines.append("The demo's service ended with the demo, so no price moves any more.")
+            lines.append("The demo's service has ended too, so its prices no longer move.")
             lines.append(f"Files and log: {run.folder}")
             self._say("\n".join(lines))
         judge_end(end)
 
 
-# -- what the demo is made of
+# -- the parts of the demo
 
 
 def demo_settings(folder: Path, data: tuple[tuple[str, Path], ...], clock: str) -> Settings:
-    """configs/demo.yaml, with this run's clock, data and folder. One strategy a market, so one recorded market runs the first alone."""
+    """configs/demo.yaml, with this run's clock, data and folder. Each recorded market gets one strategy; with one market only the first strategy runs."""
     from bot.cli.common.config_check import judge
     from bot.cli.common.files import example
     from bot.config import Recording, load
@@ -338,7 +338,7 @@ def demo_settings(folder: Path, data: tuple[tuple[str, Path], ...], clock: str) 
 
 
 def judge_data(data: tuple[tuple[str, Path], ...]) -> None:
-    """Read the files before anything is started, so that a bad row is said and nothing is left."""
+    """Read the files before anything is started, so that a bad row is reported and nothing has to be stopped."""
     for _, file in data:
         _interval(file)
 
@@ -356,12 +356,12 @@ def _plays(data: tuple[tuple[str, Path], ...]) -> str:
 
 
 def _nowhere() -> TextIO:
-    """Where lines go that a listener has taken already."""
+    """The stream for log lines that a listener has shown already."""
     return Path(os.devnull).open("w", encoding="utf-8")
 
 
 async def _start_value(client: Client) -> Decimal:
-    """What the account began with: its first event says it, also of a run that is continued."""
+    """The account's starting balance, from its first event. It is the same in a continued run."""
     page = await client.events(None, limit=1)
     for event in page.events:
         begun = getattr(event.data, "balance_usd", None)
@@ -378,7 +378,7 @@ def _set_after(span: float | None, stop: asyncio.Event) -> None:
 async def _ended(
     client: Client, data: tuple[tuple[str, Path], ...], settings: Settings, narrator: Narrator, stop: asyncio.Event
 ) -> None:
-    """Stop when every recorded market has come to its end and the daemon has seen its last bar."""
+    """Stop when the data of every market have ended and the daemon has seen the last bars."""
     from bot.clock import monotonic_ns
     from bot.errors import ApiError
 

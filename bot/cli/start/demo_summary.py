@@ -1,4 +1,4 @@
-"""The closing summary of a demo: what the account says, from its trades and its snapshot, and what was seen meanwhile."""
+"""The summary at the end of a demo: trades, fees and profit of the account, and the counts of bars and decisions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGES_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Figures of the account, all of it since it was opened. `complete` False: there were more trades than were read."""
+    """Figures of the account since it was opened. `complete` is False if there were more trades than were read."""
 
     trades: int
     fees_usd: Decimal
@@ -27,7 +27,7 @@ class Tally:
 
 
 async def tally(client: Client) -> Tally | None:
-    """None when the service could not be asked."""
+    """Read the figures from the service; None if it does not answer."""
     trades, fees, realized = 0, Decimal(0), Decimal(0)
     before: int | None = None
     try:
@@ -52,10 +52,10 @@ def summary_lines(
     lines = [f"Summary of {_span(real_s)} at {speed:g}x, which is {_span(real_s * speed)} of the service's time"]
     lines.append(f"  bars        {counts.bars:>12,}    decisions   {counts.decisions:>12,}")
     if end is None:
-        return [*lines, "  the account could not be asked for the rest"]
+        return [*lines, "  the service did not answer, so the account's figures are missing"]
     change = end.value_usd - start_usd
     pct = change / start_usd * 100 if start_usd else Decimal(0)
-    since = " (of the whole run, from before the kill on)" if continued else ""
+    since = " (of the whole run, including the time before the kill)" if continued else ""
     lines.append(f"  trades      {end.trades:>12,}    fees        {end.fees_usd:>12,.2f} USD{since}")
     lines.append(f"  realised    {end.realized_usd:>+12,.2f}    unrealised  {end.unrealized_usd:>+12,.2f} USD")
     lines.append(f"  value from  {start_usd:>12,.2f}    to          {end.value_usd:>12,.2f} USD ({pct:+.2f} %)")

@@ -1,4 +1,4 @@
-"""`bot doctor`: looks at everything that a run needs, one line each, with the way out of what is wrong. Changes nothing, orders nothing."""
+"""`bot doctor`: checks everything that a run needs. Prints one line for each check, and how to fix what fails. Changes nothing."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 DISK_WARN_MB: Final = 1_024
 DISK_FAIL_MB: Final = 64
-WAL_WARN_MB: Final = 64  # a log that is never folded back: a reader holds it
-SQLITE_SAFE: Final = (3, 51, 3)  # before it two processes that both write could damage a file; the daemon is one
+WAL_WARN_MB: Final = 64  # SQLite cannot shrink the write-ahead log while another program reads the journal
+SQLITE_SAFE: Final = (3, 51, 3)  # in older versions two writing processes can damage a file; the daemon is the only one
 ASK_S: Final = 5.0
 
 EPILOG = """\b
@@ -36,7 +36,7 @@ Examples:
   bot doctor --json configs/paper.yaml
 
 \b
-Exit 0: nothing fails; warnings are allowed. Otherwise the code of the first failure: 4 config, 5 no answer, 6 journal, 7 key, 1 another.
+Exit 0: no check failed; warnings are allowed. Otherwise the code of the first failure: 4 config, 5 no answer, 6 journal, 7 key, 1 any other.
 """
 
 Level = Literal["ok", "warn", "fail", "skip"]
@@ -44,7 +44,7 @@ Level = Literal["ok", "warn", "fail", "skip"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line. `fix` is the way out of a warning or a failure."""
+    """The result of one check. `fix` says what to do about a warning or a failure."""
 
     check: str
     level: Level
@@ -55,16 +55,16 @@ class Finding:
 
 @dataclass(slots=True)
 class Patient:
-    """What is looked at, as far as it could be read."""
+    """What the checks read, and their findings so far. A value is None if it could not be read."""
 
     place: Place
     settings: Settings | None = None
     references: Sequence[tuple[str, str]] = ()
-    speed: float | None = None  # of the service's clock, once the service has told it
+    speed: float | None = None  # of the service's clock; None until the service has answered
     findings: list[Finding] = field(default_factory=list)
 
     def say(self, check: str, level: Level, message: str, fix: str | None = None, code: int = 0) -> None:
-        assert (level in ("ok", "skip")) or fix, f"{check} has no way out"
+        assert (level in ("ok", "skip")) or fix, f"{check} has no fix"
         self.findings.append(Finding(check, level, message, fix, code))
 
 
@@ -84,8 +84,8 @@ def doctor(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
 
     try:
         place = find(config, state_dir, dead_too=True)
-    except ConfigError as error:  # It does not even say which daemon is meant.
-        findings = [Finding("config", "fail", str(error), "mend that, then ask again", int(Exit.CONFIG))]
+    except ConfigError as error:  # Without the config the daemon's state directory is unknown.
+        findings = [Finding("config", "fail", str(error), "correct it, then run bot doctor again", int(Exit.CONFIG))]
     else:
         findings = _examined(Patient(place))
     failed = next((one for one in findings if one.level == "fail"), None)
@@ -179,7 +179,7 @@ def _secrets(patient: Patient) -> None:
 
 
 def _credential(patient: Patient, name: str) -> None:
-    """A unit hands it over; here only the file that it takes it from can be looked at."""
+    """Check the file that the systemd unit reads a credential from. Only the unit gets its content."""
     from bot.cli.operate.systemd_unit import credential_file
 
     assert patient.place.config is not None
@@ -226,7 +226,7 @@ def _state_dir(patient: Patient) -> None:
     try:
         status = folder.stat()
     except FileNotFoundError:
-        patient.say("state", "ok", f"the first run makes {folder}")
+        patient.say("state", "ok", f"the first run creates {folder}")
         return
     except OSError as error:
         patient.say("state", "fail", f"{folder}: {error.strerror}", _ASK)
@@ -290,7 +290,7 @@ def _journal(patient: Patient) -> None:
         patient.say(
             "sqlite",
             "ok",
-            f"{version}; the daemon is its journal's only writer, as every version before {'.'.join(map(str, SQLITE_SAFE))} needs it",
+            f"{version}; versions before {'.'.join(map(str, SQLITE_SAFE))} are safe with one writer, and only the daemon writes its journal",
         )
     else:
         patient.say("sqlite", "ok", version)
@@ -300,7 +300,7 @@ def _journal(patient: Patient) -> None:
             found = [row[0] for row in db.execute("PRAGMA quick_check(3)")]
             mode = db.execute("PRAGMA journal_mode").fetchone()[0]
     except queries.NotFound:
-        patient.say("journal", "ok", "none yet; the first run makes it")
+        patient.say("journal", "ok", "none yet; the first run creates it")
         return
     except queries.Closed as error:
         patient.say("journal", "fail", str(error), _ASK)
@@ -334,12 +334,10 @@ def _journal(patient: Patient) -> None:
 
 
 _ASK: Final = "run this as the user who runs the daemon, or as root (sudo)"
-_OPEN: Final = (
-    "it is for the user who runs the daemon to read and write: chown or chmod it, or end the program that locks it"
-)
+_OPEN: Final = "the user who runs the daemon must be able to read and write it: chown or chmod it, or end the program that locks it"
 _ANEW: Final = (
-    "look at the disk, then start again: a damaged file is kept under another name and a new one made from what the service has,"
-    " where a decision made twice has the same key"
+    "check the disk, then start the daemon: it keeps the damaged file under another name and rebuilds the journal from the service;"
+    " no order is sent twice, because a repeated decision has the same key"
 )
 
 
@@ -348,7 +346,7 @@ def _daemon(patient: Patient) -> None:
     from bot.runtime.journal.queries import Closed
 
     try:
-        told = patient.place.ask("GET", "/status")
+        status = patient.place.ask("GET", "/status")
     except NotRunning:
         patient.say("daemon", "ok", "not running")
         return
@@ -358,10 +356,10 @@ def _daemon(patient: Patient) -> None:
     except BotError as error:
         patient.say("daemon", "fail", str(error), f"bot logs {patient.place.flag}", int(error.exit_code))
         return
-    text = f"{told['state']} (pid {told['pid']}){': ' + told['why'] if told.get('why') else ''}"
-    if not told.get("is_safe", True):
-        # A daemon that was started before an update knows the first reason only.
-        why = told.get("unsafe") or [f"without a stop: {', '.join(told['unprotected'])}"]
+    text = f"{status['state']} (pid {status['pid']}){': ' + status['why'] if status.get('why') else ''}"
+    if not status.get("is_safe", True):
+        # A daemon of an older version sends no list of reasons.
+        why = status.get("unsafe") or [f"without a stop: {', '.join(status['unprotected'])}"]
         patient.say(
             "daemon",
             "fail",
@@ -369,14 +367,14 @@ def _daemon(patient: Patient) -> None:
             "bot reconcile --apply, or bot kill --flatten",
             int(Exit.UNSAFE),
         )
-    elif told["state"] == "DEGRADED":
-        patient.say("daemon", "warn", text, "bot status says why; no entries meanwhile, exits continue")
-    elif waiting := told.get("intents", {}).get("quarantined"):
+    elif status["state"] == "DEGRADED":
+        patient.say("daemon", "warn", text, "bot status says why; until then no entries are sent, exits continue")
+    elif waiting := status.get("intents", {}).get("quarantined"):
         patient.say(
             "daemon",
             "warn",
             f"{text}; {many(waiting, 'intent')} {'waits' if waiting == 1 else 'wait'} for a person",
-            "bot explain each of them (bot status names them), look at the account, then bot resume",
+            "run bot explain for each (bot status lists them), check the account, then bot resume",
         )
     else:
         patient.say("daemon", "ok", text)
@@ -396,7 +394,7 @@ def _heartbeat(patient: Patient) -> None:
         )
         return
     speed = patient.speed
-    if speed is None:  # It has not answered; it is as the config says, or a hosted one, which goes with the world.
+    if speed is None:  # The service did not answer. A hosted service's clock runs in real time.
         speed = settings.embedded.speed if settings.account.embedded else 1.0
     from bot.runtime.liveness.heartbeat_supervision import beat_timing_of
 
@@ -415,7 +413,7 @@ def _heartbeat(patient: Patient) -> None:
 
 
 def _notify(patient: Patient) -> None:
-    """Whether apprise knows each address. None of them is shown, and nothing is sent."""
+    """Check that apprise accepts each address for notices. Prints no address and sends nothing."""
     from pydantic import SecretStr
 
     from bot.cli.operate.daemon_client import plain_data
@@ -441,7 +439,7 @@ def _notify(patient: Patient) -> None:
 
 
 def _metrics(patient: Patient) -> None:
-    """Whether the port is the running daemon's, or free for the next one."""
+    """Check that the metrics port is free, or in use by the running daemon itself."""
     import socket
 
     from bot.runtime.control_plane.reporting import HOST, PORT_FILE
@@ -491,7 +489,7 @@ async def _service(patient: Patient) -> None:
     from bot.client.http import Timeouts
     from bot.errors import ApiError
 
-    found = await _way(patient, settings)
+    found = await _address_and_key(patient, settings)
     if found is None:
         return
     base_url, api_key = found
@@ -519,13 +517,13 @@ async def _service(patient: Patient) -> None:
                 "key",
                 "fail",
                 f"{error.message} ({error.code})",
-                "make a new key and put it where the config refers to",
+                "create a new key and store it where the config's account.api_key points",
                 int(Exit.REFUSED),
             )
 
 
-async def _way(patient: Patient, settings: Settings) -> tuple[str, str | None] | None:
-    """Where the service is, and the key when one is within reach. An embedded one gives no key while its daemon has one."""
+async def _address_and_key(patient: Patient, settings: Settings) -> tuple[str, str | None] | None:
+    """The service's address, and the key if this user can read it. For an embedded service there is no key: a new one would replace the daemon's."""
     from bot.cli.operate.credentials import key_of
     from bot.cli.operate.daemon_client import is_closed
     from bot.cli.run.embedded_service import Embedded
@@ -535,10 +533,10 @@ async def _way(patient: Patient, settings: Settings) -> tuple[str, str | None] |
             assert patient.place.config is not None
             return settings.account.base_url, key_of(patient.place.config)
         except ConfigError as error:
-            patient.say("key", "skip", f"not looked at: {error}")
+            patient.say("key", "skip", f"not checked: {error}")
             return settings.account.base_url, None
     if is_closed(patient.place.folder):
-        patient.say("service", "skip", "embedded: you may not see whether it runs")
+        patient.say("service", "skip", "embedded: this user may not see whether it runs")
         return None
     service = Embedded(patient.place.folder)
     base_url = service.base_url
@@ -549,7 +547,7 @@ async def _way(patient: Patient, settings: Settings) -> tuple[str, str | None] |
 
 
 def _at_rest(patient: Patient, service: Embedded) -> None:
-    """Of an embedded service that does not run: whether it could be started."""
+    """Check whether an embedded service that does not run could be started."""
     from bot.runtime.journal import queries
 
     try:
@@ -574,24 +572,24 @@ def _at_rest(patient: Patient, service: Embedded) -> None:
 async def _versions(patient: Patient, client: Client, base_url: str) -> None:
     from bot.wire.headers import API_VERSION, LIMITS_VERSION
 
-    told = await client.status()
+    status = await client.status()
     problems = []
-    if told.api_version is not None and told.api_version != API_VERSION:
-        problems.append(f"its API version is {told.api_version}, this client has {API_VERSION}")
-    if told.limits_version is not None and told.limits_version != LIMITS_VERSION:
-        problems.append(f"its limits version is {told.limits_version}, this client has {LIMITS_VERSION}")
-    if told.api_version is None:
-        problems.append("it does not say its API version")
-    words = f"{base_url}: {told.status}, version {told.version or 'not told'}"
+    if status.api_version is not None and status.api_version != API_VERSION:
+        problems.append(f"its API version is {status.api_version}, this client was made for {API_VERSION}")
+    if status.limits_version is not None and status.limits_version != LIMITS_VERSION:
+        problems.append(f"its limits version is {status.limits_version}, this client was made for {LIMITS_VERSION}")
+    if status.api_version is None:
+        problems.append("it does not report its API version")
+    words = f"{base_url}: {status.status}, version {status.version or 'not reported'}"
     if problems:
         patient.say(
             "service",
             "warn",
             f"{words}; {'; '.join(problems)}",
-            "read its changelog (GET /v1/changelog) and try on its sandbox first",
+            "read its changelog (GET /v1/changelog) and test on its sandbox first",
         )
     else:
-        patient.say("service", "ok", f"{words}, API {told.api_version}, limits version {told.limits_version}")
+        patient.say("service", "ok", f"{words}, API {status.api_version}, limits version {status.limits_version}")
 
 
 def _skew(patient: Patient, client: Client) -> None:
@@ -627,8 +625,8 @@ async def _key(patient: Patient, client: Client, settings: Settings) -> None:
         patient.say(
             "key",
             "warn",
-            "this is a session of a person, not an API key",
-            "make a key for the daemon: a session expires",
+            "this is the token of a person's sign-in, not an API key",
+            "create an API key for the daemon: a sign-in expires",
         )
         return
     for check in (_scopes, _caps):
@@ -646,10 +644,10 @@ def _scopes(key: Any, settings: Settings) -> Iterator[tuple[Level, str, str | No
         yield (
             "fail",
             f"{key.id} lacks {', '.join(missing)} (it has {', '.join(key.scopes) or 'nothing'})",
-            "make a key with these scopes",
+            "create a key with these scopes",
         )
     else:
-        yield "ok", f"{key.id} may {', '.join(key.scopes)}", None
+        yield "ok", f"{key.id} has the scopes {', '.join(key.scopes)}", None
     if key.expires_at is not None:
         from bot.clock import iso
 
@@ -686,7 +684,7 @@ def _caps(key: Any, settings: Settings) -> Iterator[tuple[Level, str, str | None
 
 
 async def _keys_proven(patient: Patient, client: Client, settings: Settings) -> None:
-    """Whether trades show the idempotency key that they were ordered with. Only looked for: an order would be one."""
+    """Check whether past trades show the idempotency key of their order. Sends no order to find out."""
     page = await client.trades(limit=50)
     ours = [one for one in page.trades if one.source is not None]
     if any(one.idempotency_key for one in ours):
@@ -708,8 +706,8 @@ async def _keys_proven(patient: Patient, client: Client, settings: Settings) -> 
         patient.say(
             "idempotency",
             "ok",
-            "trades show no keys; doubt is settled by the plan's single-use token, and what is ours is known by the ids of trades,"
-            " which only the journal has: keep it",
+            "trades show no keys; a plan's single-use token settles orders in doubt. Only the journal knows which trades are the daemon's:"
+            " do not delete it",
         )
 
 
@@ -721,7 +719,7 @@ def _unit(patient: Patient) -> None:
         return
     path, made = installed(settings.name), f"bot systemd {quote(str(config))}"
     if path is None:
-        patient.say("unit", "skip", f"none installed; {made} prints one")
+        patient.say("unit", "skip", f"no systemd unit is installed; {made} prints one")
         return
     user = "" if path.is_relative_to("/etc") else " --user"
     try:
@@ -739,6 +737,6 @@ def _unit(patient: Patient) -> None:
         patient.say(
             "unit",
             "warn",
-            f"{path} differs from what bot systemd makes now",
+            f"{path} differs from the unit that bot systemd would write now",
             f"{made}{user} shows it; --install --force writes it",
         )

@@ -1,6 +1,6 @@
-"""Live lines of `bot demo` and of `bot run` on a terminal: time, what, market, and what happened. Reads log events; decides nothing.
+"""The lines that `bot demo`, and `bot run` on a terminal, print for log events: time, kind, market, text.
 
-Bars that come faster than one can read are summed up; everything that trades is shown.
+At most one bar line a market is printed every 0.9 s; it counts the bars in between. Every decision, order and fill is printed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ STYLES: Final = {
     "guardian": "magenta", "heartbeat": "blue", "account": "bold blue", "warning": "red", "error": "bold red", "service": "blue",
 }  # fmt: skip
 
-QUIET_REASONS: Final = ("sibling_filled", "position_closed")  # a leg that goes with its position
+QUIET_REASONS: Final = ("sibling_filled", "position_closed")  # a stop or target that ends with its position
 
 
 @dataclass(slots=True)
 class Counts:
-    """What was seen in this session."""
+    """How many events of each kind this run has printed."""
 
     bars: int = 0
     decisions: int = 0
@@ -53,13 +53,15 @@ class Narrator:
         self._bar_ns: dict[str, int] = {}
         self._held: dict[str, Event] = {}
         self._skipped: dict[str, int] = {}
-        self._brackets: dict[str, str] = {}  # what of which market was armed last, so that a new size alone is no news
+        self._brackets: dict[
+            str, str
+        ] = {}  # "BTC.stop" -> size and trigger printed last; the same is not printed again
 
     def __call__(self, event: Event) -> None:
         name = str(event.get("event"))
-        tell = _TELL.get(name)
-        if tell is not None:
-            tell(self, event)
+        printer = _PRINTERS.get(name)
+        if printer is not None:
+            printer(self, event)
         elif name.startswith("drift."):
             self._line(
                 "warning",
@@ -82,12 +84,12 @@ class Narrator:
             and not name.startswith(("intent.", "strategy."))
         ):
             self._caught_up(event)
-            said = ", ".join(f"{key} {value}" for key, value in event.items() if key not in _OWN)
+            fields = ", ".join(f"{key} {value}" for key, value in event.items() if key not in _OWN)
             self._line(
-                "decision", event, f"{event['strategy']}: {name.replace('.', ' ')}{f' ({said})' if said else ''}"
+                "decision", event, f"{event['strategy']}: {name.replace('.', ' ')}{f' ({fields})' if fields else ''}"
             )
 
-    # -- one method a kind of line
+    # -- one method for each kind of line
 
     def bar(self, event: Event) -> None:
         market = str(event["market"])
@@ -112,7 +114,7 @@ class Narrator:
         )
 
     def _caught_up(self, event: Event) -> None:
-        """The bar that a decision is about stands before it."""
+        """Print the bar that this decision is about, if it was held back."""
         held = self._held.get(str(event.get("market")))
         if held is not None:
             self._bar(held, monotonic_ns())
@@ -120,7 +122,7 @@ class Narrator:
     def decided(self, event: Event) -> None:
         self.counts.decisions += 1
         self._caught_up(event)
-        self._line("decision", event, f"{event.get('strategy')}: {_wish(event)}")
+        self._line("decision", event, f"{event.get('strategy')}: {_signal_text(event)}")
 
     def refused(self, event: Event) -> None:
         self.counts.refused += 1
@@ -166,9 +168,9 @@ class Narrator:
         if word == "order":
             self._line("order", event, f"{kind} {what} at {px(event.get('limit_px'))}{_why(event)}")
         elif what in ("armed", "changed"):
-            said = f"{event.get('size')} at {event.get('trigger_px')}"
-            if what == "armed" or self._brackets.get(f"{market}.{word}") != said:
-                self._brackets[f"{market}.{word}"] = said
+            armed = f"{event.get('size')} at {event.get('trigger_px')}"
+            if what == "armed" or self._brackets.get(f"{market}.{word}") != armed:
+                self._brackets[f"{market}.{word}"] = armed
                 self._line(
                     word,
                     event,
@@ -185,7 +187,7 @@ class Narrator:
         kind = str(event.get("guardian_type", "guardian")).replace("_", " ")
         deadline = event.get("next_deadline")
         until = (
-            f", acts at {iso(int(deadline))[11:19]} service time unless a beat comes"
+            f", acts at {iso(int(deadline))[11:19]} service time unless a heartbeat arrives"
             if deadline and event.get("what") == "armed" and "dead" in kind
             else ""
         )
@@ -206,9 +208,9 @@ class Narrator:
         left = event.get("deadline_s")
         if left is None:
             error = event.get("error")
-            text = f"no beat has been answered yet{f' ({error})' if error else ''}"
+            text = f"the service has answered no heartbeat yet{f' ({error})' if error else ''}"
         else:
-            text = f"deadline in {left} s unless a beat comes before ({many(event['beats'], 'beat')} so far)"
+            text = f"dead-man acts in {left} s unless a heartbeat arrives ({many(event['beats'], 'heartbeat')} so far)"
         self._line("heartbeat", event, text)
 
     def value(self, event: Event) -> None:
@@ -220,14 +222,16 @@ class Narrator:
 
     def restarted(self, event: Event) -> None:
         self._line(
-            "service", event, f"was gone; started again (pid {event.get('pid')}) with all that it had acknowledged"
+            "service",
+            event,
+            f"died and was started again (pid {event.get('pid')}); it has everything that it acknowledged",
         )
 
     def not_restarted(self, event: Event) -> None:
-        self._line("error", event, f"the service is gone and does not start: {event.get('message')}; it is tried again")
+        self._line("error", event, f"the service died and does not start: {event.get('message')}; the daemon retries")
 
     def quarantined(self, event: Event) -> None:
-        self._line("error", event, f"{event.get('strategy')} is set aside: {event.get('message')}")
+        self._line("error", event, f"{event.get('strategy')} is quarantined: {event.get('message')}")
 
     def _line(self, what: str, event: Event, text: str) -> None:
         time = local(SystemClock().now_ms()).strftime("%H:%M:%S")
@@ -236,7 +240,7 @@ class Narrator:
 
 _OWN: Final = ("timestamp", "level", "event", "strategy", "market", "at_ms")
 
-_TELL: Final[Mapping[str, Callable[[Narrator, Event], None]]] = {
+_PRINTERS: Final[Mapping[str, Callable[[Narrator, Event], None]]] = {
     "bar.closed": Narrator.bar,
     "intent.decided": Narrator.decided,
     "intent.refused": Narrator.refused,
@@ -263,7 +267,7 @@ _TELL: Final[Mapping[str, Callable[[Narrator, Event], None]]] = {
 
 
 def strategy_lines(settings: Settings) -> list[str]:
-    """One line a strategy of the config: where it trades and with how much."""
+    """One line for each strategy of the config: its markets, its bars and its budget."""
     return [
         f"strategy    {one.name} on {', '.join(one.markets)}, {one.interval} bars, at most {one.budget_usd} USD"
         for one in settings.strategies
@@ -271,7 +275,7 @@ def strategy_lines(settings: Settings) -> list[str]:
 
 
 def line_writer(stream: TextIO) -> Callable[[str, str], None]:
-    """Writes a line with a style to the stream; on a terminal with colors, each cut to the terminal's width."""
+    """A function that writes a line with its style to the stream. On a terminal it adds color and cuts the line to the width."""
     if not stream.isatty():
         return lambda line, _style: click.echo(line, stream)
     from rich.console import Console
@@ -282,37 +286,37 @@ def line_writer(stream: TextIO) -> Callable[[str, str], None]:
 
 
 def local(at_ms: int) -> datetime:
-    """The reader's own time."""
+    """The instant in the time zone of this machine."""
     return datetime_of(at_ms).astimezone()
 
 
-def _wish(event: Event) -> str:
-    """`Open(market='BTC', side='long', usd=200, ...)` in words."""
+def _signal_text(event: Event) -> str:
+    """The event's signal, such as `Open(market='BTC', side='long', usd=200, ...)`, as `open long 200 USD`."""
     text = str(event.get("signal", ""))
-    said = {
+    fields = {
         name: value.strip("'\"")
         for name, value in re.findall(r"(\w+)=(Decimal\('[^']*'\)|'[^']*'|[^,()]+)", text)
         if value != "None"
     }
-    said = {name: re.sub(r"^Decimal\('(.*)$", r"\1", value).rstrip(")'") for name, value in said.items()}
-    amount = f"{said['usd']} USD" if "usd" in said else said.get("size", "")
+    fields = {name: re.sub(r"^Decimal\('(.*)$", r"\1", value).rstrip(")'") for name, value in fields.items()}
+    amount = f"{fields['usd']} USD" if "usd" in fields else fields.get("size", "")
     if text.startswith("Open("):
-        parts = [f"{said.get('side', '')} {amount}".strip()]
-        parts += [f"{said['leverage']}x"] if "leverage" in said else []
+        parts = [f"{fields.get('side', '')} {amount}".strip()]
+        parts += [f"{fields['leverage']}x"] if "leverage" in fields else []
         parts += (
-            [f"stop {said['stop_pct']} %"]
-            if "stop_pct" in said
-            else [f"stop {said['stop_px']}"]
-            if "stop_px" in said
+            [f"stop {fields['stop_pct']} %"]
+            if "stop_pct" in fields
+            else [f"stop {fields['stop_px']}"]
+            if "stop_px" in fields
             else []
         )
         for name, unit in (("target_r", " R"), ("target_pct", " %"), ("target_px", "")):
-            parts += [f"target {said[name]}{unit}"] if name in said else []
+            parts += [f"target {fields[name]}{unit}"] if name in fields else []
         for name, unit in (("trail_r", " R"), ("trail_pct", " %")):
-            parts += [f"trailing {said[name]}{unit}"] if name in said else []
+            parts += [f"trailing {fields[name]}{unit}"] if name in fields else []
         return "open " + ", ".join(parts)
     if text.startswith("Close("):
-        part = f" {said['fraction']} of it" if "fraction" in said else f" {amount}" if amount else ""
+        part = f" {fields['fraction']} of it" if "fraction" in fields else f" {amount}" if amount else ""
         return f"close{part}"
     return "cancel" if text.startswith("Cancel(") else text
 

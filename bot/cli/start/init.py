@@ -1,4 +1,4 @@
-"""`bot init` and `bot new-strategy`: a project that runs and a strategy that trades, to begin from. Writes files, overwrites none."""
+"""`bot init` and `bot new-strategy`: write a project, or a strategy with its test, as a starting point. They overwrite no file."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ account:
   base_url: embedded          # or https://..., with api_key: "${{credential:NAME}}", "${{file:PATH}}" or "${{env:NAME}}"
 
 dead_man:
-  heartbeat_seconds: 300      # no sign of life for so long, and the service acts
+  heartbeat_seconds: 300      # if the service gets no heartbeat for this long, it closes every position
   on_miss: flatten
 
 safety:
   require_protection: true    # an entry without a stop is refused
-  on_exit: leave              # at a stop: leave, cancel or flatten
+  on_exit: leave              # when the daemon stops: leave, cancel or flatten
 
 strategies:
   - name: {name}
@@ -51,7 +51,7 @@ strategies:
 """
 
 STRATEGY: Final = '''\
-"""{title}: buy a market that closes above its average; stop and target are part of the order."""
+"""{title}: buy when a market closes above its average. Stop and target are part of the order."""
 
 from bot import Bracket, Field, Open, Params, Strategy, sma
 
@@ -75,7 +75,7 @@ class {kind}(Strategy):
 '''
 
 TEST: Final = '''\
-"""{kind} against a trading service of the test's own: real orders, play money, a clock that the test moves."""
+"""Tests {kind} on a trading service that the fixture starts: real orders, play money, a clock that the test moves."""
 
 from pathlib import Path
 
@@ -91,11 +91,11 @@ def test_it_buys_above_its_average_and_the_service_keeps_its_stop(sandbox):
             sandbox.price("BTC", price)
             daemon.minutes(1)
     account = sandbox.client().get("/v1/account").json()
-    assert [one["coin"] for one in account["positions"]] == ["BTC"]
-    assert "stop_loss" in [one["kind"] for one in account["orders"]]
+    assert [position["coin"] for position in account["positions"]] == ["BTC"]
+    assert "stop_loss" in [order["kind"] for order in account["orders"]]
 
 
-def test_it_leaves_a_market_alone_that_stands_still(sandbox):
+def test_it_does_not_trade_while_the_price_does_not_move(sandbox):
     with sandbox.run("{module}:{kind}", strategies_dir=STRATEGIES, params={{"lookback": 3}}) as daemon:
         for _ in range(6):
             sandbox.price("BTC", 100_000)
@@ -108,8 +108,8 @@ OWN_NAMES: Final = ("Bracket", "Field", "Open", "Params", "Strategy")  # of the 
 IGNORE: Final = "__pycache__/\n.pytest_cache/\nstate/\n*.key\n"
 
 
-class Taken(BotError):
-    """A file is there already."""
+class FileExists(BotError):
+    """A file that would be written exists already."""
 
     exit_code = Exit.USAGE
 
@@ -149,10 +149,10 @@ def init(folder: Path, *, as_json: bool) -> int:
 )
 @click.option("--json", "as_json", is_flag=True, help="The files as one JSON object.")
 def new_strategy(name: str, folder: Path, *, as_json: bool) -> int:
-    """Make a strategy called NAME and its test, to change into yours."""
+    """Make a strategy called NAME and its test, for you to edit."""
     names = _names(name)
     module = names["module"]
-    place = Path(os.path.normpath(folder.absolute()))  # `.` and `..` have a name, too.
+    place = Path(os.path.normpath(folder.absolute()))  # `.` and `..` become the folder's name.
     home = place.parent
     files = {
         Path(place.name) / f"{module}.py": STRATEGY.format(**names),
@@ -180,30 +180,30 @@ def _names(given: str) -> Mapping[str, str]:
         or re.search(r"[^\w\- ]", given, re.ASCII)
     ):
         raise click.UsageError(
-            f"{given!r} is no name for a strategy: letters, digits and -, beginning with a letter, at most 40"
+            f"{given!r} is not a valid strategy name: use at most 40 letters, digits and -, and begin with a letter"
         )
     kind = "".join(word.capitalize() for word in words)
     if kind in OWN_NAMES:
         raise click.UsageError(
-            f"{given!r} would be called {kind}, as a class of bot's own that it needs; choose another name"
+            f"the class of {given!r} would be called {kind}, which is the name of a class that it imports from bot; choose another name"
         )
     return {"module": module, "kind": kind, "name": "-".join(words), "title": " ".join(words).capitalize()}
 
 
 def _write(home: Path, files: Mapping[Path, str]) -> None:
-    """All or none: nothing is overwritten."""
+    """Write all files, or none if one of them exists."""
     from bot.cli.common.files import judge_text, write_atomic
 
     taken = [str(home / name) for name in files if (home / name).exists()]
     if taken:
-        raise Taken(f"{', '.join(taken)} {'is' if len(taken) == 1 else 'are'} there already; nothing was written")
+        raise FileExists(f"{', '.join(taken)} already {'exists' if len(taken) == 1 else 'exist'}; nothing was written")
     for name, text in files.items():
         judge_text(home / name, text)
     for name, text in files.items():
         try:
             (home / name).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise BotError(f"{(home / name).parent} cannot be made: {error.strerror}") from None
+            raise BotError(f"cannot create the folder {(home / name).parent}: {error.strerror}") from None
         write_atomic(home / name, text)
 
 

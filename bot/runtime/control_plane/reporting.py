@@ -109,7 +109,7 @@ def failure(error: Exception) -> tuple[str, Exit]:
     if isinstance(error, BotError):
         return str(error), error.exit_code
     line = f"{type(error).__name__}: {error}".splitlines()[0]
-    return f"a mistake of Bracketbot's own: {line}", Exit.ERROR
+    return f"a bug in Bracketbot: {line}", Exit.ERROR
 
 
 async def write_failure(settings: Settings, journal: Journal, message: str, code: Exit, *, now_ms: int) -> None:

@@ -210,7 +210,7 @@ def test_the_command_settles_and_report_and_replay_know(tmp_path: Path, capsys: 
         words = ["--config", str(config), "--data", f"{CUT}={data}"]
         assert call(["replay", str(run), *words, "--path", "sl_first"]) == 0, capsys.readouterr().out
     assert call(["backtest", str(config), *out, "--settle", f"{CUT}=2025-06-01T00:10=no=yes"]) == 2
-    assert "'no' is no time" in capsys.readouterr().err
+    assert "'no' is not a time" in capsys.readouterr().err
 
 
 SIZES = """

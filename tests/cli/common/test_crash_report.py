@@ -15,7 +15,7 @@ from bot.cli.common import crash_report
 @pytest.fixture(autouse=True)
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(crash_report, "_place", [])
+    monkeypatch.setattr(crash_report, "_report_file", [])
 
 
 def told(error: OSError) -> int:
@@ -32,7 +32,7 @@ def denied(path: str) -> OSError:
 @pytest.mark.parametrize(
     "arguments", [["status", "--state-dir"], ["kill", "--state-dir"], ["replay"], ["report"], ["strategies", "--dir"]]
 )
-def test_a_path_that_cannot_be_looked_at_is_named(
+def test_an_error_of_the_file_system_names_its_path(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     there = tmp_path / ("x" * 1_000)
@@ -40,35 +40,41 @@ def test_a_path_that_cannot_be_looked_at_is_named(
     said = capsys.readouterr().err
     assert said.startswith(f"error: {there}")
     assert said.endswith(": File name too long\n")
-    assert not (tmp_path / "state").exists(), "there is no story to tell"
+    assert not (tmp_path / "state").exists(), "no traceback is written"
 
 
-def test_what_is_not_open_to_this_user_has_its_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_this_user_may_not_read_is_an_error_that_says_what_to_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert told(denied("/var/lib/bot-live")) == 1
     assert capsys.readouterr().err == (
-        f"error: /var/lib/bot-live: Permission denied (as user {os.geteuid()}): run this as the user that it belongs to, or with sudo\n"
+        f"error: /var/lib/bot-live: Permission denied (as user {os.geteuid()}): run this as the owner of that file, or with sudo\n"
     )
 
 
 @pytest.mark.parametrize("arguments", [["check", "x.yaml"], ["init", "new"], ["mcp"]])
-def test_a_working_directory_that_is_gone_is_said_to_be_so(
+def test_a_removed_working_directory_is_an_error_that_says_what_to_do(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert call(arguments) == 1
-    assert capsys.readouterr().err == "error: the folder that this runs in is no longer there: cd to one that is\n"
+    assert capsys.readouterr().err == "error: the current folder no longer exists: cd to another one\n"
     assert not (tmp_path / "state").exists()
 
 
-def test_in_a_run_it_is_a_mistake_of_ours_with_its_story(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_a_running_daemon_a_file_error_is_a_bug_with_a_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     crash_report.goes_to(tmp_path / "crash.log")
     told(denied("/run/user/1000"))
-    assert "a mistake of Bracketbot's own: PermissionError" in capsys.readouterr().err
+    assert "a bug in Bracketbot: PermissionError" in capsys.readouterr().err
     assert "/run/user/1000" in (tmp_path / "crash.log").read_text()
 
 
-def test_another_error_keeps_its_story(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_traceback_of_another_error_is_written_to_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     told(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/x"))
-    assert f"The whole story is in {tmp_path}/state/bot/crash.log" in capsys.readouterr().err
+    assert f"The traceback is in {tmp_path}/state/bot/crash.log" in capsys.readouterr().err

@@ -50,7 +50,7 @@ def check(folder: Path, old: str, new: str) -> int:
         ("print(", "undefined(", "on_bar at bar 1 fails on generated bars: NameError: name 'undefined' is not defined (mine.py:8)"),
         ("yield Close(bar.market)", "yield Close(bar.markt)", "AttributeError: 'Bar' object has no attribute 'markt' (mine.py:10)"),
         ("usd=self.size(view)", "usd=self.fast", "fails on generated bars"),
-        ("yield Close(bar.market)", "yield bar", "a hook gives Open, Close or Cancel"),
+        ("yield Close(bar.market)", "yield bar", "a hook must return Open, Close or Cancel"),
         ("print(", "view.state['x'] = {1}; print(", "view.state after on_bar fails on generated bars: TypeError"),
         ("    def on_bar", "    def on_start(self, view):\n        self.no\n\n    def on_bar", "on_start fails on generated bars: AttributeError"),
         ("print(", "exit(", "on_bar at bar 1 fails on generated bars: SystemExit"),

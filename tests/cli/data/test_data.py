@@ -258,7 +258,7 @@ def test_a_bad_file_ends_with_its_code_and_its_row(
         (["audit", "BTC.csv", "--hours", "nyse"], 4, "there are continuous, equity, index"),
         (["audit", "BTC.csv", "--market", "B/C"], 4, "dots, underscores and dashes"),
         (["gen", "BTCC", "--from", "2025-01-01", "--days", "1"], 4, "did you mean BTC? (of one that it does not list, --class says what it is like)"),
-        (["gen", "BTC", "--from", "soon", "--days", "1"], 2, "is no time"),
+        (["gen", "BTC", "--from", "soon", "--days", "1"], 2, "is not a time"),
         (["gen", "BTC", "--from", "2025-01-01", "--days", "1", "--out", "x.json"], 2, "must end with .csv, .csv.gz or .parquet"),
         (["pull", "BTC", "--config", "x.yaml", "--base-url", "http://127.0.0.1:1"], 2, "give one of them"),
         (["pull", "BTC", "--base-url", "http://example.com"], 4, "use https"),

@@ -52,7 +52,7 @@ def been(folder: Path) -> Path:
     return folder
 
 
-def test_the_one_that_runs_is_meant_and_else_the_only_one(
+def test_without_options_the_running_daemon_is_meant_else_the_only_one(
     home: Path, held: ExitStack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(NotRunning, match="no daemon has run here yet"):
@@ -60,19 +60,19 @@ def test_the_one_that_runs_is_meant_and_else_the_only_one(
     one = been(home / "home" / "bot" / "one")
     assert find(None, None).folder == one
     two = been(home / "system" / "bot-two")
-    with pytest.raises(NotRunning, match=f"none runs, and these have been: {one}, {two}; say which with --state-dir"):
+    with pytest.raises(NotRunning, match=f"no daemon runs now, .*: {one}, {two}; choose one with --state-dir"):
         find(None, None)
-    with pytest.raises(click.UsageError, match=f"none runs, and these have been: {one}, {two}"):
+    with pytest.raises(click.UsageError, match=f"no daemon runs now, and several have run: {one}, {two}"):
         find(None, None, dead_too=True)
     assert call(["status", "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["message"].endswith(
-        f"{one}, {two}; say which with --state-dir or --config"
+        f"{one}, {two}; choose one with --state-dir or --config"
     )
     assert [call([name]) for name in ("positions", "stop", "logs", "events", "kill")] == [3, 3, 3, 2, 2]
     held.enter_context(hold_state(two))
     assert find(None, None).folder == two
     held.enter_context(hold_state(one))
-    with pytest.raises(click.UsageError, match=f"these run: {one}, {two}"):
+    with pytest.raises(click.UsageError, match=f"several daemons run: {one}, {two}"):
         find(None, None)
     assert call(["status"]) == 2
 
@@ -93,7 +93,7 @@ def test_a_daemon_whose_state_dir_is_its_own_is_found_while_it_runs(
         find(None, None)
 
 
-def test_a_first_start_that_waits_for_its_service_is_found_and_the_folder_around_a_demos_runs_is_none(
+def test_a_first_start_that_waits_for_its_service_is_found_but_the_demos_parent_folder_is_not(
     home: Path, held: ExitStack
 ) -> None:
     one, demo = home / "system" / "bot-one", home / "home" / "bot" / "demo"
@@ -115,7 +115,7 @@ def test_a_daemon_that_was_killed_leaves_a_note_that_finds_nobody(home: Path) ->
     assert folders_held() == []
 
 
-def test_what_is_given_comes_first_and_then_the_project_here(home: Path) -> None:
+def test_an_option_comes_before_the_project_in_this_folder(home: Path) -> None:
     been(home / "home" / "bot" / "one")
     (home / "bot.yaml").write_text(CONFIG + "state_dir: state\n")
     assert find(None, None).folder == home / "state"
@@ -128,7 +128,7 @@ def test_what_is_given_comes_first_and_then_the_project_here(home: Path) -> None
         find(None, home / "none")
 
 
-def test_a_config_without_a_folder_is_where_its_daemon_runs_or_has_run(home: Path, held: ExitStack) -> None:
+def test_without_state_dir_a_config_means_the_folder_where_its_daemon_runs_or_ran(home: Path, held: ExitStack) -> None:
     (home / "live.yaml").write_text(CONFIG)
     user, system = home / "home" / "bot" / "live", home / "system" / "bot-live"
     assert folder_of(Path("live.yaml")) == user
@@ -175,7 +175,7 @@ def test_a_secret_of_the_config_is_not_looked_up(home: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("code", [4, 5, 7])
-def test_a_reload_that_was_refused_ends_with_the_code_of_whose_fault_it_is(
+def test_a_refused_reload_ends_with_the_exit_code_of_its_cause(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: int
 ) -> None:
     been(home / "home" / "bot" / "one")
@@ -185,48 +185,48 @@ def test_a_reload_that_was_refused_ends_with_the_code_of_whose_fault_it_is(
     assert capsys.readouterr().err == "error: the service is away. Nothing was changed.\n"
     assert call(["reload", "--yes", "--json"]) == code
     monkeypatch.setattr(place_module, "_ask", lambda *_: told)
-    assert call(["reload", "--yes"]) == 4, "a daemon of before an update does not say"
+    assert call(["reload", "--yes"]) == 4, "a daemon of an older version sends no exit code"
 
 
-def test_a_daemon_of_a_users_unit_is_stopped_by_his_own_manager(
+def test_bot_stop_names_the_systemctl_command_of_the_right_manager(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     been(home / "home" / "bot" / "one")
     monkeypatch.setattr(place_module, "_ask", lambda *_: {"managed_by": "systemd", "name": "one"})
     assert call(["stop"]) == 2
-    assert ": systemctl stop bot-one.service (or --force)" in capsys.readouterr().err
+    assert ": use systemctl stop bot-one.service, or bot stop --force" in capsys.readouterr().err
     monkeypatch.setenv("HOME", str(home))
     file = home / USER_UNITS / "bot-one.service"
     file.parent.mkdir(parents=True)
     file.touch()
     assert call(["stop"]) == 2
-    assert ": systemctl --user stop bot-one.service (or --force)" in capsys.readouterr().err
+    assert ": use systemctl --user stop bot-one.service, or bot stop --force" in capsys.readouterr().err
 
 
-def test_a_pause_that_a_restart_would_forget_is_said_to_be_so(
+def test_a_pause_that_is_not_saved_is_reported(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     been(home / "home" / "bot" / "one")
     told = {"state": "PAUSED", "why": None, "strategies": [], "forgotten": "in memory only, and a restart forgets it"}
     monkeypatch.setattr(place_module, "_ask", lambda *_: told)
     assert call(["pause"]) == 0
-    assert capsys.readouterr().out == "PAUSED\nNOT KEPT: in memory only, and a restart forgets it\n"
+    assert capsys.readouterr().out == "PAUSED\nNOT SAVED: in memory only, and a restart forgets it\n"
     told["forgotten"] = None
     call(["pause"])
     assert capsys.readouterr().out == "PAUSED\n"
 
 
-def test_a_folder_that_is_held_without_a_socket_is_no_dead_daemon(home: Path, held: ExitStack) -> None:
+def test_a_locked_folder_without_a_socket_is_not_reported_as_a_dead_daemon(home: Path, held: ExitStack) -> None:
     folder = been(home / "home" / "bot" / "one")
     with pytest.raises(NotRunning, match="is not running"):
         find(None, folder).ask("GET", "/status")
     held.enter_context(hold_state(folder))
-    with pytest.raises(Silent, match="just starting or ending"):
+    with pytest.raises(Silent, match="it is starting or ending"):
         find(None, folder).ask("GET", "/status")
 
 
 @pytest.mark.parametrize("lives", [False, True], ids=["dead", "silent"])
-def test_the_log_of_a_daemon_that_does_not_answer_is_what_it_has_left(
+def test_the_log_of_a_daemon_that_does_not_answer_is_read_from_disk(
     lives: bool, home: Path, held: ExitStack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = been(home / "home" / "bot" / "one")
@@ -238,7 +238,7 @@ def test_the_log_of_a_daemon_that_does_not_answer_is_what_it_has_left(
     assert ("loop.late" in said.out, "these are its last lines on disk" in said.err) == (True, True)
 
 
-def test_a_dead_daemon_whose_journal_cannot_be_read_is_said_to_be_dead(
+def test_a_dead_daemon_with_an_unreadable_journal_is_reported_as_not_running(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = been(home / "home" / "bot" / "one")
@@ -253,10 +253,10 @@ def test_a_dead_daemon_whose_journal_cannot_be_read_is_said_to_be_dead(
     folder.chmod(0o700)
     assert call(["doctor", "--json"]) == 6
     (found,) = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["check"] == "journal"]
-    assert (found["level"], "a damaged file is kept under another name" in found["fix"]) == ("fail", True)
+    assert (found["level"], "it keeps the damaged file under another name" in found["fix"]) == ("fail", True)
     (folder / "journal.db").unlink()
     assert call(["status", "--state-dir", str(folder)]) == 3
-    assert "it left no journal" in capsys.readouterr().out
+    assert "it has no journal" in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -277,7 +277,7 @@ def closed(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "command", ["events", "events --type fill", "explain 5", "export trades", "replay", "kill", "kill --lift"]
 )
-def test_of_another_users_daemon_nothing_is_claimed(
+def test_another_users_daemon_is_not_reported_as_running_or_dead(
     command: str, home: Path, closed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = home / "one.yaml"
@@ -288,7 +288,7 @@ def test_of_another_users_daemon_nothing_is_claimed(
 
 
 @pytest.mark.parametrize("command", ["status", "positions", "orders", "events", "logs", "pause", "kill", "doctor"])
-def test_a_folder_that_this_user_cannot_even_look_for_is_wrong_usage(
+def test_a_folder_that_this_user_may_not_look_for_is_an_error(
     command: str, home: Path, closed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = closed / "inner"
@@ -297,7 +297,7 @@ def test_a_folder_that_this_user_cannot_even_look_for_is_wrong_usage(
 
 
 @pytest.mark.parametrize(("text", "words"), [(None, "cannot be read: No such file"), ("strategies: [", "one.yaml:1:")])
-def test_doctor_finds_a_config_that_says_nothing_of_its_daemon(
+def test_doctor_reports_a_config_that_cannot_be_read(
     text: str | None, words: str, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if text is not None:
@@ -365,7 +365,7 @@ async def test_candles_are_asked_of_the_embedded_service_where_a_unit_has_it(
     assert asked == [folder, folder], "of the record's and of the candles'"
 
 
-def test_candles_of_a_service_that_this_user_cannot_see_are_not_said_to_be_of_none(
+def test_candles_of_a_service_that_this_user_cannot_see_are_not_reported_as_missing(
     home: Path, closed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     strategy = '{name: s, use: "trend:Trend", markets: [BTC], budget_usd: 100}'
@@ -376,7 +376,7 @@ def test_candles_of_a_service_that_this_user_cannot_see_are_not_said_to_be_of_no
 
 @pytest.mark.parametrize("has_own", [False, True], ids=["no journal of one's own", "a journal of one's own, left over"])
 @pytest.mark.parametrize("command", ["status", "events", "logs", "kill"])
-def test_of_a_units_daemon_that_this_user_cannot_see_another_folder_is_not_claimed(
+def test_a_units_hidden_folder_is_not_replaced_by_this_users_folder(
     command: str, has_own: bool, home: Path, closed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (home / "one.yaml").write_text("account: {base_url: embedded}\nstrategies: []\n")
@@ -386,15 +386,17 @@ def test_of_a_units_daemon_that_this_user_cannot_see_another_folder_is_not_claim
     assert f"error: {closed} belongs to another user: ask as that user, or as root (sudo)\n" in capsys.readouterr().err
 
 
-def test_a_kill_whose_key_is_a_units_says_that_another_can_be_given(
+def test_a_kill_that_cannot_read_the_units_key_suggests_the_option_key(
     home: Path, closed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (home / "one.yaml").write_text(CONFIG)
     assert call(["kill", "--config", "one.yaml"]) == 4
-    assert "Say where the key is: --key '${file:PATH}', or ask as root (sudo)" in capsys.readouterr().err
+    assert (
+        "Name the file that holds the key (--key '${file:PATH}'), or run this as root (sudo)" in capsys.readouterr().err
+    )
 
 
-def test_doctor_says_of_a_units_daemon_that_it_cannot_be_seen_and_goes_on(
+def test_doctor_reports_that_it_may_not_see_a_units_daemon_and_continues(
     home: Path, closed: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     look = Path.stat
@@ -416,8 +418,10 @@ def test_doctor_says_of_a_units_daemon_that_it_cannot_be_seen_and_goes_on(
     assert (found["service"]["level"], {"disk", "unit"} <= found.keys()) == ("skip", True)
 
 
-def test_who_finds_no_daemon_is_told_of_those_that_only_root_can_see(home: Path, closed: Path) -> None:
-    with pytest.raises(NotRunning, match=rf"no daemon has run here yet: .*; what runs in {closed} is for root to see"):
+def test_the_error_for_no_daemon_names_the_folders_that_only_root_can_see(home: Path, closed: Path) -> None:
+    with pytest.raises(
+        NotRunning, match=rf"no daemon has run here yet: .*; only root can see whether a daemon runs in {closed}"
+    ):
         find(None, None)
 
 
@@ -432,7 +436,7 @@ def test_who_finds_no_daemon_is_told_of_those_that_only_root_can_see(home: Path,
     ],
     ids=["safe", "unsafe", "with its stop", "without a stop", "another hand's"],
 )
-def test_a_position_of_ours_without_a_stop_is_an_exit_code(
+def test_positions_ends_with_6_if_a_strategys_position_has_no_stop(
     command: str, told: dict[str, object], code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = SimpleNamespace(ask=lambda *_: {"old_s": 0.1, **told})
@@ -441,16 +445,16 @@ def test_a_position_of_ours_without_a_stop_is_an_exit_code(
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/status"), ("POST", "/pause")])
-def test_who_waits_for_a_daemon_that_hangs_is_told_for_what_and_what_may_come_of_it(
+def test_a_command_to_a_daemon_that_hangs_prints_what_it_waits_for(
     method: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(place_module, "UNTOLD_S", 0.05)
+    monkeypatch.setattr(place_module, "NOTICE_S", 0.05)
     folder = private_dir(tmp_path / "state")
     with hold_state(folder), reachable(folder / "control.sock") as name, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(name)
         listener.listen()
         with pytest.raises(Hung) as caught:
             Place(folder).ask(method, path, within_s=1.0)
-    said = "what was asked may be done when it goes on"
+    said = "it may still carry out the command"
     assert f"the daemon of {folder} has not answered yet; waiting for up to 1 s" in capfd.readouterr().err
     assert (said in str(caught.value)) == (method == "POST")

@@ -87,10 +87,10 @@ def test_a_kill_leaves_positions_with_their_stops_unless_told_otherwise(
     assert sandbox.client().post("/v1/orders", json=order).json()["error"]["code"] == "limit_exceeded"
     assert call(["kill", "--flatten", "--config", str(config)]) == 0
     assert sandbox.client().get("/v1/account").json()["positions"] == []
-    assert "positions   none is open" in capsys.readouterr().out
+    assert "positions   none\n" in capsys.readouterr().out
     assert call(["kill", "--flatten", "--lift", "--config", str(config)]) == 2
     assert call(["kill", "--lift", "--config", str(config)]) == 0
-    assert "may open again" in capsys.readouterr().out
+    assert "may open positions again" in capsys.readouterr().out
     opened(sandbox)
 
 
@@ -106,24 +106,24 @@ def been(config: Path) -> Path:
     return folder
 
 
-def test_a_kill_without_a_config_takes_that_of_the_last_start_from_the_journal(
+def test_a_kill_without_a_config_uses_the_config_of_the_last_start_from_the_journal(
     config: Path, sandbox: Sandbox, capsys: pytest.CaptureFixture[str]
 ) -> None:
     at = ["--state-dir", str(been(config))]
     assert call(["kill", *at]) == 0
-    assert f"it ran with {config}\n" in capsys.readouterr().err
+    assert f"its last config was {config}\n" in capsys.readouterr().err
     assert [one["type"] for one in sandbox.client().get("/v1/guardians").json()["guardians"]] == ["kill_switch"]
     assert call(["kill", "--lift", *at]) == 0
     config.unlink()
     assert call(["kill", *at]) == 4
-    assert "its config is not known: say which service with --config CONFIG" in capsys.readouterr().err
+    assert "its config is not known: name the config with --config CONFIG" in capsys.readouterr().err
 
 
-def test_a_daemon_that_hangs_keeps_no_kill_from_the_service(
+def test_a_kill_reaches_the_service_while_the_daemon_hangs(
     config: Path, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = been(config)
-    monkeypatch.setattr(kill_module, "SAYS_S", 0.05)
+    monkeypatch.setattr(kill_module, "STATUS_S", 0.05)
     with hold_state(folder), reachable(folder / "control.sock") as name, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(name)
         listener.listen()
@@ -132,7 +132,7 @@ def test_a_daemon_that_hangs_keeps_no_kill_from_the_service(
 
 
 @pytest.mark.parametrize("hangs", [True, False], ids=["the daemon is silent", "the service is silent"])
-async def test_who_waits_in_vain_for_a_daemon_that_hangs_is_told_of_the_way_without_it(
+async def test_a_kill_that_a_hung_daemon_does_not_answer_says_how_to_kill_without_it(
     hangs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def silent(*_: object) -> None:
@@ -142,11 +142,11 @@ async def test_who_waits_in_vain_for_a_daemon_that_hangs_is_told_of_the_way_with
     monkeypatch.setattr(kill_module, "LOOK_S", 0.0)
     monkeypatch.setattr(place_module, "_ask", silent)
     with hold_state(tmp_path), pytest.raises(Silent) as ended:
-        await kill_module._asked(Place(tmp_path), "kill-1", flatten=True)
-    assert (f"or end the daemon (kill -9 {os.getpid()}), and again" in str(ended.value)) is hangs
+        await kill_module._kill_by_daemon(Place(tmp_path), "kill-1", flatten=True)
+    assert (f"or end the daemon (kill -9 {os.getpid()}) and run bot kill again" in str(ended.value)) is hangs
 
 
-def test_a_kill_whose_answer_is_lost_is_asked_again_and_thrown_once(
+def test_a_kill_whose_answer_is_lost_is_retried_and_takes_effect_once(
     config: Path, sandbox: Sandbox, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened(sandbox)
@@ -160,7 +160,7 @@ def test_a_kill_whose_answer_is_lost_is_asked_again_and_thrown_once(
     assert [one["kind"] for one in sandbox.client().get("/v1/trades").json()["trades"]].count("kill") == 1
 
 
-def test_a_kill_that_cannot_be_answered_says_that_nothing_is_known(
+def test_a_kill_that_gets_no_answer_says_that_the_outcome_is_unknown(
     config: Path, sandbox: Sandbox, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kill_module, "WITHIN_S", 0.0)
@@ -169,7 +169,7 @@ def test_a_kill_that_cannot_be_answered_says_that_nothing_is_known(
     assert "it is not known whether the kill switch is active" in capsys.readouterr().err
 
 
-def test_a_switch_that_nobody_answers_for_is_not_lifted_and_may_be_tried_again(
+def test_a_lift_that_the_service_does_not_answer_says_to_try_again(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as nobody:
@@ -178,11 +178,11 @@ def test_a_switch_that_nobody_answers_for_is_not_lifted_and_may_be_tried_again(
         config.write_text(re.sub(r'base_url: "[^"]*"', f'base_url: "{base_url}"', config.read_text()))
         assert call(["kill", "--lift", "--config", str(config)]) == 5
     said = capsys.readouterr().err
-    assert said.startswith(f"error: the service at {base_url} has not lifted the switch (connect_error: ")
+    assert said.startswith(f"error: the service at {base_url} did not lift the switch (connect_error: ")
     assert said.endswith("; try again when it answers\n")
 
 
-def test_a_key_that_is_refused_ends_with_the_services_words(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_key_ends_with_the_services_message(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (config.parent / "key").write_text("bbk_test_abcdefgh_" + "A" * 43 + "_000000")
     assert call(["kill", "--config", str(config)]) == 7
     assert "unauthorized" in capsys.readouterr().err
@@ -190,9 +190,9 @@ def test_a_key_that_is_refused_ends_with_the_services_words(config: Path, capsys
 
 @pytest.mark.parametrize(
     ("reference", "words"),
-    [("${credential:api-key}", "Say where the key is: --key '${file:PATH}'"), ("${file:none}", "cannot be read"), ("${env:NO_SUCH_NAME}", "is not set")],
+    [("${credential:api-key}", "Name the file that holds the key (--key '${file:PATH}')"), ("${file:none}", "cannot be read"), ("${env:NO_SUCH_NAME}", "is not set")],
 )  # fmt: skip
-def test_a_key_that_is_out_of_reach_is_said_with_the_way_out(
+def test_a_key_that_cannot_be_read_is_an_error_that_says_what_to_do(
     config: Path, sandbox: Sandbox, reference: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config.write_text(config.read_text().replace("${file:key}", reference))
@@ -210,7 +210,7 @@ def test_a_key_that_is_out_of_reach_is_said_with_the_way_out(
         (60, 300, 4, "dead_man.heartbeat_seconds: "),
     ],
 )  # fmt: skip
-def test_doctor_reckons_the_dead_man_by_the_clock_that_the_service_tells(
+def test_doctor_computes_the_dead_mans_real_time_from_the_services_clock_speed(
     speed: float, seconds: int, code: int, said: str, config: Path, sandbox: Sandbox, repository: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -223,7 +223,7 @@ def test_doctor_reckons_the_dead_man_by_the_clock_that_the_service_tells(
     assert said in found["message"]
 
 
-def test_doctor_looks_at_the_scopes_and_caps_of_the_key(
+def test_doctor_checks_the_scopes_and_caps_of_the_key(
     config: Path, sandbox: Sandbox, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (
@@ -263,7 +263,7 @@ def test_doctor_looks_at_the_scopes_and_caps_of_the_key(
     assert "trades show their keys" in found()[1]["idempotency"][0]["message"]
 
 
-async def test_a_kill_through_a_daemon_whose_service_is_silent_is_asked_again_with_the_same_key(
+async def test_a_kill_through_a_daemon_whose_service_is_silent_is_retried_with_the_same_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kill_module, "LOOK_S", 0)
@@ -276,5 +276,5 @@ async def test_a_kill_through_a_daemon_whose_service_is_silent_is_asked_again_wi
                 raise Silent("the service has not answered; ask again")
             return {"result": {"guardian": "grd_1"}}
 
-    assert await kill_module._asked(Daemon(), "kill-1", flatten=True) == {"guardian": "grd_1"}
+    assert await kill_module._kill_by_daemon(Daemon(), "kill-1", flatten=True) == {"guardian": "grd_1"}
     assert asked == [("/kill", "kill-1")] * 2

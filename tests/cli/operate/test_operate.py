@@ -177,7 +177,7 @@ Ask = Callable[..., tuple[int, str, str]]
 # -- telling
 
 
-def test_status_says_how_the_daemon_is(ran: Ran, ask: Ask) -> None:
+def test_status_shows_the_state_of_the_daemon(ran: Ran, ask: Ask) -> None:
     code, out, _ = ask("status", "--config", str(ran.config), "--json")
     told = json.loads(out)
     assert code == 0
@@ -197,7 +197,7 @@ def test_status_says_how_the_daemon_is(ran: Ran, ask: Ask) -> None:
     assert re.search(r"strategy    mine RUNNING on BTC, 1m, net [+-][0-9,]+\.[0-9]{2} USD\n", out)
 
 
-def test_what_is_not_known_to_be_so_now_is_not_shown_as_if_it_were(ran: Ran, ask: Ask) -> None:
+def test_status_marks_old_data_and_names_every_problem(ran: Ran, ask: Ask) -> None:
     _, out, _ = ask("status", "--config", str(ran.config), "--json")
     told = json.loads(out)
     assert (told["old_s"] < look.OLD_S, told["cursor"]["behind"]) == (True, False)
@@ -215,14 +215,14 @@ def test_what_is_not_known_to_be_so_now_is_not_shown_as_if_it_were(ran: Ran, ask
     told["blocked_by"] = [{"type": "account_drawdown", "id": "grd_1"}, {"type": "kill_switch", "id": "grd_2"}]
     lines = "\n".join(look._status_lines(told))
     assert "reload      under way for 1 min 30 s" in lines
-    assert "account_drawdown grd_1 stands until 00:00 UTC, or until the account's owner lifts it" in lines
-    assert "kill_switch grd_2 stands until the account's owner lifts it" in lines
-    assert "OLD         not read from the service for 75 s: account, positions and orders are as of then" in lines
+    assert "account_drawdown grd_1 is active until 00:00 UTC, or until the account's owner lifts it" in lines
+    assert "kill_switch grd_2 is active until the account's owner lifts it" in lines
+    assert "OLD         account, positions and orders were read from the service 75 s ago" in lines
     assert "positions   2, each of ours with its stop, NOT OURS AND WITHOUT A STOP: SOL;" in lines
     assert ": raises; fix it, then bot resume mine; resting entries can still fill: 17, 18 (bot orders)" in lines
     assert "waiting     open BTC of mine: nothing can tell\n" in lines
-    assert "              bot explain 3AGP2Z32Y43L, look at the account, then bot resume" in lines
-    assert "book        @foreign net -1,234.50 USD: another hand's" in lines
+    assert "              run bot explain 3AGP2Z32Y43L, check the account, then bot resume" in lines
+    assert "book        @foreign net -1,234.50 USD: trades of others" in lines
     assert "dead-man    MAY HAVE ACTED: its deadline passed 64.8 s ago without a heartbeat" in lines
 
 
@@ -274,7 +274,7 @@ def test_status_adds_up_the_profit_of_all_strategies_and_says_what_money_it_is()
             True,
         ),
         ({"stop_px": None, "protected": False}, "NO STOP", True),
-        ({"stop_px": "95", "protected": False}, "NO STOP for all of it, 95 for a part", True),
+        ({"stop_px": "95", "protected": False}, "NO STOP for the whole position, 95 for a part", True),
         ({"stop_px": None, "protected": False, "needs_stop": False}, "NO STOP", False),
         ({"stop_px": None, "protected": False, "strategy": None}, "NO STOP", False),
     ],
@@ -322,7 +322,7 @@ class Stopping:
         (5, "of an earlier run", 2**53, (0, "")),
     ],
 )
-def test_stop_ends_as_the_run_does(
+def test_stop_ends_with_the_exit_code_of_the_run(
     exit_code: int,
     message: str | None,
     at_ms: int,
@@ -371,7 +371,7 @@ def test_positions_have_their_stops_and_orders_their_strategy(ran: Ran, ask: Ask
     )
 
 
-def test_events_are_narrowed_by_what_was_asked(ran: Ran, ask: Ask) -> None:
+def test_events_are_filtered_by_time_type_and_limit(ran: Ran, ask: Ask) -> None:
     at = ("--config", str(ran.config))
     code, out, err = ask("events", *at, "--type", "fill", "--limit", "2", "--json")
     fills = json.loads(out)["events"]
@@ -475,7 +475,7 @@ def test_a_pause_stops_entries_until_it_is_resumed(ran: Ran, ask: Ask) -> None:
     assert (code, "no strategy yours; there are mine" in err) == (2, True)
 
 
-def test_a_reload_is_shown_first_and_done_when_it_is_wanted(
+def test_a_reload_prints_the_changes_and_applies_them_after_a_yes(
     ran: Ran, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = ("--config", str(ran.config))
@@ -506,7 +506,7 @@ def test_a_reload_is_shown_first_and_done_when_it_is_wanted(
     assert ask("reload", *at, "--yes")[0] == 0
 
 
-def test_the_books_of_status_add_up_to_the_account_also_when_a_strategy_has_left_the_config(ran: Ran, ask: Ask) -> None:
+def test_the_attribution_in_status_adds_up_to_the_account_also_after_a_strategy_is_removed(ran: Ran, ask: Ask) -> None:
     at = ("--config", str(ran.config))
     good = ran.config.read_text()
     ran.until("a trade", ran.has_traded)
@@ -530,7 +530,7 @@ def test_the_books_of_status_add_up_to_the_account_also_when_a_strategy_has_left
         ask("resume", *at)
 
 
-def test_a_reconcile_finds_a_daemon_that_believes_what_is_so(ran: Ran, ask: Ask) -> None:
+def test_a_reconcile_of_a_correct_record_finds_no_difference(ran: Ran, ask: Ask) -> None:
     for words in ((), ("--apply",)):
         code, out, _ = ask("reconcile", "--config", str(ran.config), "--json", *words)
         assert code == 0
@@ -538,12 +538,12 @@ def test_a_reconcile_finds_a_daemon_that_believes_what_is_so(ran: Ran, ask: Ask)
         assert json.loads(out)["applied"] is bool(words)
 
 
-def test_a_daemon_that_a_service_manager_runs_is_not_stopped_behind_its_back(ran: Ran, ask: Ask) -> None:
+def test_a_daemon_that_systemd_runs_is_not_stopped_without_force(ran: Ran, ask: Ask) -> None:
     code, _, err = ask("stop", "--config", str(ran.config))
     assert (code, "systemctl stop bot-mine.service" in err) == (2, True)
 
 
-def test_a_second_daemon_says_which_one_is_there_and_how_to_stop_it(ran: Ran) -> None:
+def test_a_second_daemon_names_the_running_one_and_how_to_stop_it(ran: Ran) -> None:
     second = subprocess.run(
         [sys.executable, "-m", "bot", "run", str(ran.config)],
         capture_output=True,
@@ -559,7 +559,7 @@ def test_a_second_daemon_says_which_one_is_there_and_how_to_stop_it(ran: Ran) ->
     )
 
 
-def test_the_process_is_private_and_tells_its_manager_only_what_is_so(ran: Ran) -> None:
+def test_the_process_is_private_and_reports_its_true_state_to_systemd(ran: Ran) -> None:
     assert ran.process is not None
     limits = Path(f"/proc/{ran.process.pid}/limits").read_text()
     assert [line.split()[4] for line in limits.splitlines() if line.startswith("Max core file size")] == ["0"]
@@ -579,7 +579,7 @@ def test_the_process_is_private_and_tells_its_manager_only_what_is_so(ran: Ran) 
     assert any(one.startswith("STATUS=RUNNING") for one in told[ready:])
 
 
-def test_no_key_stands_in_a_file_an_answer_or_an_argument(ran: Ran, ask: Ask) -> None:
+def test_no_file_answer_or_argument_contains_a_key(ran: Ran, ask: Ask) -> None:
     assert ran.process is not None
     told = {str(file.relative_to(ran.folder)): file.read_bytes() for file in ran.folder.rglob("*") if file.is_file()}
     assert {"err", "state/journal.db", "state/sandbox.db", "state/sandbox.log", "state/daemon.log"} <= told.keys()
@@ -597,7 +597,7 @@ def test_no_key_stands_in_a_file_an_answer_or_an_argument(ran: Ran, ask: Ask) ->
 # -- the end of a daemon, and after it
 
 
-def test_a_daemon_that_is_gone_is_never_shown_as_live_and_its_account_can_be_closed(ask: Ask) -> None:
+def test_a_dead_daemon_is_never_shown_as_running_and_its_positions_can_be_closed(ask: Ask) -> None:
     with made("Holds") as one:
         at = ("--config", str(one.config))
         code, _, err = ask("status", *at)
@@ -616,7 +616,7 @@ def test_a_daemon_that_is_gone_is_never_shown_as_live_and_its_account_can_be_clo
         code, out, _ = ask("status", *at)
         assert code == 3
         assert out.startswith("NOT RUNNING")
-        assert "OLD, from its journal" in out
+        assert "OLD: its journal was last written" in out
         for command in ("positions", "orders", "pause", "resume", "reload", "stop", "reconcile"):
             code, out, err = ask(command, *at)
             assert (code, out) == (3, ""), command

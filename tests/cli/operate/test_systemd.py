@@ -75,7 +75,7 @@ def test_systemd_finds_no_fault_in_a_system_unit_and_little_exposure(
     assert exposure <= (1.1 if hosted else 0.9), "an embedded service needs no network beyond this machine"
 
 
-def test_a_unit_whose_service_is_here_has_no_other_network_unless_it_tells_somebody(
+def test_a_unit_with_a_local_service_has_no_other_network_unless_it_sends_notices(
     tmp_path: Path, repository: Path
 ) -> None:
     config = write(tmp_path, repository)
@@ -92,7 +92,7 @@ def test_systemd_finds_no_fault_in_a_user_unit(tmp_path: Path, repository: Path)
     assert exposure < 7
 
 
-def test_a_unit_runs_this_installation_and_hands_over_each_secret(
+def test_a_unit_runs_this_installation_and_loads_each_secret_as_a_credential(
     tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unit_module, "HIDDEN", (str(tmp_path),))
@@ -116,7 +116,7 @@ def test_a_unit_runs_this_installation_and_hands_over_each_secret(
 
 
 @pytest.mark.parametrize("linked", ["strategies", "strategies/trend.py"])
-def test_what_is_linked_from_where_a_unit_does_not_look_is_bound_and_judged_too(
+def test_the_target_of_a_link_is_mounted_and_checked_too(
     tmp_path: Path, repository: Path, home: Path, linked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unit_module, "HIDDEN", (str(home),))
@@ -152,14 +152,14 @@ def test_a_dollar_begins_a_variable_in_a_command_and_nowhere_else(
     [
         ("${env:BOT_API_KEY}", "", "write ${credential:bot-api-key} instead"),
         ("${file:secrets/key}", "", "write ${credential:key} instead"),
-        ("${credential:api-key}", "state_dir: here", "remove the key (or --user)"),
-        ("${credential:api-key}", 'reconcile_seconds: "${env:A_NUMBER}"', "${env:A_NUMBER} is not set in a unit as it is here: write the value"),
+        ("${credential:api-key}", "state_dir: here", "remove the key, or make a user unit with --user"),
+        ("${credential:api-key}", 'reconcile_seconds: "${env:A_NUMBER}"', "${env:A_NUMBER} is not set in a unit: write the value"),
         ("${credential:my key}", "", "a credential's name is letters, digits and _ . @ -"),
         ("${credential:bot/key}", "", "account.api_key: a credential's name is letters, digits"),
         ("${credential:api-key}", "metrics: {port: 9000}", "metrics: needs the package prometheus-client: install"),
     ],
 )  # fmt: skip
-def test_a_config_that_a_unit_could_not_start_is_refused_with_the_way_out(
+def test_a_config_that_a_unit_could_not_start_is_refused_with_what_to_change(
     tmp_path: Path,
     repository: Path,
     key: str,
@@ -174,17 +174,17 @@ def test_a_config_that_a_unit_could_not_start_is_refused_with_the_way_out(
     assert words in capsys.readouterr().err
 
 
-def test_a_users_unit_has_the_home_that_he_has(
+def test_a_user_unit_may_use_the_variables_that_systemd_sets(
     tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = write(tmp_path, repository, more='state_dir: "${env:HOME}/state"')
     assert call(["systemd", str(config), "--user"]) == 0
     assert call(["systemd", str(config)]) == 4
-    assert "${env:HOME} is not set in a unit as it is here" in capsys.readouterr().err
+    assert "${env:HOME} is not set in a unit" in capsys.readouterr().err
 
 
 @needs_systemd
-def test_a_users_unit_keeps_its_files_where_his_commands_look_for_them(
+def test_a_user_unit_keeps_its_files_where_the_users_commands_find_them(
     tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """His shell's XDG_STATE_HOME is not the service manager's."""
@@ -198,7 +198,7 @@ def test_a_users_unit_keeps_its_files_where_his_commands_look_for_them(
     assert "XDG_STATE_HOME" not in unit_of(config, is_user=True).text
 
 
-def test_what_the_units_user_may_not_read_is_told_with_the_command_that_opens_it(
+def test_files_that_the_units_user_may_not_read_are_listed_with_the_chmod_command(
     tmp_path: Path, repository: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unit_module, "HIDDEN", (str(home),))
@@ -223,7 +223,7 @@ def test_what_the_units_user_may_not_read_is_told_with_the_command_that_opens_it
     assert unit_of(config, is_user=True).closed == ()
 
 
-def test_a_unit_is_installed_once_and_another_is_not_overwritten_unasked(
+def test_a_unit_is_installed_once_and_a_different_one_is_overwritten_only_with_force(
     tmp_path: Path, repository: Path, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = write(tmp_path, repository)
@@ -235,7 +235,7 @@ def test_a_unit_is_installed_once_and_another_is_not_overwritten_unasked(
     assert f"install -D -m 600 /dev/stdin {home / '.config' / 'bot' / 'api-key'}" in said
     assert "systemctl --user enable --now bot-live.service" in said
     assert call(words) == 0
-    assert "is so already" in capsys.readouterr().out
+    assert "is already up to date" in capsys.readouterr().out
     path.write_text("mine")
     assert call(words) == 2
     assert "--force" in capsys.readouterr().err
@@ -260,7 +260,7 @@ def test_the_path_of_a_credential_is_as_systemd_reads_it(
     assert credential_file(config, "api-key") == home / ".config" / "bot" / "api-key"
 
 
-def test_a_system_unit_goes_where_the_system_looks(
+def test_a_system_unit_is_written_to_etc_systemd_system(
     tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(["systemd", str(write(tmp_path, repository)), "--install", "--json"]) == 0
@@ -269,7 +269,7 @@ def test_a_system_unit_goes_where_the_system_looks(
     assert Path(told["path"]).read_text() == told["text"]
 
 
-def test_who_may_not_install_is_told_a_command_that_root_can_type(
+def test_without_write_access_install_prints_the_command_for_root(
     tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["systemd", str(write(tmp_path, repository)), "--install"]
@@ -277,10 +277,13 @@ def test_who_may_not_install_is_told_a_command_that_root_can_type(
     monkeypatch.setattr(os, "access", lambda _path, mode: mode != os.W_OK)
     assert call(words) == 1
     said = capsys.readouterr().err
-    assert f"sudo {Path(sys.executable).parent / 'bot'} systemd {words[1]} --install, or --user" in said
+    assert (
+        f"sudo {Path(sys.executable).parent / 'bot'} systemd {words[1]} --install, or make a user unit with --user"
+        in said
+    )
 
 
-def test_doctor_tells_a_unit_that_is_out_of_date_and_a_secret_that_is_open(
+def test_doctor_reports_an_outdated_unit_and_a_secret_that_others_can_read(
     tmp_path: Path, repository: Path, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bot.cli.start.doctor.ASK_S", 0.5)

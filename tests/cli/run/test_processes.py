@@ -74,7 +74,7 @@ def bot(*arguments: str, pass_fds: tuple[int, ...] = ()) -> subprocess.Popen[str
     )  # fmt: skip
 
 
-def test_a_port_in_use_is_one_line_with_the_way_out() -> None:
+def test_a_port_in_use_is_one_line_that_says_what_to_do() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -153,7 +153,7 @@ async def test_the_embedded_service_is_started_once_found_again_and_mints_a_fres
     assert not first.is_alive()
 
 
-def test_a_look_at_the_service_hides_no_start_and_takes_away_what_a_dead_one_said(tmp_path: Path) -> None:
+def test_is_alive_keeps_the_ready_file_of_a_start_and_removes_that_of_a_dead_service(tmp_path: Path) -> None:
     service, ended = Embedded(tmp_path), threading.Event()
     (tmp_path / "sandbox.ready").write_text('{"pid": 1, "port": 1, "baseUrl": "http://127.0.0.1:1"}')
     assert not service.is_alive()
@@ -177,7 +177,7 @@ def test_a_look_at_the_service_hides_no_start_and_takes_away_what_a_dead_one_sai
             one.join()
 
 
-def test_a_disk_that_has_turned_read_only_hides_no_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_service_is_found_on_a_read_only_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     service, real = Embedded(tmp_path), Path.open
 
     def reads(path: Path, mode: str = "r", *rest: Any, **named: Any) -> Any:
@@ -192,7 +192,7 @@ def test_a_disk_that_has_turned_read_only_hides_no_service(tmp_path: Path, monke
     assert not service.is_alive()
 
 
-def test_other_options_start_the_service_anew_over_the_same_database(embedded: Callable[..., Embedded]) -> None:
+def test_other_options_restart_the_service_with_the_same_database(embedded: Callable[..., Embedded]) -> None:
     before = embedded(clock="60x", speed=60, seed=3, markets=("BTC",)).ensure()
     after = embedded(clock="120x", speed=120, seed=3, markets=("BTC",)).ensure()
     assert after.is_new
@@ -210,7 +210,7 @@ def test_a_database_that_was_begun_with_another_seed_is_refused_in_the_services_
     assert failed.value.exit_code == 4
 
 
-def test_a_service_that_cannot_begin_says_why_and_what_to_do(
+def test_a_service_that_cannot_start_says_why_and_what_to_do(
     embedded: Callable[..., Embedded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -221,14 +221,14 @@ def test_a_service_that_cannot_begin_says_why_and_what_to_do(
         ):
             service.ensure()
     service.log.unlink()
-    monkeypatch.setattr(Embedded, "_reason", lambda *_: "")  # A disk without room keeps no word of it.
-    monkeypatch.setattr(embedded_module, "ROOM_BYTES_MIN", 1 << 60)
+    monkeypatch.setattr(Embedded, "_error_in_log", lambda *_: "")  # A disk without room keeps no word of it.
+    monkeypatch.setattr(embedded_module, "FREE_BYTES_MIN", 1 << 60)
     monkeypatch.setattr(Embedded, "_arguments", lambda *_: ["--nonsense"])
     with pytest.raises(ServiceFailed, match=r"ended with code 2: the disk of .* is full .* free some space"):
         service.ensure()
 
 
-async def test_a_service_that_does_not_start_is_tried_again_more_and_more_slowly_and_at_least_every_thirty_seconds(
+async def test_a_service_that_does_not_start_is_retried_with_growing_waits_of_at_most_thirty_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
@@ -251,7 +251,7 @@ async def test_a_service_that_does_not_start_is_tried_again_more_and_more_slowly
     assert service.trouble == "the embedded service died and cannot be started again: its disk is full"
 
 
-def test_who_is_told_to_stop_waits_for_no_service_that_starts_slowly(
+def test_a_stop_does_not_wait_for_a_service_that_starts_slowly(
     embedded: Callable[..., Embedded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = embedded()
@@ -271,7 +271,7 @@ def test_who_is_told_to_stop_waits_for_no_service_that_starts_slowly(
     assert service._child.wait() != 0, "this one minds that nobody listens"
 
 
-def test_a_service_that_starts_still_can_be_stopped(
+def test_a_service_that_is_still_starting_can_be_stopped(
     embedded: Callable[..., Embedded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = embedded()
@@ -297,7 +297,7 @@ def given_up_amid_a_start(service: Embedded) -> None:
     asyncio.run(stopped_meanwhile())  # Which waits for its threads.
 
 
-def test_a_state_directory_whose_name_leaves_no_room_for_a_socket_is_refused(tmp_path: Path) -> None:
+def test_a_state_directory_with_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ServiceFailed, match="choose a shorter one"):
         Embedded(tmp_path / ("x" * 100)).ensure()
 
@@ -350,7 +350,7 @@ def test_a_stopped_run_ends_its_service_unless_asked_to_keep_it_and_services_lis
     assert "The embedded service ended with the daemon." in stopped("--keep-service")
 
 
-def test_a_run_on_a_terminal_tells_what_happens_in_words_and_elsewhere_as_json(place: Path, repository: Path) -> None:
+def test_a_run_prints_text_lines_on_a_terminal_and_json_lines_elsewhere(place: Path, repository: Path) -> None:
     config = place / "mine.yaml"
     config.write_text((CONFIG % (repository / "strategies")).replace("log: {format: json}", ""))
     terminal, its_end = pty.openpty()

@@ -64,29 +64,29 @@ def test_what_is_said_to_come_next_can_be_typed_whatever_the_folder_is_called(
 def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bot.yaml").write_text("mine")
     assert call(["init", str(tmp_path)]) == 2
-    assert "is there already; nothing was written" in capsys.readouterr().err
+    assert "already exists; nothing was written" in capsys.readouterr().err
     assert [one.name for one in tmp_path.iterdir()] == ["bot.yaml"]
     assert call(["new-strategy", "a", "--dir", str(tmp_path / "strategies")]) == 0
     assert call(["new-strategy", "a", "--dir", str(tmp_path / "strategies")]) == 2
 
 
 @pytest.mark.parametrize("name", ["../evil", "1st", "class", "a.b", "", "x" * 41, "naïve"])
-def test_a_name_that_is_none_is_refused(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_strategy_name_is_refused(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(["new-strategy", name, "--dir", str(tmp_path / "strategies")]) == 2
-    assert "is no name for a strategy" in capsys.readouterr().err
+    assert "is not a valid strategy name" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["open", "Bracket", "params", "strategy", "field"])
-def test_a_name_of_what_a_strategy_needs_itself_is_refused(
+def test_the_name_of_a_class_that_a_strategy_imports_is_refused(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(["new-strategy", name, "--dir", str(tmp_path / "strategies")]) == 2
-    assert "as a class of bot's own that it needs; choose another name" in capsys.readouterr().err
+    assert "which is the name of a class that it imports from bot; choose another name" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_class_that_a_new_strategy_imports_is_such_a_name() -> None:
+def test_own_names_lists_every_class_that_a_new_strategy_imports() -> None:
     imported = re.search(r"^from bot import (.+)$", STRATEGY, re.MULTILINE)
     assert imported is not None
     assert [one for one in imported[1].split(", ") if one[0].isupper()] == list(OWN_NAMES)

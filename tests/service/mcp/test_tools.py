@@ -501,14 +501,14 @@ def test_bot_mcp_says_at_its_start_that_the_key_is_refused_or_the_service_away(
     served: serving.Served, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from bot.cli.app import call
-    from bot.cli.sandbox.mcp import _look
+    from bot.cli.sandbox.mcp import _check_key
     from bot.runtime.liveness import instance_lock
 
     with httpx.Client(base_url=served.base_url) as http:
         owner = http.post("/v1/sandbox/accounts", json={}).json()["apiKey"]
         http.headers["Authorization"] = f"Bearer {owner}"
         trades = http.post("/v1/keys", json={"scopes": ["trade"]}).json()
-        asyncio.run(_look(served.base_url, trades["apiKey"]))
+        asyncio.run(_check_key(served.base_url, trades["apiKey"]))
         assert capfd.readouterr() == ("", ""), "a key without the right to read is a key"
         assert http.delete(f"/v1/keys/{trades['id']}").is_success
     monkeypatch.setattr(instance_lock, "harden", lambda: None)
@@ -516,11 +516,11 @@ def test_bot_mcp_says_at_its_start_that_the_key_is_refused_or_the_service_away(
     assert call(["mcp", "--base-url", served.base_url]) == 7
     out, err = capfd.readouterr()
     assert (out, trades["apiKey"] in err) == ("", False)
-    assert "refuses the key: the API key has been revoked; put one that works where --key says" in err
+    assert "refuses the key: the API key has been revoked; put a valid key where --key points" in err
     served.kill()
-    asyncio.run(_look(served.base_url, owner))
+    asyncio.run(_check_key(served.base_url, owner))
     out, err = capfd.readouterr()
-    assert (out, err.count("\n"), "cannot be asked just now" in err, "--base-url" in err) == ("", 1, True, True)
+    assert (out, err.count("\n"), "does not answer" in err, "--base-url" in err) == ("", 1, True, True)
 
 
 def test_bot_mcp_takes_no_key_from_the_command_line(capfd: pytest.CaptureFixture[str]) -> None:

@@ -130,14 +130,14 @@ CHECKLIST: dict[str, list[str]] = {
         "config/test_secrets.py::test_a_file_that_others_can_reach_is_refused",
         "config/test_secrets.py::test_no_message_shows_a_secret_wherever_it_was_put",
         "cli/start/test_notify_config.py::test_doctor_looks_at_each_address_and_shows_none",
-        "cli/operate/test_operate.py::test_no_key_stands_in_a_file_an_answer_or_an_argument",
+        "cli/operate/test_operate.py::test_no_file_answer_or_argument_contains_a_key",
         "runtime/test_daemon.py::test_a_run_appears_in_prometheus_and_in_notices_to_people",
         "runtime/liveness/test_heartbeat_process.py::test_the_credential_is_in_neither_arguments_nor_environment_nor_files",
         "runtime/liveness/test_instance_lock.py::test_a_hardened_process_leaves_no_core_and_shows_its_memory_to_nobody",
         "test_logs.py::test_no_secret_gets_into_a_line",
     ],
     "23 files for their owner alone": [
-        "cli/operate/test_operate.py::test_the_process_is_private_and_tells_its_manager_only_what_is_so",
+        "cli/operate/test_operate.py::test_the_process_is_private_and_reports_its_true_state_to_systemd",
     ],
     "24 nothing orders past the gate": ["test_house.py::test_only_the_sender_orders"],
     "25 what stops entries is asked again before one leaves": [
@@ -179,7 +179,7 @@ CHECKLIST: dict[str, list[str]] = {
         "config/test_problems.py::test_it_is_named_with_line_and_column",
         "config/test_secrets.py::test_a_secret_in_the_file_is_refused_with_the_way_out",
         "config/test_diff.py::test_a_secret_that_changed_is_seen_and_not_shown",
-        "cli/test_commands.py::test_a_file_that_is_written_whole_takes_the_place_of_no_pipe_and_of_no_link",
+        "cli/test_commands.py::test_write_atomic_replaces_neither_a_pipe_nor_a_link",
     ],
 }  # fmt: skip
 
