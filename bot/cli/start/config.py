@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +14,7 @@ from bot.cli.common.param_types import Group
 
 if TYPE_CHECKING:
     from bot.config.references import Outside
+    from bot.config.settings import Settings
 
 CHECK = """\b
 Examples:
@@ -64,51 +66,58 @@ def check(config_file: Path, *, as_json: bool) -> int:
         click.echo(json.dumps({"ok": False, "message": str(error), "problems": problems}))
         return int(Exit.CONFIG)
     timers = {one.name: dict(load(one.use, settings.strategies_dir).strategy.timers) for one in settings.strategies}
+    handed_over = list(outside.found.values())
     if as_json:
-        names = [one.name for one in settings.strategies]
-        limits = {
-            one.name: {
-                "markets": one.markets, "budgetUsd": str(one.budget_usd), "maxLeverage": one.max_leverage, "netting": one.netting,
-                "dailyLossUsd": None if one.daily_loss_usd is None else str(one.daily_loss_usd), "timers": timers[one.name],
-            }
-            for one in settings.strategies
-        }  # fmt: skip
-        result = {
-            "ok": True,
-            "name": settings.name,
-            "strategies": names,
-            "limits": limits,
-            "stateDir": str(settings.state_dir),
-            "handedOver": list(outside.found.values()),
-        }
-        click.echo(json.dumps(result))
+        click.echo(json.dumps(_as_json(settings, timers, handed_over)))
         return int(Exit.DONE)
     click.echo(f"{config_file} is valid.")
-    where = "the embedded service, play money" if settings.account.embedded else settings.account.base_url
-    click.echo(f"  service     {where}")
+    for line in _lines(settings, timers, handed_over):
+        click.echo(f"  {line}")
+    click.echo(f"Next: bot {'systemd' if handed_over else 'run'} {quote(str(config_file))}")
+    return int(Exit.DONE)
+
+
+def _as_json(settings: Settings, timers: Mapping[str, Mapping[str, Any]], handed_over: list[str]) -> dict[str, Any]:
+    """The checked config as `bot check --json` prints it."""
+    limits = {
+        one.name: {
+            "markets": one.markets, "budgetUsd": str(one.budget_usd), "maxLeverage": one.max_leverage, "netting": one.netting,
+            "dailyLossUsd": None if one.daily_loss_usd is None else str(one.daily_loss_usd), "timers": timers[one.name],
+        }
+        for one in settings.strategies
+    }  # fmt: skip
+    return {
+        "ok": True,
+        "name": settings.name,
+        "strategies": [one.name for one in settings.strategies],
+        "limits": limits,
+        "stateDir": str(settings.state_dir),
+        "handedOver": handed_over,
+    }
+
+
+def _lines(settings: Settings, timers: Mapping[str, Mapping[str, Any]], handed_over: list[str]) -> Iterator[str]:
+    """The checked config for a reader: a line for the service, each strategy, each timer and each place that matters."""
+    yield f"service     {'the embedded service, play money' if settings.account.embedded else settings.account.base_url}"
     for one in settings.strategies:
         loss = "" if one.daily_loss_usd is None else f", no entries after a loss of {one.daily_loss_usd} USD in a day"
         shares = ", shares its markets" if one.netting == "allow" else ""
-        click.echo(
-            f"  strategy    {one.name}: {one.use} on {', '.join(one.markets)}, {one.interval} bars, at most {one.budget_usd} USD,"
+        yield (
+            f"strategy    {one.name}: {one.use} on {', '.join(one.markets)}, {one.interval} bars, at most {one.budget_usd} USD,"
             f" {one.max_leverage}x{loss}{shares}"
         )
         for name, spec in timers[one.name].items():
-            click.echo(f"    timer     {name}: {spec if isinstance(spec, str) else f'every {spec} s'}")
+            yield f"  timer     {name}: {spec if isinstance(spec, str) else f'every {spec} s'}"
     dead_man = settings.dead_man
-    click.echo(
-        "  dead-man    off"
+    yield (
+        "dead-man    off"
         if dead_man is None
-        else f"  dead-man    {dead_man.heartbeat_seconds} s without a heartbeat, then {dead_man.on_miss}"
+        else f"dead-man    {dead_man.heartbeat_seconds} s without a heartbeat, then {dead_man.on_miss}"
     )
-    click.echo(f"  on exit     {settings.safety.on_exit}")
-    for name in outside.found.values():
-        click.echo(
-            f"  secret      ${{credential:{name}}} is given to the systemd unit only; bot doctor checks its file"
-        )
-    click.echo(f"  files       {settings.state_dir}")
-    click.echo(f"Next: bot {'systemd' if outside.found else 'run'} {quote(str(config_file))}")
-    return int(Exit.DONE)
+    yield f"on exit     {settings.safety.on_exit}"
+    for name in handed_over:
+        yield f"secret      ${{credential:{name}}} is given to the systemd unit only; bot doctor checks its file"
+    yield f"files       {settings.state_dir}"
 
 
 def _outside(config_file: Path) -> Outside:

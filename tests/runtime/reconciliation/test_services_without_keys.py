@@ -1,4 +1,4 @@
-"""A service that shows no keys: what is ours is known by the id of its trade, which the answer to the order has told, and by nothing else."""
+"""A service that shows no keys: the daemon knows its own trades by the trade id in the answer to the order, and by nothing else."""
 
 from __future__ import annotations
 
@@ -513,7 +513,7 @@ async def test_the_doctor_says_what_the_ids_of_trades_are_good_for() -> None:
     await _keys_proven(patient, client, settings)
     ((name, how, text),) = said
     assert (name, how) == ("idempotency", "ok")
-    assert "what is ours is known by the ids of trades" in text
+    assert "Only the journal knows which trades are the daemon's" in text
 
 
 async def test_an_event_that_shows_a_key_of_ours_is_taken_as_it_is() -> None:
