@@ -134,7 +134,9 @@ def test_a_daemon_that_is_left_alone_stays_as_large_as_it_was(pair: tuple[Sandbo
         assert slopes["heartbeat"] < SLOPE_MB
     served = [one.service for one in samples if one.at_s >= started_s]
     assert max(served) - served[0] < SERVICE_MB
-    assert {one.files for one in settled} == {settled[0].files}, "each file once, however often the service went away"
+    # The least of each third: a sample may meet a file that is open for a moment only, such as one that is replaced as a whole.
+    before, after = (min(one.files for one in part) for part in (settled[:third], settled[-third:]))
+    assert after == before, "a file stays open after the service went away"
     assert max(one.sockets for one in samples) <= SOCKETS_MAX
     assert sizes["journal.db"] < 500_000 + bars * ROW_BYTES_MAX
     assert sizes["journal.db-wal"] <= LOG_BYTES_MAX
