@@ -25,6 +25,8 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from tests.e2e.processes import own_mb
+
 SPEED = 6  # a minute's bar in ten seconds: what one costs is over before the next, and a service millisecond is well under a real one
 STEP_MS = 60_000
 MARKETS = 50
@@ -176,7 +178,7 @@ def measure(strategies: int, bars: int, *, limits: bool, profile: bool = False) 
             took = time.monotonic() - started
             for what, pid in (("daemon", run.pid), ("service", service.pid)):
                 print(
-                    f"   {what:8s} CPU {(_cpu_s(pid) - before[pid]) / took * 100:5.1f} %, memory {pss_mb(pid):6.1f} MB PSS"
+                    f"   {what:8s} CPU {(_cpu_s(pid) - before[pid]) / took * 100:5.1f} %, memory {own_mb(pid):6.1f} MB of its own"
                 )
             run.send_signal(signal.SIGTERM)
             run.wait(WAIT_S)
@@ -316,11 +318,6 @@ def _p99(values: list[float]) -> float:
 def _cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def pss_mb(pid: int) -> float:
-    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    return next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) / 1024
 
 
 if __name__ == "__main__":

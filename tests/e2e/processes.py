@@ -338,3 +338,9 @@ class Daemon:
 
     def log(self) -> str:
         return (self.folder / "daemon.log").read_text()
+
+
+def own_mb(pid: int) -> float:
+    """Memory that the process shares with no other, in MB."""
+    rows = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+    return sum(int(row[1]) for row in rows if row[0] in ("Anonymous:", "Swap:")) / 1024

@@ -17,7 +17,7 @@ import pytest
 from bot.runtime.control_plane.log_tail import FILE, FILE_BYTES_MAX, older
 from bot.runtime.journal.database import LOG_BYTES_MAX
 from tests.e2e.forking import Zygote
-from tests.e2e.processes import HEAD, Daemon, Sandbox, until
+from tests.e2e.processes import HEAD, Daemon, Sandbox, own_mb, until
 
 SPEED = 600
 HEARTBEAT_S = 18_000  # 30 s of real time at 600x
@@ -146,11 +146,6 @@ def test_a_daemon_that_is_left_alone_stays_as_large_as_it_was(pair: tuple[Sandbo
 def slope(samples: Sequence[Sample], name: str) -> float:
     """MB a minute."""
     return linear_regression([one.at_s / 60 for one in samples], [getattr(one, name) for one in samples]).slope
-
-
-def own_mb(pid: int) -> float:
-    rows = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
-    return sum(int(row[1]) for row in rows if row[0] in ("Anonymous:", "Swap:")) / 1024
 
 
 def descriptors(pid: int) -> tuple[int, int]:
