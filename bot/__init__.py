@@ -1,4 +1,4 @@
-"""Bracketbot: a trading runtime that people leave alone with an account, and the service it trades with, embedded.
+"""Bracketbot: a daemon that runs trading strategies unattended, and a trading service that it can embed.
 
 Map of the package. A package imports only from lines below it; two packages on one line do not import each other (the tests check this).
 
@@ -75,7 +75,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The strategy page's names, imported when first asked for: `import bot` alone costs nothing."""
+    """Import the names of the strategy page on first use, so that `import bot` alone is fast."""
     if name in __all__:
         import bot.strategy
 

@@ -1,7 +1,7 @@
-"""Time as a value: the clocks that the edges read. The only module that may ask the machine what time it is.
+"""Clocks, and conversions of instants. No other module may read the machine's time.
 
-Instants are `int` milliseconds since the epoch (`now_ms`, `at_ms`, `deadline_ms`). Inside, time is an argument; `datetime`
-is for people and for cron.
+Instants are `int` milliseconds since the epoch (`now_ms`, `at_ms`, `deadline_ms`). Pure code gets the time as an argument.
+`datetime` is for people and for cron.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ SECOND_MS: Final = 1_000
 MINUTE_MS: Final = 60 * SECOND_MS
 HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
-BOOT_ID: Final = "BOT_BOOT_ID"  # in the environment of a unit
+BOOT_ID: Final = "BOT_BOOT_ID"  # environment variable that systemd sets for a unit
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Clock(Protocol):
-    """Whatever tells the present instant."""
+    """Anything that gives the present instant."""
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch."""
@@ -40,7 +40,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that its owner moves; it never goes back."""
+    """A clock that moves only when its owner advances it; it never goes back."""
 
     __slots__ = ("_now_ms",)
 
@@ -52,36 +52,36 @@ class ManualClock:
         return self._now_ms
 
     def advance(self, ms: int) -> int:
-        """Move on by `ms` and answer the new instant."""
+        """Advance by `ms` and return the new instant."""
         return self.set(self._now_ms + ms)
 
     def set(self, now_ms: int) -> int:
-        """Move to `now_ms`, which is not before the present instant."""
+        """Advance to `now_ms`, which must not be before the present instant."""
         assert now_ms >= self._now_ms, f"time goes back: {self._now_ms} -> {now_ms}"
         self._now_ms = now_ms
         return now_ms
 
 
 def monotonic_ns() -> int:
-    """Nanoseconds that no clock adjustment touches; stands still while the machine sleeps. For durations inside one process."""
+    """A clock without adjustments, which stands still while the machine sleeps. For durations inside one process."""
     return time.monotonic_ns()
 
 
 def boot_ns() -> int:
-    """Nanoseconds since boot, the machine's sleep included: what a promise made in real seconds is measured by.
+    """Nanoseconds since boot, including the machine's sleep. For deadlines in real seconds.
 
-    Comparable between processes of one boot. Where the machine has no CLOCK_BOOTTIME (not Linux), the monotonic clock.
+    Comparable between processes of one boot. Without CLOCK_BOOTTIME (not Linux) it is the monotonic clock.
     """
     clock_id = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic_ns() if clock_id is None else time.clock_gettime_ns(clock_id)
 
 
 def boot_id() -> str:
-    """A name of this boot of the machine; "" where nobody can tell (not Linux). To a unit, which sees no /proc/sys, systemd tells it."""
+    """The id of this boot of the machine; "" if unknown (not Linux). A unit cannot read /proc/sys, so systemd passes the id to it."""
     name = os.environ.get(BOOT_ID, "")
     with contextlib.suppress(OSError):
         name = name or Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return name.replace("-", "")  # systemd writes none.
+    return name.replace("-", "")  # systemd writes the id without hyphens.
 
 
 def datetime_of(at_ms: int) -> datetime:
@@ -90,8 +90,8 @@ def datetime_of(at_ms: int) -> datetime:
 
 
 def ms_of(moment: datetime) -> int:
-    """The instant of an aware datetime, in milliseconds (what is finer is cut off)."""
-    assert moment.tzinfo is not None, "a naive datetime names no instant"
+    """The instant of an aware datetime, in milliseconds, rounded down."""
+    assert moment.tzinfo is not None, "the datetime has no time zone"
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
@@ -101,7 +101,7 @@ def iso(at_ms: int) -> str:
 
 
 def utc_day_start_ms(at_ms: int) -> int:
-    """00:00 UTC of the day that holds the instant."""
+    """00:00 UTC of the day of the instant."""
     return at_ms - at_ms % DAY_MS
 
 

@@ -1,8 +1,7 @@
-"""File descriptors: a reserve that the daemon's own work may use when everything else in the process has used up the rest.
+"""A reserve of file descriptors for the daemon's own work, so that a strategy that leaks files does not stop it.
 
-A process has one table of descriptors, and a strategy that leaks files fills it. The control socket, the journal, the heartbeat and a new
-connection to the service must still get one. So the soft limit of the process stands below what the process was given, and `reserved`
-raises it while the daemon opens something of its own.
+The control socket, the journal, the heartbeat and a new connection to the service must always get a descriptor. So the soft limit of the
+process is lowered, and `reserved` raises it to the original limit while the daemon opens a file or a connection of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ USED_UP: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class Reserve:
-    """The limit of this process. There is one in a process; threads may use it at once."""
+    """The descriptor limit of this process. Use one instance for each process; it is safe for threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,7 +30,7 @@ class Reserve:
         self._whole = self._usual = 0  # soft limits, with the reserve and without; 0 until `keep`
 
     def keep(self) -> None:
-        """Set the reserve aside, also when the limit was changed from outside since the last call. Cheap when it was not."""
+        """Set the reserve aside, also if other code has changed the limit since the last call. Cheap if not."""
         with self._lock:
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             if soft in (self._whole if self._users else self._usual, resource.RLIM_INFINITY):
@@ -42,7 +41,7 @@ class Reserve:
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
-        """While the block runs, the process may open as many descriptors as it was given. Keep it short: other threads may, too."""
+        """While the block runs, the process may use the reserve. Keep the block short, because other threads may use it too."""
         with self._lock:
             self._users += 1
             if self._users == 1:
@@ -57,8 +56,9 @@ class Reserve:
 
     def _set(self, limit: int) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft in (self._usual, self._whole):  # Else somebody has changed it, and `keep` begins anew from there.
-            with contextlib.suppress(ValueError, OSError):  # Above a hard limit that was lowered since.
+        # If other code has changed the limit, `keep` starts again from the new one.
+        if soft in (self._usual, self._whole):
+            with contextlib.suppress(ValueError, OSError):  # The hard limit may have been lowered since.
                 resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
@@ -77,6 +77,6 @@ def free(at_most: int) -> int:
         if error.errno not in USED_UP:
             raise
     finally:
-        for one in opened:
-            os.close(one)
+        for descriptor in opened:
+            os.close(descriptor)
     return len(opened)

@@ -1,7 +1,7 @@
-"""Errors: a rule's no is a value (`Refusal`), a fault of the world is an exception named for the next move, our own mistake is an `assert`.
+"""Errors: a refusal is a value (`Refusal`), a fault is an exception named for what the caller does next, a bug fails an `assert`.
 
 One table, `CODES`, gives each of the interface's 18 codes its HTTP status, whether the same request may be sent again, and the
-exception that the client raises for it. Nothing here knows a transport.
+exception that the client raises for it. This module does not depend on a transport.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 OrderSubmitted = Literal["unknown"] | bool | None  # None: the answer did not say
 
-NO_ERROR_OBJECT: Final = "no_error_object"  # a code of our own, for an answer that is not of the interface
-RETRY_AFTER_MS: Final = 1_000  # waited when the service says "later" and names no time
+NO_ERROR_OBJECT: Final = "no_error_object"  # a code of our own, for an error without the interface's error object
+RETRY_AFTER_MS: Final = 1_000  # the wait if the service says "later" without a time
 
 
 class Exit(IntEnum):
@@ -22,18 +22,18 @@ class Exit(IntEnum):
 
     DONE = 0
     ERROR = 1
-    USAGE = 2  # wrong usage, or the thing asked for does not exist
+    USAGE = 2  # wrong usage, or the named object does not exist
     NOT_RUNNING = 3  # the daemon is not running
     CONFIG = 4
     TIMEOUT = 5
     UNSAFE = 6  # a position without its stop or its dead-man, or a journal that cannot be written
     REFUSED = 7  # refused by the service
-    STOPPED = 130  # by Ctrl-C, before it was done: what a shell says of a command that SIGINT has ended
+    STOPPED = 130  # ended early by Ctrl-C; shells use this code for SIGINT
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A rule says no. `fix` is what would make it pass, `details` what it was judged by; both in the interface's spelling."""
+    """A definite no. `fix`: what would make the request pass. `details`: the figures behind it. Both use the interface's spelling."""
 
     code: str
     message: str
@@ -43,7 +43,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong in a file that a person wrote. Line and column count from 1; `shown` is the line with a caret under the place."""
+    """One mistake in a file that a person wrote. Line and column count from 1; `shown` is the line with a caret under the mistake."""
 
     file: str
     line: int
@@ -58,13 +58,13 @@ class Problem:
 
 
 class BotError(Exception):
-    """A fault with a name. `exit_code` is what the command line ends with when nothing takes the error on the way."""
+    """Base class of our faults. `exit_code`: the exit code of a command that does not catch the error."""
 
     exit_code: ClassVar[Exit] = Exit.ERROR
 
 
 class ConfigError(BotError):
-    """The configuration cannot be used: stop. Has every problem found, not only the first."""
+    """The configuration cannot be used: stop. `problems` has every problem, not only the first."""
 
     exit_code = Exit.CONFIG
 
@@ -74,31 +74,31 @@ class ConfigError(BotError):
 
 
 class StrategyError(BotError):
-    """A strategy does not load, or raised: quarantine it and notify; the others go on, guardians stand."""
+    """A strategy does not load, or has raised: quarantine it and notify. Other strategies go on; guardians stay armed."""
 
 
 class JournalError(BotError):
-    """What was decided can neither be written down nor be kept in memory meanwhile: stop beating, stop."""
+    """A decision can be kept neither on disk nor in memory: stop the heartbeats and the daemon."""
 
     exit_code = Exit.UNSAFE
 
 
 class JournalDamaged(JournalError):
-    """What was written cannot be trusted any more: set it aside and rebuild from the service, at a start."""
+    """The content of the journal cannot be trusted: set the file aside at the next start, and rebuild from the service."""
 
 
 class JournalBlocked(JournalError):
-    """The file cannot be used just now (a full or read-only disk, a lock); nothing is wrong with what it holds."""
+    """The file cannot be used now (a full or read-only disk, a lock). Its content is sound."""
 
 
 class Declined(BotError):
-    """The service has said no to what a person asked of the daemon; the message says to what."""
+    """The service has refused an operator's request to the daemon. The message names the request."""
 
     exit_code = Exit.REFUSED
 
 
 class ApiError(BotError):
-    """The service did not do what was asked. Raised only as one of the four below, each named for the next move."""
+    """The service did not execute a request. Raised only as one of the four subclasses, each named for what the caller does next."""
 
     exit_code = Exit.REFUSED
 
@@ -137,10 +137,10 @@ class ApiError(BotError):
         after_ms: int | None = None,
         reads: bool = False,
     ) -> ApiError:
-        """The error object as the exception that names the next move.
+        """The exception for an error object.
 
-        What the answer says beats what the code usually means. `reads` says that the request could change nothing, so that
-        no outcome of it can be in doubt. A code from the future is in doubt, unless its status is plain.
+        The answer's own fields override the usual meaning of its code. `reads`: the request could change nothing, so its
+        outcome is never in doubt. An unknown code is in doubt, unless its status is clear.
         """
         row = CODES.get(code)
         if retryable is None:
@@ -163,17 +163,17 @@ class ApiError(BotError):
 
 
 class Refused(ApiError):
-    """A clear no, nothing was done. Do not send it again as it is; `fix` may say what would pass."""
+    """A definite no; nothing was executed. Do not send the same request again; `fix` may say what would pass."""
 
 
 class OutcomeUnknown(ApiError):
-    """It may have been done. Leave the intent open, ask with the same key or token, reconcile; never a new key."""
+    """The request may have been executed. Leave the intent open, ask with the same key or token, and reconcile. Never use a new key."""
 
     exit_code = Exit.TIMEOUT
 
 
 class TryLater(ApiError):
-    """Not done, for a reason that passes: wait `after_ms`, then the same request with the same key."""
+    """Not executed, for a temporary reason. Wait `after_ms`, then send the same request with the same key."""
 
     exit_code = Exit.TIMEOUT
 
@@ -183,17 +183,17 @@ class TryLater(ApiError):
 
 
 class AccessLost(ApiError):
-    """The credential is no longer good: stop beating, stop; the guardian stands."""
+    """The credential is no longer valid: stop the heartbeats and the daemon. The guardians stay armed."""
 
 
 def is_access_lost(error: ApiError) -> bool:
-    """Whether it is the credential that is refused, so that nothing it asks is answered. Any other no is of one question, and may pass.
+    """True if the service refuses the credential itself, and so every request. Other refusals concern one request.
 
-    A page of something in between (no error object) tells nothing about the credential.
+    An answer without an error object comes from a proxy and says nothing about the credential.
     """
-    is_page = error.code == NO_ERROR_OBJECT
+    is_of_proxy = error.code == NO_ERROR_OBJECT
     return isinstance(error, AccessLost) or (
-        isinstance(error, Refused) and error.status in (401, 403) and not is_page and not error.retryable
+        isinstance(error, Refused) and error.status in (401, 403) and not is_of_proxy and not error.retryable
     )
 
 
@@ -229,20 +229,20 @@ CODES: Final[Mapping[str, Code]] = {
 
 
 def _passes(status: int | None, *, reads: bool) -> bool:
-    """What a status says with a code that is not known. Of a read nothing can be in doubt, so it is asked again after any fault of the service."""
+    """True if a request may be sent again, by its status alone, for an unknown code. A read may be repeated after any fault of the service."""
     return status in (429, 503) or (reads and status is not None and (status in (408, 425) or status >= 500))
 
 
 def _move(
     row: Code | None, *, order_submitted: OrderSubmitted, retryable: bool, status: int | None, reads: bool
 ) -> type[ApiError]:
-    """The next move, by what is certain: first what was said of the order, then the code, then the doubt."""
+    """The exception class: by what the answer says about the order, else by its code. Otherwise the outcome is unknown."""
     if row is not None and row.move is AccessLost:
         return AccessLost
     if reads or order_submitted is False:
         return TryLater if retryable else Refused
     if order_submitted is not None:
-        return OutcomeUnknown  # True too: the order exists, and only the mirror can say what became of it.
+        return OutcomeUnknown  # Also for True: the order exists, and only the account state shows its outcome.
     if row is None:
         return AccessLost if status == 401 else TryLater if status == 429 else OutcomeUnknown
     return row.move if row.before_execution else OutcomeUnknown

@@ -1,4 +1,4 @@
-"""What config, daemon and service ask of files alike. Nothing is opened here."""
+"""Checks of files that config, daemon and service share. Opens no file."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import stat
 from pathlib import Path
 from typing import Final
 
-# Of a disk that is full, read-only or failing: nothing that a config could mend, and a later start may find it mended.
+# Faults of a disk that is full, read-only or failing. A change of the config does not help; a later start may succeed.
 DISK_FAULTS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file. OSError where that cannot be seen: a folder that this user may not enter says nothing of what is in it."""
+    """True if the file exists. OSError if that cannot be seen, such as in a folder that this user may not enter."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,6 +1,6 @@
-"""Logs: events, not prose. Readable lines on a terminal, JSON lines elsewhere, secrets nowhere. Decides how a line looks, not what is said.
+"""Logging: readable lines on a terminal, JSON lines elsewhere, and never a secret.
 
-Callers: `log = structlog.get_logger()`, then `log.info("intent.accepted", intent=i.id, coin="BTC")`.
+Callers log events, not prose: `log = structlog.get_logger()`, then `log.info("intent.accepted", intent=i.id, coin="BTC")`.
 """
 
 from __future__ import annotations
@@ -33,43 +33,43 @@ WARNING: Final = logging.WARNING
 
 HIDDEN: Final = "[hidden]"
 
-_said_from = logging.INFO  # what `configure` was told last, and the class of loggers that it made of it
+_shown_from = logging.INFO  # the level of the last `configure`, and the logger class that it made for it
 _wrapper: Any = None
 
 
-def is_said(number: int) -> bool:
-    """Whether a line of this level (INFO, WARNING) is shown at all. Ask before figures are made for a line on the path of an order."""
-    # Somebody else may have configured structlog since: then its own filter decides.
-    return number >= _said_from or structlog.get_config()["wrapper_class"] is not _wrapper
+def is_shown(number: int) -> bool:
+    """True if a line of this level (INFO, WARNING) is shown. Ask first if a line on the path of an order needs figures."""
+    # If other code has configured structlog since, its own filter decides.
+    return number >= _shown_from or structlog.get_config()["wrapper_class"] is not _wrapper
 
 
-class Quiet:
-    """A logger for the path of an order: a line that nobody is shown costs one comparison. Otherwise structlog's own."""
+class FastLogger:
+    """A logger for the path of an order: a line below the level costs one comparison. Otherwise the same as structlog's."""
 
     def info(self, event: str, **fields: Any) -> None:
-        if is_said(INFO):
+        if is_shown(INFO):
             structlog.get_logger().info(event, **fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        if is_said(WARNING):
+        if is_shown(WARNING):
             structlog.get_logger().warning(event, **fields)
 
     def error(self, event: str, **fields: Any) -> None:
         structlog.get_logger().error(event, **fields)
 
 
-DEPTH_MAX: Final = 8  # an event is a few keys; what nests deeper is shown as hidden
+DEPTH_MAX: Final = 8  # an event has a few keys; values that are nested deeper are hidden
 
 _SECRET_NAME: Final = re.compile(
     r"key|secret|token|authorization|password|credential|otp\b|(sandbox|device)_?code|^urls$", re.IGNORECASE
 )
-# Names of things that carry no authority by themselves: an idempotency key is scoped to its account.
+# These names match the pattern above, but give no access: an idempotency key is scoped to its account.
 _OPEN_NAME: Final = re.compile(r"idempotency_?key|.*_?ids?|key_?prefix|keys?_?max", re.IGNORECASE)
 SECRET_TEXT: Final = re.compile(r"\b(bb[kscd]|cft)_[A-Za-z0-9_-]+|\b(whsec)_[A-Za-z0-9+/=_-]+|\b(Bearer) +[^\s'\",]+")
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what is called so is not to be shown: `api_key`, `Authorization`, `confirmToken`; not `idempotency_key`, `key_id`."""
+    """True if a value with this name must not be shown: `api_key`, `Authorization`, `confirmToken`; not `idempotency_key`, `key_id`."""
     return bool(_SECRET_NAME.search(name)) and not _OPEN_NAME.fullmatch(name)
 
 
@@ -79,7 +79,7 @@ def redact_text(text: str) -> str:
 
 
 def redact(value: Any, depth: int = 0) -> Any:
-    """A copy of the value without secrets: by what a key is called, and by what a text looks like."""
+    """A copy of the value without secrets, which are found by the names of keys and by the form of texts."""
     if isinstance(value, str):
         return redact_text(value)
     if value is None or isinstance(value, bool | int | float):
@@ -108,12 +108,12 @@ def _without_secrets(_logger: WrappedLogger, _method: str, event_dict: EventDict
     return event_dict
 
 
-def _telling(listen: Listener) -> Processor:
-    def tell(_logger: WrappedLogger, _method: str, event_dict: EventDict) -> EventDict:
+def _listener_processor(listen: Listener) -> Processor:
+    def process(_logger: WrappedLogger, _method: str, event_dict: EventDict) -> EventDict:
         listen(event_dict)
         return event_dict
 
-    return tell
+    return process
 
 
 def _dumps(event_dict: EventDict, **_options: Any) -> str:
@@ -121,8 +121,8 @@ def _dumps(event_dict: EventDict, **_options: Any) -> str:
     return json.dumps({**first, **event_dict}, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
-class _Patient(io.TextIOBase):
-    """A stream whose reader may go away and whose disk may fill: a line that nobody takes is no reason to end a daemon."""
+class _LossyStream(io.TextIOBase):
+    """A stream that drops a line if its reader is gone or its disk is full, so that a log line never ends the daemon."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -133,14 +133,14 @@ class _Patient(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        if self._out.closed:  # By whoever owns it; the end of this object still asks.
+        if self._out.closed:  # Its owner has closed it; the destructor of this object still calls `flush`.
             return
         with contextlib.suppress(OSError):
             self._out.flush()
 
 
-class _Handler(logging.StreamHandler[_Patient]):
-    """The root handler that this module put there, and may take away again."""
+class _Handler(logging.StreamHandler[_LossyStream]):
+    """The root handler that this module has installed, and may remove."""
 
 
 def configure(
@@ -148,15 +148,15 @@ def configure(
 ) -> None:
     """Send all logging, structlog's and the standard library's, to `stream` (standard error by default).
 
-    `pretty` None chooses by the stream: lines for people on a terminal, JSON otherwise. `listen` is told every event besides,
-    without its secrets: a command line that shows its own lines. May be called again; the last call rules.
+    `pretty` None chooses by the stream: lines for people on a terminal, JSON otherwise. `listen` also gets every event,
+    without its secrets, for a command that prints its own lines. May be called again; the last call wins.
     """
     out = sys.stderr if stream is None else stream
-    patient = _Patient(out)
+    lossy = _LossyStream(out)
     if pretty is None:
         pretty = out.isatty()
-    global _said_from, _wrapper  # noqa: PLW0603 - one process has one log
-    number = _said_from = LEVELS[level]
+    global _shown_from, _wrapper  # noqa: PLW0603 - one process has one log
+    number = _shown_from = LEVELS[level]
     _wrapper = structlog.make_filtering_bound_logger(number)
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -174,21 +174,21 @@ def configure(
     # The traceback becomes text before the redactor runs: an exception's message may hold a credential too.
     last: list[Processor] = [structlog.processors.format_exc_info, _without_secrets]
     if listen is not None:
-        last.append(_telling(listen))
+        last.append(_listener_processor(listen))
     last.append(renderer)
     structlog.configure(
         processors=[*shared, *last],
         wrapper_class=_wrapper,
-        logger_factory=structlog.WriteLoggerFactory(file=patient),  # type: ignore[arg-type]  # It writes and flushes; no more of a file is asked for.
-        cache_logger_on_first_use=False,  # so that a later call rules over loggers made before it
+        logger_factory=structlog.WriteLoggerFactory(file=lossy),  # type: ignore[arg-type]  # structlog calls only `write` and `flush`.
+        cache_logger_on_first_use=False,  # so that a later call also applies to existing loggers
     )
-    handler = _Handler(patient)
+    handler = _Handler(lossy)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
         )
     )
-    # Libraries report what goes wrong. Their progress is never shown: it may hold secrets that only they know as such, an address for notices, say.
+    # Libraries log only warnings and errors, because their progress lines may hold secrets, such as the address for notices.
     logging.root.handlers[:] = [kept for kept in logging.root.handlers if not isinstance(kept, _Handler)] + [handler]
     logging.root.setLevel(max(number, logging.WARNING))

@@ -1,4 +1,4 @@
-"""Exact amounts: decimal text to integers of 1e-8 and back, and Decimal to plain text. No floats, no rounding that is not named."""
+"""Exact amounts: decimal text to integers of 1e-8 and back, and Decimal to plain text. No floats and no rounding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 E8: Final = 100_000_000  # the finest unit of price, size and usd inside the venue
 E12: Final = 1_000_000_000_000  # the unit of a funding rate
 
-TEXT_LENGTH_MAX: Final = 64  # far beyond any amount; keeps a hostile string from becoming a huge integer
+TEXT_LENGTH_MAX: Final = 64  # longer than any amount; a hostile string must not become a huge integer
 
 _AMOUNT: Final = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?", re.ASCII)
 
@@ -41,20 +41,20 @@ def format_e8(value: int) -> str:
 
 
 def format_e12(value: int) -> str:
-    """A funding rate, which is scaled finer: 12_500_000 -> `"0.0000125"`."""
+    """A funding rate, which is scaled 1e12: 12_500_000 -> `"0.0000125"`."""
     whole, rest = divmod(abs(value), E12)
     text = f"{whole}.{rest:012d}".rstrip("0") if rest else str(whole)
     return f"-{text}" if value < 0 else text
 
 
 def parse_decimal(text: str) -> Decimal:
-    """`"0.10"` -> Decimal("0.10"), of any fineness; ValueError for exponents, blanks, NaN, signs other than a leading minus."""
+    """`"0.10"` -> Decimal("0.10"), with any number of decimals; ValueError for exponents, blanks, NaN, signs other than a leading minus."""
     _digits(text)
     return Decimal(text)
 
 
 def format_decimal(value: Decimal) -> str:
-    """The wire's spelling of a Decimal: digits and at most one point, never an exponent, no trailing zero, zero is `"0"`."""
+    """A Decimal in the interface's spelling: digits and at most one point, no exponent, no trailing zero, zero is `"0"`."""
     if not value.is_finite():
         raise ValueError(f"not an amount: {value}")
     text = format(value, "f")
@@ -71,7 +71,7 @@ def e8_of_decimal(value: Decimal) -> int:
         if not value:
             return 0
         raise ValueError("out of range, or finer than 8 decimals")
-    # as_integer_ratio is exact whatever the decimal context's precision is.
+    # as_integer_ratio is exact; it does not depend on the precision of the decimal context.
     numerator, denominator = value.as_integer_ratio()
     scaled, rest = divmod(numerator * E8, denominator)
     if rest:
@@ -80,5 +80,5 @@ def e8_of_decimal(value: Decimal) -> int:
 
 
 def decimal_of_e8(value: int) -> Decimal:
-    """Integer of 1e-8 -> Decimal, exactly, whatever the decimal context's precision is."""
+    """Integer of 1e-8 -> Decimal. Exact; it does not depend on the precision of the decimal context."""
     return Decimal(format_e8(value))

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 
 def many(count: int, thing: str, things: str | None = None) -> str:
-    """`1 candle`, `2,160 candles`; `things` is said where the plural has more than an s."""
+    """`1 candle`, `2,160 candles`. `things`: an irregular plural."""
     return f"{count:,} {thing if count == 1 else things or thing + 's'}"
 
 

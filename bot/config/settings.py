@@ -42,7 +42,7 @@ from bot.wire.vocabulary import GuardianAction, GuardianType, Interval
 
 STRATEGIES_MAX: Final = 300  # of one daemon; each costs a thread and a part of every pass
 MARKETS_MAX: Final = 20  # of one strategy
-GUARDIANS_MAX: Final = 50  # half of the service's limit for an account; positions need the rest
+GUARDIANS_MAX: Final = 50  # half of the service's limit for an account; the guardians of positions need the rest
 SPEED_MAX: Final = 3_600  # the service's bound on an accelerated clock
 BEAT_WINDOW_SECONDS_MIN: Final = (
     20  # real time for a heartbeat to arrive; with less, a short pause of the machine closes all positions
@@ -81,7 +81,7 @@ def _path(value: Any, info: ValidationInfo) -> Any:
 def _secret(value: Any) -> Any:
     if value is None or isinstance(value, Referred | SecretStr):
         return value
-    raise _no(f"a secret must not stand in the file; write {FORMS}")
+    raise _no(f"a secret must not be in the file; write {FORMS}")
 
 
 LocalPath = Annotated[Path, BeforeValidator(_path, json_schema_input_type=str)]
@@ -133,17 +133,17 @@ class Account(Section):
     @model_validator(mode="after")
     def _key_for_others(self) -> Self:
         if not self.embedded and self.api_key is None:
-            _refuse([(("api_key",), f"is required, except by `base_url: embedded`; write {FORMS}")])
+            _refuse([(("api_key",), f"is required, except with `base_url: embedded`; write {FORMS}")])
         return self
 
 
 class DeadMan(Section):
-    """The guardian that acts when the daemon is silent."""
+    """The guardian that acts when no heartbeat comes from the daemon."""
 
     heartbeat_seconds: Annotated[int, Integer(60, 86_400)] = Field(
-        default=300, description="The service waits so long for a beat, on its own clock."
+        default=300, description="How long the service waits for a heartbeat, on its own clock."
     )
-    on_miss: GuardianAction = Field(default="flatten", description="What it does when none comes.")
+    on_miss: GuardianAction = Field(default="flatten", description="What the service does when no heartbeat comes.")
 
 
 class GuardianSpec(Section):
@@ -151,14 +151,16 @@ class GuardianSpec(Section):
 
     type: GuardianType = Field(description="account_drawdown or schedule")
     max_loss_pct_from_day_start: Annotated[Decimal, Number(gt=0, le=100)] | None = Field(
-        default=None, description="Of an account_drawdown: the loss of a day at which it acts."
+        default=None, description="For an account_drawdown: the loss of a day, in percent, at which it acts."
     )
     action: GuardianAction | None = Field(
-        default=None, description="What it does; a schedule may place an order instead."
+        default=None, description="What the guardian does; a schedule may place an order instead."
     )
-    cron: str | None = Field(default=None, min_length=1, max_length=64, description="Five fields, UTC.")
+    cron: str | None = Field(
+        default=None, min_length=1, max_length=64, description="For a schedule: five cron fields, UTC."
+    )
     order_template: Mapping[str, Any] | None = Field(
-        default=None, description="The body of an order, in the interface's spelling."
+        default=None, description="For a schedule: the body of an order, in the interface's spelling."
     )
 
     @field_validator("type", mode="before")
@@ -170,7 +172,7 @@ class GuardianSpec(Section):
                 f"{value} belongs to one position: the strategy sends it with its order, guardians=({kind}(...),)"
             )
         if value == "dead_man_switch":
-            raise _no("the dead-man switch has a section of its own: dead_man")
+            raise _no("the dead-man switch has its own section: dead_man")
         if value == "kill_switch":
             raise _no("a kill switch cannot be configured; use bot kill")
         if value not in ("account_drawdown", "schedule"):
@@ -218,47 +220,49 @@ class Safety(Section):
 
     require_protection: Flag = Field(default=True, description="Refuse an entry without a stop.")
     on_exit: Literal["leave", "cancel", "flatten"] = Field(
-        default="leave", description="What becomes of orders and positions at a stop."
+        default="leave", description="What the daemon does with orders and positions when it stops."
     )
     foreign_positions: Literal["adopt", "ignore", "flatten"] = Field(
-        default="ignore", description="What becomes of positions that no strategy here opened."
+        default="ignore", description="What the daemon does with positions that no strategy of this config opened."
     )
 
 
 class StrategySettings(Section):
     """One strategy with its markets, budget and limits."""
 
-    name: str = Field(pattern=r"^[a-z0-9-]{1,40}$", description="Unique; orders, logs and budgets are kept under it.")
+    name: str = Field(
+        pattern=r"^[a-z0-9-]{1,40}$", description="Unique; identifies the strategy's orders, log lines and budget."
+    )
     use: str = Field(
         min_length=1,
         max_length=200,
         description="`file:Class` in the strategies folder, `package.module:Class`, or an entry point's name.",
     )
     markets: tuple[Coin, ...] = Field(
-        min_length=1, max_length=MARKETS_MAX, description="Those that it trades: BTC, perp:BTC or event:SLUG."
+        min_length=1, max_length=MARKETS_MAX, description="Markets to trade: BTC, perp:BTC or event:SLUG."
     )
-    interval: Interval = Field(default="1m", description="Of the bars that it decides on.")
+    interval: Interval = Field(default="1m", description="Interval of the bars that the strategy decides on.")
     budget_usd: Annotated[Decimal, Number(gt=0, le=1_000_000_000)] = Field(
-        description="Bounds the entry notional of its open positions and live orders."
+        description="Most entry notional in open positions and live orders of the strategy."
     )
-    max_leverage: Leverage = Field(default=1, description="Bounds each order.")
+    max_leverage: Leverage = Field(default=1, description="Highest leverage of an order.")
     daily_loss_usd: Annotated[Decimal, Number(gt=0, le=1_000_000_000)] | None = Field(
         default=None,
-        description="Once it has lost so much since 00:00 UTC (realised and unrealised, net of fees and funding), its entries are refused until the next day.",
+        description="After a loss of this much since 00:00 UTC (realised and unrealised, net of fees and funding), entries are refused until the next day.",
     )
     netting: Literal["refuse", "allow"] = Field(
         default="refuse",
-        description="allow: it may share a market with other strategies that say so; a market has one position, each has its share of it.",
+        description="allow: share a market with other strategies that allow it too. The market has one position, and each strategy has a share of it.",
     )
     params: Mapping[str, Any] = Field(
-        default_factory=dict, description="The strategy's own; `bot strategies` shows them."
+        default_factory=dict, description="The strategy's own params; `bot strategies` lists them."
     )
 
     @model_validator(mode="after")
     def _each_market_once(self) -> Self:
         _refuse(
             [
-                (("markets", index), f"{coin} stands in this list already")
+                (("markets", index), f"{coin} is in this list already")
                 for index, coin in enumerate(self.markets)
                 if bare_coin(coin) in map(bare_coin, self.markets[:index])
             ]
@@ -270,7 +274,7 @@ class LogSettings(Section):
     """Level and format of the log."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="What is less is not shown."
+        default="info", description="Lowest level that is logged."
     )
     format: Literal["auto", "pretty", "json"] = Field(
         default="auto",
@@ -288,7 +292,7 @@ class Orders(Section):
 
     path: Literal["plan", "direct"] = Field(
         default="plan",
-        description="plan: a dry run first, then its single-use token; direct: one request, once the service has shown that it gives our key back (not of a strategy with a `confirm` of its own, which sees each plan).",
+        description="plan: a dry run first, then its single-use token. direct: one request, once the service has returned our key with an order. A strategy with its own `confirm` always uses plan.",
     )
 
 
@@ -296,13 +300,13 @@ class Notify(Section):
     """Notices through apprise, to any of its services by URL. The URLs hold secrets, so they must be references."""
 
     urls: tuple[Secret, ...] = Field(min_length=1, max_length=10, description=f"Each {FORMS}.")
-    level: Literal["info", "warning", "error"] = Field(default="info", description="What is less is not told.")
-    mute: tuple[str, ...] = Field(default=(), max_length=50, description="Kinds that are not told, like fill.entry.")
+    level: Literal["info", "warning", "error"] = Field(default="info", description="Lowest level that is sent.")
+    mute: tuple[str, ...] = Field(default=(), max_length=50, description="Kinds that are not sent, such as fill.entry.")
     texts: Mapping[str, str] = Field(
-        default_factory=dict, description="Own words by kind; {name} stands for a field of the notice."
+        default_factory=dict, description="Your own texts by kind; {name} stands for a field of the notice."
     )
     per_hour: Annotated[int, Integer(1, 3_600)] = Field(
-        default=60, description="Messages to each target; what is more comes as one digest."
+        default=60, description="Most messages to each target in an hour; the rest come as one digest."
     )
 
 
@@ -328,17 +332,17 @@ class Recording(Section):
     """Recorded candles as the prices of one market of the embedded service."""
 
     file: Annotated[LocalPath, AfterValidator(_recorded)] = Field(
-        description="ts,open,high,low,close,volume; .csv or .csv.gz"
+        description="Columns ts,open,high,low,close,volume; .csv or .csv.gz"
     )
-    market: Coin = Field(description="That it is of.")
+    market: Coin = Field(description="Market of the candles.")
 
 
 class Embedded(Section):
     """The embedded service with play money, which starts with the daemon."""
 
     port: Annotated[int, Integer(0, 65_535)] = Field(default=0, description="On 127.0.0.1; 0 takes a free one.")
-    clock: str = Field(default="real", description="real, manual, or how many times faster: 60x.")
-    seed: Annotated[int, Integer(0)] = Field(default=1, description="Of the simulated prices.")
+    clock: str = Field(default="real", description="real, manual, or a speed such as 60x.")
+    seed: Annotated[int, Integer(0)] = Field(default=1, description="Seed of the simulated prices.")
     markets: tuple[Coin, ...] = Field(
         default=(), max_length=250, description="Simulated markets; none: the service's own list."
     )
@@ -386,7 +390,7 @@ def home() -> Path:
 
 
 def _shared_markets(strategies: tuple[StrategySettings, ...]) -> list[tuple[Loc, str]]:
-    """Fail when two strategies trade one market, unless both declare it."""
+    """The problem of each market that two strategies trade without `netting: allow` on both."""
     problems: list[tuple[Loc, str]] = []
     owners: dict[str, StrategySettings] = {}
     for index, strategy in enumerate(strategies):
@@ -395,8 +399,8 @@ def _shared_markets(strategies: tuple[StrategySettings, ...]) -> list[tuple[Loc,
             if owner is strategy or owner.netting == strategy.netting == "allow":
                 continue
             silent = [one.name for one in (owner, strategy) if one.netting != "allow"]
-            way_out = f"to share it: netting: allow on {' and '.join(dict.fromkeys(silent))}"
-            text = f"{coin} is traded by {owner.name} already; one strategy a market, since a market has one position ({way_out})"
+            names = " and ".join(dict.fromkeys(silent))
+            text = f"{owner.name} already trades {coin}, and a market has one position; to share it, set netting: allow on {names}"
             problems.append((("strategies", index, "markets", place), text))
     return problems
 
@@ -408,17 +412,19 @@ def _off(value: Any) -> Any:
 class Settings(Section):
     """A whole config."""
 
-    name: str = Field(default="bot", pattern=r"^[a-z0-9-]{1,40}$", description="Of this daemon; default: the file's.")
+    name: str = Field(
+        default="bot", pattern=r"^[a-z0-9-]{1,40}$", description="Name of this daemon. Default: the name of the file."
+    )
     account: Account
     dead_man: Annotated[
         DeadMan | None, BeforeValidator(_off, json_schema_input_type=DeadMan | Literal["off", False] | None)
-    ] = Field(default_factory=DeadMan, description="off: none, and nobody acts.")
+    ] = Field(default_factory=DeadMan, description="off: no dead-man switch.")
     guardians: tuple[GuardianSpec, ...] = Field(default=(), max_length=GUARDIANS_MAX)
     safety: Safety = Safety()
     strategies: tuple[StrategySettings, ...] = Field(min_length=1, max_length=STRATEGIES_MAX)
     orders: Orders = Orders()
     reconcile_seconds: Annotated[int, Integer(10, 3_600)] = Field(
-        default=300, description="Between two comparisons with the service."
+        default=300, description="Time between two comparisons with the service."
     )
     embedded: Embedded = Embedded()
     state_dir: LocalPath = Field(
@@ -427,10 +433,10 @@ class Settings(Section):
     )
     strategies_dir: LocalPath = Field(
         default=Path("strategies"),
-        description="Default: `strategies` beside the config, else beside the config's folder.",
+        description="Default: the folder `strategies` beside the config, else beside the config's folder.",
     )
     log: LogSettings = LogSettings()
-    notify: Notify | None = Field(default=None, description="None: nobody is told; the log has it all.")
+    notify: Notify | None = Field(default=None, description="None: no notices are sent.")
     metrics: Metrics | None = Field(default=None, description="None: no port is opened.")
 
     @model_validator(mode="after")
@@ -446,7 +452,7 @@ class Settings(Section):
             names.setdefault(strategy.name, index)
         problems += _shared_markets(self.strategies)
         if not self.account.embedded and "embedded" in self.model_fields_set:
-            problems.append((("embedded",), "belongs to `base_url: embedded`; remove this section or set that"))
+            problems.append((("embedded",), "needs `base_url: embedded`; set it or remove this section"))
         if self.account.embedded and self.dead_man is not None:
             least = heartbeat_seconds_min(self.embedded.speed)
             if self.dead_man.heartbeat_seconds < least:
@@ -454,7 +460,7 @@ class Settings(Section):
                     (
                         ("dead_man", "heartbeat_seconds"),
                         f"{self.dead_man.heartbeat_seconds} s are {self.dead_man.heartbeat_seconds / self.embedded.speed:.3g} s of real time"
-                        f" at clock {self.embedded.clock}; a beat needs {BEAT_WINDOW_SECONDS_MIN}, so at least {least}"
+                        f" at clock {self.embedded.clock}; a heartbeat needs {BEAT_WINDOW_SECONDS_MIN} s, so at least {least}"
                         + ("" if least <= 86_400 else ", or a slower clock"),
                     )
                 )

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from bot.runtime.strategy_host.instance import StrategyInstance
     from bot.wire import AccountSnapshot
 
-log = logs.Quiet()
+log = logs.FastLogger()
 
 BEGUN: Final = "begun_ms"  # the note of when a journal was begun, by the clock of the service
 BEGUN_AHEAD_MS: Final = 10 * MINUTE_MS  # how far that may lie ahead of a later start whose clock was a little behind

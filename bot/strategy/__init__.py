@@ -1,4 +1,4 @@
-"""Everything that an author of strategies learns: a strategy is a function from a view and a closed bar to intents.
+"""What an author of strategies uses. A strategy is a function from a view and a closed bar to intents.
 
 Start with the base class (`base`). `bar`, `view` and `history` hold what a strategy reads, `intents` what it returns, `indicators`
 the declared indicators. This package imports no client, no clock and no I/O. `bot` exports the same names.

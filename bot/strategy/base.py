@@ -1,4 +1,4 @@
-"""`Strategy`, the base class of every plug-in. Its hooks are synchronous and return intents; the daemon carries them out."""
+"""`Strategy`, the base class of every strategy. Its hooks are synchronous and return intents; the daemon executes them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Strategy(ABC):
-    """Subclass it and give `on_bar`; everything else has a default.
+    """Subclass it and define `on_bar`; everything else has a default.
 
     self.name, self.markets, self.params    from the config
     self.fast[market]                       of a declared `fast = sma(10)`: the newest value, None before warm-up
 
-    Hooks are called one at a time for one strategy. A hook that raises, or takes longer than 5 s, puts the strategy
-    into quarantine: its positions keep their stops, the others go on. Intents of a hook are acted on in order in each
-    market; of several markets the exits go first.
+    The daemon calls the hooks of one strategy one at a time. A hook that raises, or takes longer than 5 s, puts the
+    strategy into quarantine: its positions keep their stops, and other strategies go on. The daemon executes the
+    intents of a hook in order within each market; if there are several markets, it sends exits first.
     """
 
     Params: ClassVar[type[_Params]] = _Params
@@ -54,11 +54,11 @@ class Strategy(ABC):
     def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
         """One bar of one of the markets has closed. `yield` intents, or return a list or nothing.
 
-        At each start bars of the past come first. The daemon drops their intents, log lines and changes of `view.state`.
+        After each start, past bars come first. The daemon drops their intents, log lines and changes of `view.state`.
         """
 
     def on_start(self, view: View) -> None:
-        """Once before the first bar of a run, after the account has been read; the bars of the warm-up come after it."""
+        """The daemon has read the account. Called once, before the warm-up bars and the first bar of a run."""
 
     def on_fill(self, view: View, fill: Fill) -> Iterable[Intent]:
         """An order of this strategy's markets was executed, wholly or in part."""
@@ -73,24 +73,24 @@ class Strategy(ABC):
         return ()
 
     def on_timer(self, view: View, timer: Timer) -> Iterable[Intent]:
-        """One of `timers` is due: once for each instant, also across restarts. Of the instants missed while down only the newest comes."""
+        """One of `timers` is due. Called once for each instant, also across restarts; after a downtime only for the newest missed instant."""
         return ()
 
     def on_stop(self, view: View) -> None:
-        """Once when the run ends normally; not after a crash."""
+        """The run ends normally. Called once; not called after a crash."""
 
     def confirm(self, plan: Plan) -> bool:
-        """The service's dry run of an Open, before it becomes an order; False withdraws it. If you define it, every entry is planned first."""
+        """Return False to withdraw an Open after its dry run (`plan`). If you define this method, every entry has a dry run first."""
         return True
 
 
 def declared(strategy: type[Strategy]) -> dict[str, Indicator]:
-    """The indicators a class declares, those of its bases first; a later declaration of a name replaces the earlier."""
-    found: dict[str, Indicator] = {}
+    """The indicators that a class declares, those of its bases first. A later declaration replaces an earlier one of the same name."""
+    indicators: dict[str, Indicator] = {}
     for owner in reversed(strategy.__mro__):
         for name, value in vars(owner).items():
             if isinstance(value, Indicator):
-                found[name] = value
+                indicators[name] = value
             else:
-                found.pop(name, None)
-    return found
+                indicators.pop(name, None)
+    return indicators

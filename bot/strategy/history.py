@@ -8,14 +8,14 @@ from itertools import islice
 from bot.strategy.bar import Bar
 
 HISTORY_BARS = 1_000  # As many as the service keeps before a simulated market's start.
-NEAR_BARS = 100  # Searched one by one, before all bars are put into columns.
+NEAR_BARS = 100  # Searched one by one, before all bars are moved into the columns.
 
 
 class History:
     """The newest `limit` bars. Appending is O(1) amortised: the columns are cut only when they have doubled.
 
-    Every reader returns a new list, newest last, of at most `n` values: a strategy can neither change the past nor
-    hold on to a list that grows under it.
+    Every reader returns a new list, newest last, of at most `n` values. So a strategy cannot change the history, and a
+    list that it keeps does not grow.
     """
 
     __slots__ = ("_at_ms", "_close", "_fresh", "_high", "_low", "_open", "_volume", "limit", "market", "take")
@@ -53,7 +53,7 @@ class History:
         self.trim()
         columns = (self._at_ms, self._open, self._high, self._low, self._close, self._volume)
         for column, values in zip(columns, list(zip(*fresh, strict=True))[1:], strict=True):
-            column.extend(values)  # type: ignore[attr-defined]
+            column.extend(values)  # type: ignore[attr-defined]  # zip loses the type of each column
         fresh.clear()
         if len(self._at_ms) >= 2 * self.limit:
             for column in columns:
@@ -101,7 +101,7 @@ class History:
 
     def _cut(self, n: int) -> int:
         if n < 0:
-            raise ValueError(f"a number of bars is asked for, 0 or more, not {n}")
+            raise ValueError(f"the number of bars is 0 or more, not {n}")
         self._settle()
         return min(n, self.limit)
 

@@ -2,10 +2,10 @@
 
 A strategy declares `fast = sma(10)` as a class attribute and reads `self.fast[bar.market]`: the value after the newest
 closed bar of that market, None until there are enough bars. A period may be the name of one of the strategy's params,
-`sma("fast_bars")`, so that a sweep can turn it.
+`sma("fast_bars")`, so that a sweep can vary it.
 
-Live, the daemon feeds one bar at a time (`update`). A backtest feeds a chunk (`column`), which carries its state over
-to the next. Both go through the same `step`, so they agree to the last bit. Floats only; nothing here knows of orders.
+Live, the daemon feeds one bar at a time (`update`). A backtest feeds a chunk of bars (`column`); the next chunk continues
+from its state. Both use the same `step`, so they agree to the last bit. Floats only.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Series:
 
     def update(self, bar: Bar) -> float | None:
         """Take one bar; the value after it, None before there are enough. O(1)."""
-        return self.step(bar[self._source])  # type: ignore[arg-type]
+        return self.step(bar[self._source])  # type: ignore[arg-type]  # never the index of `market`
 
     def column(self, columns: Columns) -> list[float | None]:
         """Take a chunk of bars; the value after each. The next call of `column` or `update` continues from there."""
@@ -274,13 +274,13 @@ class Indicator:
 class Indicators:
     """All declared indicators of one strategy over its markets. Built by `Strategy`, fed by the daemon."""
 
-    __slots__ = ("_by_market", "_foreseen", "names", "values", "warmup_bars")
+    __slots__ = ("_by_market", "_precomputed", "names", "values", "warmup_bars")
 
     def __init__(self, declared: Mapping[str, Indicator], markets: Sequence[str], params: Any) -> None:
         self.names = tuple(declared)
         self.values: dict[str, Values] = {name: Values((market, None) for market in markets) for name in declared}
         self.warmup_bars = max((one.bars(params) for one in declared.values()), default=0)
-        self._foreseen: dict[str, Callable[[Bar], object]] = {}
+        self._precomputed: dict[str, Callable[[Bar], object]] = {}
         self._by_market: dict[str, list[tuple[Values, Series]]] = {
             market: [(self.values[name], one.start(params)) for name, one in declared.items()] for market in markets
         }
@@ -288,9 +288,9 @@ class Indicators:
     def update(self, bar: Bar) -> None:
         """Live: take one closed bar, before on_bar is called with it."""
         market = bar.market
-        foreseen = self._foreseen.get(market)
-        if foreseen is not None:
-            foreseen(bar)
+        set_next = self._precomputed.get(market)
+        if set_next is not None:
+            set_next(bar)
             return
         for values, series in self._by_market[market]:
             values[market] = series.update(bar)
@@ -299,14 +299,14 @@ class Indicators:
         """In a backtest: take a chunk at once; bar i of it sets `values[market] = column[i]` before on_bar."""
         return [(values, series.column(columns)) for values, series in self._by_market[market]]
 
-    def foresee(self, market: str, columns: Columns) -> None:
+    def precompute(self, market: str, columns: Columns) -> None:
         """In a backtest: compute a chunk at once. `update` then sets its values one bar at a time, up to the end of the chunk.
 
         The values equal those of bars fed one by one; a strategy sees none before its bar. The previous chunk must be used up.
         """
         made = self.columns(market, columns)
         if made:
-            self._foreseen[market] = _stepper(market, made)
+            self._precomputed[market] = _stepper(market, made)
 
 
 def _stepper(market: str, made: list[tuple[Values, list[float | None]]]) -> Callable[[Bar], None]:

@@ -1,7 +1,7 @@
 """The intents of a strategy: Open, Close, Cancel. Frozen values that are checked when they are made.
 
-An intent says what, never how: no id, no key, no time. The runtime gives it an id that is a function of the decision,
-and the gate judges it; a value that could never be an order is refused here, in the author's own line.
+An intent has no id, key or time. The daemon gives it an id that is a function of the decision, and the risk check
+accepts or refuses it. A value that can never be an order raises a StrategyError here, in the author's own line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Bracket:
     """A stop, a target, or both, sent in one request with the entry and linked to the position.
 
     At most one of `stop_pct` (percent away from the entry) and `stop_px` (a price); at most one of `target_pct`,
-    `target_px` and `target_r` (multiples of the distance of the stop, so it needs a stop). At least one of the two.
+    `target_px` and `target_r` (multiples of the stop's distance, so it needs a stop). Give at least a stop or a target.
     """
 
     stop_pct: Number | None = None
@@ -54,7 +54,7 @@ class Bracket:
                 "Bracket: give a stop (stop_pct or stop_px) or a target (target_pct, target_px, target_r)"
             )
         if self.target_r is not None and not stops:
-            raise StrategyError("Bracket: target_r counts in distances of the stop; give stop_pct or stop_px as well")
+            raise StrategyError("Bracket: target_r is a multiple of the stop's distance; give stop_pct or stop_px too")
         for name in (*stops, *targets):
             _positive(self, name, below=100 if name == "stop_pct" else None)
 
@@ -68,7 +68,7 @@ class TrailingStop:
     """A stop that follows the price at the service, armed with the entry's first fill.
 
     Exactly one of `trail_pct` (percent, at most 50) and `trail_r` (multiples of the bracket's stop distance, at most
-    20). It sleeps until the profit has reached `activate_at_r` such multiples, when that is given.
+    20). With `activate_at_r` it becomes active when the profit reaches that many stop distances.
     """
 
     trail_pct: Number | None = None
@@ -85,10 +85,10 @@ class TrailingStop:
 
 @dataclass(frozen=True, slots=True)
 class MaxHold:
-    """A time stop: the service closes the position at market this many seconds after its first fill, whether the daemon runs or not.
+    """A time stop: the service closes the position at market this many seconds after its first fill, even if the daemon does not run.
 
-    `seconds`: a whole number from 60 on. A position that an entry adds to is closed at once where it is older. It goes whole, also what other
-    strategies have of it. It bounds time and not loss, so it stands for no stop.
+    `seconds`: a whole number, at least 60. If the entry adds to a position that is older than this, the service closes the position at once.
+    It closes the whole position, including the shares of other strategies. A MaxHold does not replace a stop, because it does not limit the loss.
     """
 
     seconds: int
@@ -101,17 +101,17 @@ class MaxHold:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Open a position, or add to it. Exactly one of `usd` (notional, which the service sizes by the price that it fills at) and `size` (units of the coin).
+    """Open a position, or add to it. Exactly one of `usd` (notional; the service computes the size from the fill price) and `size` (units of the coin).
 
     market               a coin of this strategy, "BTC"
     side                 "long" or "short"
     leverage             whole number; None: the position's, else 1
-    bracket, guardians   protection that rides on the order; the risk check requires a stop unless the config says otherwise
+    bracket, guardians   protection that is sent with the order; the risk check requires a stop unless the config says otherwise
     limit_px             rest at this price; None: a market order
     max_slippage_bps     market orders only: the worst price taken, in basis points from the mid
 
-    Prices, also those of the bracket, go to the market's grid: a long's limit and target down, its stop up; a short's the other way.
-    A size goes down to what the market trades in.
+    Prices, including those of the bracket, are rounded to the market's grid: a long's limit and target down, its stop up; a short's
+    the other way. A size is rounded down to the market's lot.
     """
 
     market: str
@@ -160,7 +160,7 @@ class Open:
             in_r = guardian.trail_r is not None or guardian.activate_at_r is not None
             if in_r and not (self.bracket is not None and self.bracket.has_stop):
                 raise StrategyError(
-                    "Open: trail_r and activate_at_r count in distances of the stop; give a bracket with one"
+                    "Open: trail_r and activate_at_r are multiples of the stop's distance; give a bracket with a stop"
                 )
 
 
@@ -189,7 +189,7 @@ class Close:
 class Cancel:
     """Cancel one order by its `oid`, or every entry that rests in a `market`. Exactly one of the two.
 
-    A position keeps its stop whatever you cancel, unless the config allows none (safety.require_protection).
+    The risk check refuses to cancel the stop of a position, unless the config allows positions without one (safety.require_protection).
     """
 
     oid: str | None = None

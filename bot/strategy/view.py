@@ -23,7 +23,7 @@ class PositionView(NamedTuple):
 
     stop_px, target_px   None when there is none
     notional_usd         at mark
-    risk_usd             what the stop of its newest bracket would have lost from the entry; None without one
+    risk_usd             the loss from the entry to the stop of its newest bracket; None without a stop
     """
 
     market: str
@@ -100,7 +100,7 @@ class Timer(NamedTuple):
 
 
 class ViewSource(Protocol):
-    """What the daemon answers for one strategy. Each answer is as of `now_ms` and does not change while a hook runs."""
+    """The daemon's data for one strategy. All data are as of `now_ms` and do not change while a hook runs."""
 
     @property
     def now_ms(self) -> int: ...
@@ -154,7 +154,7 @@ class View:
 
         The entry's taker fee (in an event market the highest fee) and the margin of resting entries are left free. The service turns `usd` into a
         size at its fill price, so that spread, depth and the move since this bar change the size and not the margin. If another open position
-        loses until then, the order can still be too large. Margin that a Close of the same hook frees is not counted. The config's
+        loses before the fill, the order can still be too large. Margin that a Close of the same hook frees is not counted. The config's
         `budget_usd` and `max_leverage` apply as always.
 
             usd = view.all_in_usd(bar.market, leverage=3)

@@ -24,12 +24,12 @@ T = TypeVar("T")
 
 MINUTE_MS: Final = 60_000
 MINUTES_MAX: Final = 100_000
-PASSES_MAX: Final = 50  # of one minute; a kernel that still has bars to decide then is stuck
+PASSES_MAX: Final = 50  # in one minute; a kernel that still has undecided bars after these is stuck
 WAIT_S: Final = 60.0
 
 
 class TradingService(Protocol):
-    """What the daemon needs of a test's sandbox: an address, a credential, a client and a clock to advance."""
+    """What the daemon needs from a test's sandbox: an address, a credential, a client and a clock to advance."""
 
     @property
     def base_url(self) -> str: ...
@@ -40,7 +40,7 @@ class TradingService(Protocol):
 
 
 class Daemon:
-    """One strategy at work: `with sandbox.run("mine:Mine") as daemon: daemon.minutes(5)`. Its journal is in memory; it sends no heartbeats."""
+    """A daemon with one strategy: `with sandbox.run("mine:Mine") as daemon: daemon.minutes(5)`. Its journal is in memory; it sends no heartbeats."""
 
     def __init__(
         self, sandbox: TradingService, use: str, *, markets: Sequence[str], interval: str, params: Mapping[str, Any], strategies_dir: str | Path,
@@ -68,7 +68,7 @@ class Daemon:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="daemon", daemon=True)
         self._stack = AsyncExitStack()
-        self._brain: Kernel | None = None
+        self._kernel: Kernel | None = None
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -96,22 +96,22 @@ class Daemon:
         account = await client.account()
         journal = open_journal(None, address=account.address)
         self._stack.callback(journal.close)
-        self._brain = Kernel(port=client, journal=journal, specs=place_strategies(self.settings), pacer=RealPacer())
-        await self._brain.recover()
+        self._kernel = Kernel(port=client, journal=journal, specs=place_strategies(self.settings), pacer=RealPacer())
+        await self._kernel.recover()
 
     async def _passes(self) -> None:
-        assert self._brain is not None
+        assert self._kernel is not None
         for _ in range(PASSES_MAX):
-            await self._brain.cycle()
-            if not self._brain.is_late:
+            await self._kernel.cycle()
+            if not self._kernel.is_late:
                 break
         failed = [
             f"{instance.name}: {instance.quarantined}"
-            for instance in self._brain.strategy_host.instances
+            for instance in self._kernel.strategy_host.instances
             if instance.quarantined is not None
         ]
         if failed:
-            raise AssertionError(f"the strategy was set aside: {'; '.join(failed)}")
+            raise AssertionError(f"the strategy was quarantined: {'; '.join(failed)}")
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_S)

@@ -49,7 +49,7 @@ def options_of(args: tuple[Any, ...], given: Mapping[str, Any]) -> Options:
     known = [one.name for one in fields(Options)]
     for name in given:
         if name not in known:
-            raise TypeError(f"knows no {name!r}; it knows {', '.join(known)}")
+            raise TypeError(f"has no argument {name!r}; it has {', '.join(known)}")
     options = Options(**given)
     if isinstance(options.markets, str):
         raise TypeError(f"markets is a list, like [{options.markets!r}]")

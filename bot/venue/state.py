@@ -266,7 +266,7 @@ class LegSpec:
 
 @dataclass(slots=True)
 class GuardianSpec:
-    """A requested guardian, amounts scaled 1e8. guardians.FIELDS says which field belongs to which type."""
+    """A requested guardian, amounts scaled 1e8. `guardians.SHAPES` lists the fields of each type."""
 
     type: str
     scope: str | None = None

@@ -177,7 +177,7 @@ class Event(Resource):
     @classmethod
     def _typed(cls, value: Any, info: ValidationInfo) -> Any:
         kind = info.data.get("type")
-        model = DATA_OF.get(kind) if kind != "account" else DATA_OF.get(f"account/{info.data.get('subtype')}")  # type: ignore[arg-type]
+        model = DATA_OF.get(kind) if kind != "account" else DATA_OF.get(f"account/{info.data.get('subtype')}")  # type: ignore[arg-type]  # None finds no model
         if model is not None:
             return model.model_validate(value)
         if not isinstance(value, Mapping):

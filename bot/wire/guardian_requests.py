@@ -1,4 +1,4 @@
-"""The request that arms a guardian, and the table of which field belongs to which type. The venue defines what a guardian does."""
+"""The request that arms a guardian, and a table of the fields of each guardian type. The venue defines what a guardian does."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class PlanResult(Resource):
 
 
 class OrdersPage(Resource):
-    # Required, like every list of which the client may conclude "there is none".
+    # Required, so that a client does not take a missing list for an empty one.
     orders: tuple[Order, ...]
 
 

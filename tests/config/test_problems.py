@@ -159,14 +159,14 @@ CASES: dict[str, tuple[str, int, int, str, str]] = {
         3,
         38,
         "strategies[0].markets[1]",
-        "BTC stands in this list already",
+        "BTC is in this list already",
     ),
     "a market of two strategies": (
         with_("  - {name: two, use: b, markets: [ETH, btc], budget_usd: 1}"),
         4,
         40,
         "strategies[1].markets[1]",
-        "BTC is traded by one already",
+        "one already trades BTC",
     ),
     "a name of two strategies": (
         with_("  - {name: one, use: b, markets: [ETH], budget_usd: 1}"),
@@ -194,7 +194,7 @@ CASES: dict[str, tuple[str, int, int, str, str]] = {
         3,
         58,
         "strategies[0].markets[1]",
-        "event:A stands in this list already",
+        "event:A is in this list already",
     ),
     "a port out of range": of_address('"https://c.example:99999"', "must be `embedded` or an address"),
     "no key for a service elsewhere": (
@@ -209,7 +209,7 @@ CASES: dict[str, tuple[str, int, int, str, str]] = {
         4,
         11,
         "embedded",
-        "belongs to `base_url: embedded`",
+        "needs `base_url: embedded`",
     ),
     "a clock of no speed": (
         with_("embedded: {clock: fast}"),
@@ -224,7 +224,7 @@ CASES: dict[str, tuple[str, int, int, str, str]] = {
         5,
         31,
         "dead_man.heartbeat_seconds",
-        "a beat needs 20, so at least 1200",
+        "a heartbeat needs 20 s, so at least 1200",
     ),
     "a default beat too short for the clock": (
         with_("embedded: {clock: 60x}"),

@@ -128,7 +128,7 @@ def test_a_credential_stays_inside_its_folder(tmp_path: Path, name: str) -> None
 @pytest.mark.parametrize("literal", [SECRET, f'"{SECRET}"', TOKEN, "12345678901234"])
 def test_a_secret_in_the_file_is_refused_with_the_way_out(tmp_path: Path, literal: str) -> None:
     (found,) = refused(config(tmp_path, literal), {})
-    assert "a secret must not stand in the file; write ${credential:NAME}" in found.message
+    assert "a secret must not be in the file; write ${credential:NAME}" in found.message
     assert "12345678901234" not in found.shown
 
 

@@ -72,7 +72,7 @@ BAD: list[tuple[Any, str]] = [
     (lambda: Bracket(), "give a stop"),
     (lambda: Bracket(stop_pct=1, stop_px=2), "choose one of stop_pct and stop_px"),
     (lambda: Bracket(stop_pct=1, target_pct=1, target_r=2), "choose one of target_pct and target_r"),
-    (lambda: Bracket(target_r=2), "target_r counts in distances of the stop"),
+    (lambda: Bracket(target_r=2), "target_r is a multiple of the stop's distance"),
     (lambda: Bracket(stop_pct=100), "stop_pct is below 100"),
     (lambda: Bracket(stop_pct=None, target_px=-1), "target_px is above 0"),
     (lambda: TrailingStop(), "exactly one of trail_pct and trail_r"),

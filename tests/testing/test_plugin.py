@@ -97,7 +97,7 @@ def test_a_service_that_cannot_start_says_why() -> None:
 def test_a_wrong_option_is_named() -> None:
     for args, given, said in (
         (("60x",), {}, "keyword arguments only"),
-        ((), {"speed": 60}, "knows no 'speed'"),
+        ((), {"speed": 60}, "has no argument 'speed'"),
         ((), {"markets": "BTC"}, "is a list"),
         ((), {"clock": "fast"}, "must be real, manual"),
         ((), {"prices": "made up"}, "'simulated' or 'pushed'"),
@@ -127,7 +127,7 @@ def test_a_project_needs_no_conftest_and_the_tests_of_the_docs_pass(project: pyt
     project.makepyfile(example + WRONG)
     done = project.runpytest_subprocess("-p", "no:cacheprovider")
     done.assert_outcomes(passed=3, errors=1)
-    done.stdout.fnmatch_lines(["*@pytest.mark.sandbox: knows no 'clok'; it knows clock, seed, markets*"])
+    done.stdout.fnmatch_lines(["*@pytest.mark.sandbox: has no argument 'clok'; it has clock, seed, markets*"])
     done.stdout.no_fnmatch_line("*service.ready*")
 
 

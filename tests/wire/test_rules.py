@@ -1,4 +1,4 @@
-"""Rules between fields: amounts, types of orders, brackets, closes, and which field belongs to which guardian."""
+"""Rules between fields: amounts, types of orders, brackets, closes, and the fields of each guardian type."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def judge_file(path: Path) -> None:
     """ConfigError for a pipe or a device, because a table is read several times from its start."""
     if not path.is_file():
         raise ConfigError(
-            f"{path}: is no file but a pipe or a device, which can be read only once: write what comes out of it into a file, and name that"
+            f"{path}: is a pipe or a device, which can be read only once: write its output to a file, and name that file"
         )
 
 

@@ -147,7 +147,7 @@ class Stepper:
         """Compute the declared indicators of a chunk of bars at once. Strategies get their values bar by bar."""
         for instance in self.running().strategy_host.instances:
             if series in instance.series:
-                instance.indicators.foresee(series.market, columns)
+                instance.indicators.precompute(series.market, columns)
 
     # -- passes
 

@@ -34,10 +34,10 @@ from bot.words import many
 
 Cause = Literal["data", "code", "config", "timing", "price", "fee", "guardian", "refused", "down", "follows", "unknown"]
 CAUSES: Final[Mapping[Cause, str]] = {
-    "data": "the data have a different bar than the one that was decided on",
+    "data": "the data have another bar than the recorded decision",
     "code": "the source of the strategy or of bot has changed",
     "config": "a param, a limit or a section of the config has changed",
-    "timing": "filled at another instant than in the replay, which fills at the open unless --latency is given",
+    "timing": "filled at another time; the replay fills at the open unless --latency is given",
     "price": "the same instant at another price: spread, depth, tick, or the path inside a bar",
     "fee": "another fee rate, or maker instead of taker",
     "guardian": "a guardian fired on one side only, or at another time",
@@ -46,8 +46,8 @@ CAUSES: Final[Mapping[Cause, str]] = {
     "follows": "an earlier difference led to another position or balance",
     "unknown": "the record shows no reason: the strategy uses time, chance or the network, or code without a digest",
 }
-FEE_STEP: Final = Decimal("0.000002")  # USD; fees are rounded to 1e-6, so a smaller difference is none
-PX_SAME: Final = 1e-9  # relative; below it two prices are the same number, once as text and once as float
+FEE_STEP: Final = Decimal("0.000002")  # USD; fees are rounded to 1e-6, so smaller differences do not count
+PX_SAME: Final = 1e-9  # relative; smaller differences come from the conversion of text to float
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def replay_journal(
         if series.at_ms[0] > start_ms:
             raise ConfigError(
                 f"the {series.interval} candles of {series.market} begin at {iso(series.at_ms[0])}, and the record at {iso(start_ms)}: "
-                "give older ones, or begin later with --from"
+                "give older candles, or begin later with --from"
             )
     going_on = [
         series.end_ms for series in used if series.market not in recorded.settled
@@ -301,7 +301,7 @@ class _Comparison:
     # -- what is compared
 
     def _due(self) -> list[tuple[int, int, Any, tuple[Any, ...]]]:
-        """Everything to compare, with its instant. At one instant, guardians come before decisions and fills, which they may cause."""
+        """Everything to compare, with its instant. At one instant, guardians come first, because they may cause decisions and fills."""
         due: list[tuple[int, int, Any, tuple[Any, ...]]] = []
         mine, theirs = self._within(self.recorded.decisions), self._within(self.replayed.decisions)
         for key in {**mine, **theirs}:
@@ -366,7 +366,7 @@ class _Comparison:
                 name for name, value in data.items() if abs(value - bar[name]) > PX_SAME * max(1.0, abs(value))
             ]
             if differing:
-                self._add_bar(bar, text, _bar_text(data), f"{', '.join(differing)} of the bar that was decided on")
+                self._add_bar(bar, text, _bar_text(data), f"other values: {', '.join(differing)}")
         for past in self._changed_bars.values():
             past.sort()
 
@@ -393,6 +393,8 @@ class _Comparison:
     # -- decisions
 
     def _judge_decision(self, key: Key, recorded: Decided | None, replayed: Decided | None) -> None:
+        there = recorded or replayed
+        assert there is not None
         if recorded is not None and replayed is not None:
             same_body = not recorded.body or _meant(recorded.body) == _meant(replayed.body)
             if same_body and recorded.action in (replayed.action, "order") and recorded.state == replayed.state:
@@ -402,10 +404,8 @@ class _Comparison:
             else:
                 cause, why = self._why(key, recorded)
         else:
-            there = recorded or replayed
-            assert there is not None
             cause, why = self._why_alone(key, there, is_recorded=recorded is not None)
-        at = key.bar_ms or (recorded or replayed).at_ms  # type: ignore[union-attr]
+        at = key.bar_ms or there.at_ms
         self._add("decision", cause, at, key.market, key.strategy, _text_of(recorded), _text_of(replayed), why)
 
     def _why_state(self, key: Key, recorded: Decided, replayed: Decided) -> tuple[Cause, str]:
@@ -418,7 +418,7 @@ class _Comparison:
     def _why_alone(self, key: Key, there: Decided, *, is_recorded: bool) -> tuple[Cause, str]:
         at = key.bar_ms or there.at_ms
         if self._bar_differs(key.market, at):
-            return "data", "the data have a different bar at its decision"
+            return "data", "the data have another bar at this decision"
         absent, side = (self.replayed, "replayed") if is_recorded else (self.recorded, "recorded")
         no = absent.refusals.get((key.strategy, key.cause, key.ordinal))
         if no is not None:
@@ -438,7 +438,7 @@ class _Comparison:
         """Why a strategy decided differently: its bars, its code and params, its position or the balance."""
         at_ms = key.bar_ms or there.at_ms
         if self._bar_differs(key.market, at_ms):
-            return "data", "the data have a different bar at its decision"
+            return "data", "the data have another bar at this decision"
         # A reload may lie between a bar and the decision on it.
         changes = self._changes_at(max(at_ms, there.at_ms))
         # A run's folder does not name the strategy of an order that the replay does not have.
@@ -447,12 +447,12 @@ class _Comparison:
                 return ("code" if kind == "code" else "data" if kind == "data" else "config"), text
         held = self.recorded.position(key.market, at_ms), self.replayed.position(key.market, at_ms)
         if held[0] != held[1]:
-            since = "" if self._first is None else f", since the difference of {iso(self._first)}"
+            since = "" if self._first is None else f", since the difference at {iso(self._first)}"
             return "follows", f"the position was {_held(held[0])} then, {_held(held[1])} in the replay{since}"
         past = self._changed_bars.get(key.market, [])
         before = bisect_left(past, at_ms)
         if before:
-            return "data", f"the data have a different bar at {iso(past[before - 1])}, before this decision"
+            return "data", f"the data have another bar at {iso(past[before - 1])}, before this decision"
         balances = self.recorded.balance(at_ms), self.replayed.balance(at_ms)
         if None not in balances and balances[0] != balances[1]:
             return "follows", f"the balance was {balances[0]:f} then, {balances[1]:f} in the replay"
@@ -518,7 +518,7 @@ class _Comparison:
             return "follows", "the position was closed in another way there"
         driving = self._driving.get(key.market)
         if driving is not None and self._data_changed(key.market, there.ts, there.ts, driving.step_ms):
-            return "data", "the candles around it are others"
+            return "data", "the candles around it differ"
         where = "in the replay" if is_recorded else "then"
         return (
             "price",
@@ -547,7 +547,7 @@ class _Comparison:
         if otherwise is not None:
             return otherwise
         if self._data_changed(key.market, recorded.ts, replayed.ts, step_ms):
-            return "data", "the candles around it are others"
+            return "data", "the candles around it differ"
         bar = _Bars(driving).over(replayed.ts) if driving is not None else None
         late_ms = recorded.ts - replayed.ts
         if recorded.px == replayed.px and recorded.size != replayed.size:
@@ -563,25 +563,23 @@ class _Comparison:
         gap = f"{(recorded.px / replayed.px - 1) * 10_000:+.2f} bps" if replayed.px else ""
         if bar is None:
             return "price", f"{gap} at another price"
-        opened = (
-            f"the open {bar['open']:,}, of which the replay paid {replayed.px:f}"
-            if key.is_own
-            else f"the replay's {replayed.px:f}"
-        )
+        expected = f"the replay's price {replayed.px:f}"
+        if key.is_own:
+            expected += f" (the bar's open: {bar['open']:,})"
         # Spread and depth can move a fill beyond the bar's low or high.
         if late_ms < 0 and key.is_own:
             return "timing", f"filled {late_ms / 1000:+.1f} s from the replay's fill, in the same bar"
         if late_ms > 0 and (key.is_own or bar["low"] <= float(recorded.px) <= bar["high"]):
             return (
                 "timing",
-                f"{gap} from {opened}: filled {late_ms} ms later, where the bar had been from {bar['low']:,} to {bar['high']:,}",
+                f"{gap} from {expected}: filled {late_ms} ms later, inside the bar's range from {bar['low']:,} to {bar['high']:,}",
             )
         if recorded.kind != replayed.kind:
             return "price", f"closed by {recorded.kind} then, by {replayed.kind} in the replay: the path inside the bar"
-        return "price", f"{gap} from {opened}: spread, depth or tick"
+        return "price", f"{gap} from {expected}: spread, depth or tick"
 
     def _why_otherwise(self, owner: Key, at_ms: int) -> tuple[Cause, str] | None:
-        """Why a position was closed in another way, if its beginning explains it: its entry, its decision, or its stop and target."""
+        """Why a position was closed in another way, if its entry, its decision, or its stop and target explain it; otherwise None."""
         if self._entry_differs(owner):
             return "follows", "the entry of this position was filled differently"
         if self._decision_differs(owner):

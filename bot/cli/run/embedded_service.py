@@ -54,7 +54,7 @@ class ServiceFailed(BotError):
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         known = {int(one) for one in Exit}
-        self.exit_code = Exit(code) if code in known and code else Exit.ERROR  # type: ignore[misc]
+        self.exit_code = Exit(code) if code in known and code else Exit.ERROR  # type: ignore[misc]  # differs by instance here
 
 
 class Running(NamedTuple):

@@ -18,9 +18,9 @@ from bot.wire import bare_coin
 if TYPE_CHECKING:
     from bot.wire import AccountSnapshot, Guardian, Order, Position
 
-KEYS_KEPT: Final = 2_000  # of trades; an intent looks for its trade within minutes, and asks the service later
+KEYS_KEPT: Final = 2_000  # keys of trades; needed for minutes, after that the service is asked
 
-ROUNDING_USD: Final = 0.001  # of floats, and of margins that the service rounds up fill by fill
+ROUNDING_USD: Final = 0.001  # covers float errors, and margins that the service rounds up at each fill
 WAITING: Final = 1.01  # a market entry that waits may be filled at a worse price than the mark
 
 
@@ -73,7 +73,7 @@ class AccountState:
         # Keys of closes whose last fill has come.
         self.closed: set[str] = set()
         self.keys_proven = False  # True once this service has shown one of our keys on a trade
-        self.events_named = False  # True once an event has shown one: an event or order without a key is then not ours
+        self.events_named = False  # True once an event has shown one of our keys; what has no key is then not ours
         # While one order reverses a position, by market: the order's trade, and the leverage that the new position takes over.
         self.turning: dict[str, tuple[str, float]] = {}
         self.marks: dict[str, float] = {}
@@ -259,8 +259,9 @@ class AccountState:
 
 
 def _position_of(one: Position, known: MirrorPosition | None) -> MirrorPosition:
-    same = known is not None and known.side == one.side
-    first_stop = known.first_stop_px if same and known is not None else None
+    if known is not None and known.side != one.side:
+        known = None  # Another position in the same market.
+    first_stop = None if known is None else known.first_stop_px
     return MirrorPosition(
         market=one.coin,
         side=one.side,
@@ -268,8 +269,8 @@ def _position_of(one: Position, known: MirrorPosition | None) -> MirrorPosition:
         entry_px=one.entry_px,
         leverage=one.leverage,
         first_stop_px=first_stop if first_stop is not None else one.stop_px,
-        opened_ms=one.opened_at or (known.opened_ms if same and known is not None else 0),
-        owner=known.owner if same and known is not None else None,
+        opened_ms=one.opened_at or (0 if known is None else known.opened_ms),
+        owner=None if known is None else known.owner,
     )
 
 

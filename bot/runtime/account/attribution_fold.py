@@ -1,10 +1,10 @@
-"""Attributes events to strategies: whose fill, fee, funding payment or profit it is. Changes an `Attribution`.
+"""Attributes fills, fees, funding payments and profits to strategies. Changes an `Attribution`.
 
 - An opening fill belongs to the strategy whose intent has the fill's key. A closing fill takes from that strategy's share first, and then from
   the other shares in proportion. A stop, target, guardian, liquidation or settlement takes from all shares in proportion.
   Funding and lost margin are split in proportion too.
-- If one strategy holds the whole position, the service's figures are its figures. If several share it, each counts against the cost of its
-  own fills. The account counts against one average entry price; NETTING holds the difference until the position is closed.
+- A strategy that holds the whole position gets the service's figures. If several share it, the profit of each is computed from the cost of
+  its own fills. The account's profit is computed from one average entry price; NETTING holds the difference until the position is closed.
 
 So the sum over all rows equals the account's figures, to the last unit.
 """
@@ -40,13 +40,13 @@ def attribute_event(attribution: Attribution, event: Event) -> Mapping[str, Part
 
 
 def name_foreign_entries(attribution: Attribution, events: Iterable[Event], owner: str) -> None:
-    """Give entries that were attributed to FOREIGN to `owner`, whose entries they are, as if it had owned them from the start."""
+    """Move entries from FOREIGN to their real owner, as if it had owned them from the start."""
     attribution.keep()
     with localcontext(EXACT):
         for event in events:
             data = event.data
             if event.type != "fill" or data.intent != "open":
-                continue  # A close has taken from those who held a share.
+                continue  # A close has already reduced the shares.
             realized = data.realized_pnl_usd or NOUGHT
             attribution.add(FOREIGN, fills=-1, fees=-data.fee_usd, realized=-realized)
             attribution.add(owner, fills=1, fees=data.fee_usd, realized=realized)
@@ -68,7 +68,7 @@ def name_foreign_entries(attribution: Attribution, events: Iterable[Event], owne
 def align(attribution: Attribution, positions: Mapping[str, MirrorPosition], epoch: int, now_ms: int) -> None:
     """Make the shares fit the positions after missed events, an account reset, or a new owner of a position.
 
-    A size that changes its owner here brings nobody a profit: it counts from the mark price of now.
+    A change of owner here makes no profit: for the new owner, the size counts from the present mark price.
     """
     attribution.keep()
     if epoch != attribution.epoch:
@@ -100,7 +100,7 @@ def _filled(attribution: Attribution, event: Any, data: Any) -> Mapping[str, Par
         if owner is None:
             taker = None if key is None else FOREIGN
         else:
-            taker = None if owner.startswith("@") else owner  # A repair by the runtime is the close of no strategy.
+            taker = None if owner.startswith("@") else owner  # A repair by the daemon belongs to no strategy.
         parts = _closed(
             attribution, market, taker, size=data.size, px=data.px, fee=data.fee_usd, realized=data.realized_pnl_usd or NOUGHT, fills=1
         )  # fmt: skip
@@ -124,7 +124,7 @@ def _closed(
     attribution: Attribution, market: str, taker: str | None, *, size: Decimal, px: Decimal, fee: Decimal, realized: Decimal, fills: int
 ) -> dict[str, Part]:  # fmt: skip
     held = attribution.shares.get(market, {})
-    # The common case: one strategy holds the whole position, so the service's figures are its figures.
+    # The common case: one strategy holds the whole position, so it gets the service's figures.
     if market not in attribution.netting and len(held) == 1 and next(iter(held.values())).size >= size > 0:
         (name,) = held
         attribution.add(name, fills=fills, fees=fee, realized=realized)
@@ -154,7 +154,7 @@ def _funded(attribution: Attribution, event: Any, data: Any) -> None:
 
 
 def _liquidated(attribution: Attribution, event: Any, data: Any) -> None:
-    """Split the lost margin. The fills are events of their own; what is left of the position is taken over at the mark price."""
+    """Split the lost margin among the strategies. Fills are separate events; the rest of the position is closed at the mark price."""
     weights = _weights(attribution, event.coin)
     for name, amount in split(data.margin_lost_usd, weights).items():
         attribution.add(name, margin_lost=amount)
@@ -165,7 +165,7 @@ def _liquidated(attribution: Attribution, event: Any, data: Any) -> None:
 
 
 def _absorbed(attribution: Attribution, market: str, usd: Decimal) -> None:
-    """Split a part of the loss that the service paid."""
+    """Split the part of the loss that the service paid."""
     for name, amount in split(usd, _weights(attribution, market)).items():
         attribution.add(name, realized=amount)
 

@@ -11,7 +11,7 @@ from bot.money import format_decimal
 if TYPE_CHECKING:
     from bot.wire import Event
 
-log = logs.Quiet()
+log = logs.FastLogger()
 
 FIGURES: Final = {
     "fill": ("kind", "side", "size", "px", "fee_usd", "realized_pnl_usd", "position_size", "balance_usd", "trade_id"),
@@ -27,7 +27,7 @@ FIGURES: Final = {
 
 def tell(event: Event) -> None:
     """Log one event as `event.<type>` with its subtype. Figures that the event lacks are left out."""
-    if not logs.is_said(logs.INFO):
+    if not logs.is_shown(logs.INFO):
         return
     figures: dict[str, Any] = {}
     for name in FIGURES.get(event.type, ()):

@@ -299,7 +299,7 @@ async def send_answer(writer: asyncio.StreamWriter, status: int, kind: str, body
 
 
 def peer_uid(connection: Any) -> int | None:
-    """The user id of the caller as the operating system gives it; None if it gives none, and then nobody is let in."""
+    """The caller's user id, from the operating system. None if it is unknown; the server then refuses the request."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
         return os.geteuid()  # Here only the folder's permissions protect the socket.

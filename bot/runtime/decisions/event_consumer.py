@@ -23,7 +23,7 @@ from bot.wire import EVENTS_PAGE_MAX, Event
 if TYPE_CHECKING:
     from bot.wire import AccountSnapshot
 
-log = logs.Quiet()
+log = logs.FastLogger()
 
 NoticesOf = Callable[[Event, Mapping[str, Part]], Iterable[Notice]]
 
@@ -131,7 +131,7 @@ class EventConsumer:
         decision: Decision | None = None
         intents: list[Intent] = []
         notices: list[Notice] = []
-        is_logged = logs.is_said(logs.INFO)
+        is_logged = logs.is_shown(logs.INFO)
         began_ms, count = context.pacer.mono_ms(), len(fresh)
         for n, event in enumerate(fresh, start=1):
             parts: Mapping[str, Part] = {}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bot.runtime.strategy_host.instance import StrategyInstance
     from bot.wire import Event
 
-log = logs.Quiet()
+log = logs.FastLogger()
 
 
 class IntentBuilder:
@@ -79,7 +79,7 @@ class IntentBuilder:
             intents.append(intent)
             if self._journal.keeps_traces:
                 self._journal.trace(intent.id, "wish", json.dumps({"wish": str(signal)}), at_ms=now_ms)
-            if logs.is_said(logs.INFO):
+            if logs.is_shown(logs.INFO):
                 log.info(
                     "intent.decided", intent=intent.id, strategy=instance.name, market=market, action=intent.action, signal=str(signal)
                 )  # fmt: skip

@@ -19,7 +19,7 @@ from bot.words import many
 if TYPE_CHECKING:
     from bot.runtime.strategy_host.instance import StrategyInstance
 
-log = logs.Quiet()
+log = logs.FastLogger()
 
 
 class WarmUp:

@@ -14,7 +14,7 @@ from bot.runtime.model.intents import Intent
 from bot.runtime.ports import Pacer, VenuePort
 from bot.wire import Plan
 
-log = logs.Quiet()
+log = logs.FastLogger()
 
 # Real time after which an unsent entry ends when only its own strategy must not send it. As long as a plan lives. Until then it keeps
 # entries of other strategies out of its market.

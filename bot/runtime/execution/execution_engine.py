@@ -21,7 +21,7 @@ from bot.runtime.model.intents import FINAL, IN_DOUBT, Intent
 from bot.runtime.pass_budget import PassBudget
 from bot.runtime.ports import ServiceClock
 
-log = logs.Quiet()
+log = logs.FastLogger()
 
 REPLIES_MAX: Final = 50  # intents of event hooks that one pass sends, because a hook may order on each of its own fills
 # Real time that bars of a market, and entries after an exit, wait for the reply to a request. A healthy service replies in less, and

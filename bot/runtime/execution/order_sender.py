@@ -23,7 +23,7 @@ from bot.runtime.pass_budget import PassBudget
 from bot.runtime.ports import VenuePort
 from bot.wire import OrderRequest
 
-log = logs.Quiet()
+log = logs.FastLogger()
 T = TypeVar("T")
 
 # Times are real milliseconds.

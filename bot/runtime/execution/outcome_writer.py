@@ -16,7 +16,7 @@ from bot.runtime.ports import ServiceClock
 from bot.runtime.risk.risk_engine import RiskEngine
 from bot.wire import Plan
 
-log = logs.Quiet()
+log = logs.FastLogger()
 
 WAY_OUT: Final = "look at the account, then bot resume"
 SMALL_SHARE: Final = (
@@ -90,7 +90,7 @@ class OutcomeWriter:
 def log_state(intent: Intent) -> None:
     """Log the new state of an intent. A quarantine is an error, with what the operator can do."""
     is_error = intent.state == "quarantined"
-    if not is_error and not logs.is_said(logs.INFO):
+    if not is_error and not logs.is_shown(logs.INFO):
         return
     fields: dict[str, Any] = {"code": intent.code, "message": intent.message} if intent.code else {}
     if is_error:
@@ -103,7 +103,7 @@ def log_state(intent: Intent) -> None:
 
 def log_plan(intent: Intent, plan: Plan) -> None:
     """Log the figures of a plan."""
-    if not logs.is_said(logs.INFO):
+    if not logs.is_shown(logs.INFO):
         return
     bracket = plan.bracket
     stop = None if bracket is None or bracket.stop_loss is None else bracket.stop_loss.px

@@ -41,7 +41,7 @@ class SnapshotSchedule:
         self._running = writer, Snapshot(seq, state.now_ms, writer.head, chain, events)
 
     def write_piece(self, *, whole: bool = False) -> bool:
-        """Continue the running snapshot; True when the log has all of it to store in one transaction."""
+        """Continue the running snapshot. True once it is complete; the log stores it in one transaction."""
         assert self._running is not None, "begin comes first"
         writer, snapshot = self._running
         if not writer.go_on(None) if whole else not writer.go_on():
@@ -53,6 +53,6 @@ class SnapshotSchedule:
         return True
 
     def finish(self) -> None:
-        """Write what is left of the running snapshot, if there is one."""
+        """Write the rest of the running snapshot, if one is running."""
         if self._running is not None:
             self.write_piece(whole=True)

@@ -100,7 +100,7 @@ def test_a_pipe_instead_of_a_file_is_refused_with_advice(
         assert backtest(tmp_path, data, option, f"BTC=/dev/fd/{reads}") == 4
     finally:
         os.close(reads)
-    assert f"/dev/fd/{reads}: is no file but a pipe or a device" in (err := capsys.readouterr().err)
+    assert f"/dev/fd/{reads}: is a pipe or a device" in (err := capsys.readouterr().err)
     assert "write what comes out of it into a file" in err
 
 

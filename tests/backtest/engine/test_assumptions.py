@@ -594,7 +594,7 @@ def test_outages_that_touch_are_refused():
         SessionOptions(outages=(Outage(1_000, 500), Outage(1_200, 10)))
 
 
-def test_indicators_foreseen_by_a_session_are_those_of_live_bars_to_the_last_bit():
+def test_precomputed_indicators_equal_those_of_live_bars_to_the_last_bit():
     walk = minutes(700, seed=6)
     columns = [one.tolist() for one in (walk.open, walk.high, walk.low, walk.close, walk.volume)]
     declared = {"fast": sma(7), "slow": sma(40), "smooth": ema(9)}

@@ -150,7 +150,7 @@ def test_a_different_candle_is_named_with_both_values(
     assert code == 1
     (told,) = (one for one in found["differences"] if one["what"] == "bar")
     assert (told["cause"], told["atMs"]) == ("data", bar["at_ms"])
-    assert told["why"] == "1m bar: high of the bar that was decided on"
+    assert told["why"] == "1m bar: other values: high"
     assert f"high {bar['high']:.10g}" in told["recorded"]
     assert f"high {bar['high'] + 7:.10g}" in told["replayed"]
 
