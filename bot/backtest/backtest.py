@@ -107,7 +107,7 @@ class Backtest:
     ) -> Result:
         """Run to the end, or until `progress` returns False. `events` and `log_lines` take the lines of events.jsonl and log.jsonl."""
         exchange, session = self.exchange, self.session
-        session.says = None if log_lines is None else StrategyLog(log_lines)
+        session.log_sink = None if log_lines is None else StrategyLog(log_lines)
         slippage_meter = SlippageMeter(Prices(session.timeline.cursors, self.options.path))
         event_buffer, memory = exchange.event_buffer, self.journal if isinstance(self.journal, MemoryJournal) else None
         failures = OrderFailures() if memory is None else memory.failures

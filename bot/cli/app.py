@@ -192,7 +192,7 @@ def call(args: Sequence[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError):  # The reader of our output has ended (`bot strategies | head`).
             crash_report.reader_has_gone(error)
             return ERROR
-        return crash_report.tell(error)
+        return crash_report.print_error(error)
     return result if isinstance(result, int) else 0
 
 

@@ -37,7 +37,7 @@ from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.state_store import is_number
 from bot.runtime.model.intents import Intent
 from bot.runtime.model.run_state import RunState
-from bot.runtime.pass_budget import BREATH_MS, PassBudget
+from bot.runtime.pass_budget import YIELD_MS, PassBudget
 from bot.runtime.ports import Calm, Pacer, VenuePort
 from bot.runtime.reconciliation import protection, reconciler
 from bot.runtime.reconciliation.comparison import Reconciliation
@@ -133,7 +133,7 @@ class Kernel:
             live, in_flight, journal, mirror, account.order_owners, self.budget, port.clock
         )
         self.risk = RiskEngine(
-            mirror, limits, self.execution, self.conditions, account.attribution, looks_at_plans=self.strategy_host.looks_at_plans,
+            mirror, limits, self.execution, self.conditions, account.attribution, checks_plans=self.strategy_host.checks_plans,
             judges_freshness=port.clock.speed > 0, foreign_positions=settings.foreign_positions,
         )  # fmt: skip
         self.risk.size_decimals = account.size_decimals
@@ -312,8 +312,8 @@ class Kernel:
         return self.state.is_page_cut or (waits and not self.state.behind)
 
     async def _yield_to_pass(self) -> None:
-        """Run a pass without bars if the last pass ended at least BREATH_MS ago."""
-        if self.budget.pacer.mono_ms() - self.state.pass_ended_ms < BREATH_MS:
+        """Run a pass without bars if the last pass ended at least YIELD_MS ago."""
+        if self.budget.pacer.mono_ms() - self.state.pass_ended_ms < YIELD_MS:
             return
         try:
             await self.hooks.between()
@@ -390,7 +390,7 @@ class Kernel:
                 return
             log.info("timer.fired", strategy=due.strategy, timer=due.name, at_ms=due.at_ms)
             # A session's clock stands in the millisecond before the instant.
-            decision = await self.strategy_host.ring(due, now_ms=max(self.now_ms(), due.at_ms))
+            decision = await self.strategy_host.call_timer(due, now_ms=max(self.now_ms(), due.at_ms))
             intents = self.builder.build(decision.signals, trigger=due.trigger, at_ms=due.at_ms)
             fresh = self.journal.decided(intents, states=decision.states, bars=(due.done,))
             self.timers.fired(due)

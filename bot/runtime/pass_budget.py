@@ -10,7 +10,7 @@ from typing import Final
 from bot.runtime.ports import Pacer, ServiceClock
 
 PASS_MS: Final = 4_000  # of real time in which a pass may begin work
-BREATH_MS: Final = 1_000  # of real time after which long work, such as a warm-up, lets a pass run
+YIELD_MS: Final = 1_000  # of real time after which long work, such as a warm-up, yields to a pass
 REAL_HOLD_MS: Final = 20_000  # of real time that an intent has at least before it expires unsent
 
 
@@ -22,7 +22,7 @@ class PassBudget:
         self._clock = clock
         self._ends_ms = 0
         self.takes_entries = True  # False: this pass opens nothing
-        self.is_cut_short = False  # orders or repairs wait that this pass had no time for
+        self.is_cut_short = False  # True if this pass had no time for some orders or repairs
 
     def begin(self) -> None:
         """Begin a pass of PASS_MS."""
@@ -38,7 +38,7 @@ class PassBudget:
         return self.pacer.mono_ms() < self._ends_ms
 
     def may_go_on(self) -> bool:
-        """Like `has_time`, within a row of similar work. Without time the next pass begins at once and goes on with the row."""
+        """Like `has_time`, for a series of similar tasks. If no time is left, the next pass begins at once and continues the series."""
         has_time = self.has_time()
         self.is_cut_short = self.is_cut_short or not has_time
         return has_time
@@ -50,8 +50,8 @@ class PassBudget:
         return left_ms
 
     def is_used_up_since(self, began_ms: int) -> bool:
-        """True if the pass has no time left and the work that began at `began_ms` took at least BREATH_MS of it."""
-        return not self.has_time() and self.pacer.mono_ms() - began_ms >= BREATH_MS
+        """True if the pass has no time left and the work that began at `began_ms` took at least YIELD_MS of it."""
+        return not self.has_time() and self.pacer.mono_ms() - began_ms >= YIELD_MS
 
     def hold_ms(self, wanted_ms: int) -> int:
         """`wanted_ms` of service time, but at least REAL_HOLD_MS of real time at the speed of the service's clock."""

@@ -13,7 +13,7 @@ from bot.clock import boot_ns, monotonic_ns
 from bot.descriptors import free, keep_reserve
 from bot.errors import ApiError, is_access_lost
 from bot.runtime.control_plane.metrics import Meter
-from bot.runtime.pass_budget import BREATH_MS
+from bot.runtime.pass_budget import YIELD_MS
 from bot.wire import INTERVAL_MS
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ class PassRunner:
             )
 
     async def yield_to_pass(self, *work: Work) -> None:
-        """Run a pass within longer work if the last one ended at least BREATH_MS ago. Without passes the heartbeats stop."""
-        if monotonic_ns() - self._ended_ns >= BREATH_MS * 1_000_000 and not self._request.stop.is_set():
+        """Run a pass within longer work if the last one ended at least YIELD_MS ago. Without passes the heartbeats stop."""
+        if monotonic_ns() - self._ended_ns >= YIELD_MS * 1_000_000 and not self._request.stop.is_set():
             await self.one_pass(*work)
 
     async def one_pass(self, *work: Work) -> None:

@@ -12,7 +12,7 @@ import structlog
 
 from bot.errors import ApiError, is_access_lost
 from bot.runtime.control_plane import reporting
-from bot.runtime.pass_budget import BREATH_MS
+from bot.runtime.pass_budget import YIELD_MS
 
 if TYPE_CHECKING:
     from bot.runtime.kernel import Kernel
@@ -94,7 +94,7 @@ class Resync:
         """
         if self.question is None:
             self.question = asyncio.create_task(self._error_of_question(), name="resync")
-            await asyncio.wait({self.question}, timeout=BREATH_MS / 1000)
+            await asyncio.wait({self.question}, timeout=YIELD_MS / 1000)
         if not self.question.done():
             return False
         error, self.question = self.question.result(), None

@@ -459,7 +459,7 @@ def test_a_bug_is_one_line_and_a_traceback_in_a_file(
 
     monkeypatch.setattr(app.bot, "main", fail)
     monkeypatch.delenv("BOT_DEBUG", raising=False)
-    crash_report.goes_to(tmp_path / "crash.log")
+    crash_report.write_to(tmp_path / "crash.log")
     assert call([]) == 1
     said = capsys.readouterr().err
     assert said.count("\n") == 1

@@ -202,7 +202,7 @@ CASES: dict[str, tuple[str, int, int, str, str]] = {
         1,
         10,
         "account.api_key",
-        "is required, except by",
+        "is required, except with",
     ),
     "embedded settings for a service elsewhere": (
         GOOD.replace("embedded", 'https://c.example, api_key: "${env:K}"') + "embedded: {seed: 2}\n",
@@ -259,7 +259,7 @@ CASES: dict[str, tuple[str, int, int, str, str]] = {
         4,
         20,
         "guardians[0].type",
-        "a section of its own: dead_man",
+        "its own section: dead_man",
     ),
     "a guardian without what it needs": (
         with_("guardians: [{type: account_drawdown}]"),

@@ -1233,7 +1233,7 @@ async def test_a_resync_whose_first_question_hangs_delays_no_pass_and_takes_a_sl
     """Waiting in each pass would stop the heartbeats, and the dead-man switch would close the positions of a healthy daemon."""
     one = await place(still)
     async with lapsed_run(one, monkeypatch) as (run, client, lapsed):
-        monkeypatch.setattr(resync, "BREATH_MS", 1)
+        monkeypatch.setattr(resync, "YIELD_MS", 1)
         account, asked, may_answer = client.account, list[str](), asyncio.Event()
 
         async def slow() -> Any:
@@ -1665,7 +1665,7 @@ async def test_a_reload_runs_passes_while_its_strategies_warm_up(
     place: MakePlace, fast: serving.Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The heartbeat and the watchdog need progress stamps: without them a long warm-up would look like a stuck kernel."""
-    monkeypatch.setattr(pass_runner, "BREATH_MS", 50)
+    monkeypatch.setattr(pass_runner, "YIELD_MS", 50)
     one = await place(fast)
     await one.ran(one.settings("Holds"), reread=lambda: load(one.folder / "bot.yaml", {"KEY": one.key}))
     progress = ProgressReader(str(one.folder / "state" / "progress"))
@@ -1744,7 +1744,7 @@ async def test_a_start_reports_a_dead_service_during_warm_up(
 async def warming(one: Place, to: pytest.MonkeyPatch, strategy: str = "Slow", **more: Any) -> Place:
     """A daemon during its start: a strategy warms up, and passes run meanwhile."""
     for where in (loop_module, pass_budget):
-        to.setattr(where, "BREATH_MS", 50)
+        to.setattr(where, "YIELD_MS", 50)
     one.begin(one.settings(strategy), **more)
     await until("it warms", lambda: stamped(one))
     return one

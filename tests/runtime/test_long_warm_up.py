@@ -18,9 +18,9 @@ from bot.runtime.control_plane.status import State, state_of
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel import Kernel
 from bot.runtime.liveness.heartbeat_supervision import HeartbeatSupervision
-from bot.runtime.pass_budget import BREATH_MS, PASS_MS
+from bot.runtime.pass_budget import PASS_MS, YIELD_MS
 from bot.runtime.shutdown import wind_down
-from bot.runtime.strategy_host.event_backlog import NOTE_EVENTS, EventBacklog, Heard
+from bot.runtime.strategy_host.event_backlog import NOTE_EVENTS, BacklogEvent, EventBacklog
 from bot.runtime.strategy_host.host import run_inline
 from bot.runtime.strategy_host.instance import StrategyInstance
 from bot.strategy import Bar, Bracket, Close, Intent, Open, View
@@ -44,7 +44,7 @@ class Slow(Scripted):
     def _on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
         self.lived.append("bar")
         if len(self.lived) <= PAST:
-            self.pacer.now_ms += BREATH_MS // 2
+            self.pacer.now_ms += YIELD_MS // 2
         if len(self.lived) == 10:
             self.happens()
         return ()
@@ -95,7 +95,7 @@ async def test_passes_go_on_while_strategies_live_through_their_past(tmp_path: P
     kernel.hooks.passed = passed
     await kernel.recover()
     assert len(slow.lived) == PAST
-    assert passes == [(n * BREATH_MS, None) for n in range(1, PAST // 2 + 1)], "each without a bar"
+    assert passes == [(n * YIELD_MS, None) for n in range(1, PAST // 2 + 1)], "each without a bar"
     assert [one.word for one in said] == ["STARTING"] * (PAST // 2)
     assert said[4].why.endswith(f"managed meanwhile: 10 of {PAST} bars")
     assert (worth, state_of(kernel).word) == ({10_000.0}, "RUNNING"), "by the account's price, not by one of the past"
@@ -169,7 +169,7 @@ async def test_what_a_start_that_is_killed_had_still_to_tell_is_told_by_the_next
 async def test_a_service_that_is_slow_to_show_its_bars_holds_up_no_pass(tmp_path: Path) -> None:
     class Long(FakeVenue):
         async def candles(self, coin: str, interval: str, limit: int) -> CandlesResult:
-            pacer.now_ms += 2 * BREATH_MS
+            pacer.now_ms += 2 * YIELD_MS
             return await super().candles(coin, interval, limit)
 
     pacer = FakePacer()
@@ -179,7 +179,7 @@ async def test_a_service_that_is_slow_to_show_its_bars_holds_up_no_pass(tmp_path
     passes: list[int] = []
     kernel.hooks.passed = lambda _bar_ms: passes.append(pacer.now_ms)
     await kernel.recover()
-    assert passes == [2 * BREATH_MS, 4 * BREATH_MS]
+    assert passes == [2 * YIELD_MS, 4 * YIELD_MS]
 
 
 async def test_a_service_that_goes_away_meanwhile_ends_no_start(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ async def test_a_market_whose_candles_are_refused_at_a_start_is_lived_through_wh
         await kernel.cycle()
         assert slow.pacer.now_ms - began_ms <= PASS_MS
         passes += 1
-    assert passes > PAST * BREATH_MS // 2 // PASS_MS
+    assert passes > PAST * YIELD_MS // 2 // PASS_MS
     assert slow.lived == ["bar"] * (PAST + 1)
     assert kernel.feed.histories[Series("BTC", "1m")].closes(99) == [*map(float, range(60, 60 + PAST - 1)), 100, 101]
     assert kernel.journal.state.of_strategy("trend") == {**before, "bars": before["bars"] + 1}
@@ -370,9 +370,9 @@ async def test_what_a_reload_keeps_for_those_that_it_builds_is_kept_when_the_acc
     """A lapse in the midst of it, and no market has had a bar yet."""
     kernel = room(FakeVenue(("BTC",)), path=tmp_path / "journal.db")
     await kernel.recover()
-    kernel.strategy_host.set_instances(kernel.strategy_host.instances, away=["new"])
+    kernel.strategy_host.set_instances(kernel.strategy_host.instances, unready=["new"])
     await kernel.recover()
-    assert list(kernel.strategy_host.away) == ["new"]
+    assert list(kernel.strategy_host.backlogs) == ["new"]
 
 
 async def test_what_a_start_that_is_told_to_stop_had_to_tell_stays_before_what_its_end_brings(tmp_path: Path) -> None:
@@ -420,7 +420,7 @@ async def test_a_page_that_a_stop_has_cut_is_told_once(tmp_path: Path) -> None:
     venue = FakeVenue()
     kernel = await begun(venue, path=path, strategies=fresh())
     assert [kernel.journal.state.of_strategy(name)["fills"] for name in markets] == [1, 1]
-    kernel.strategy_host.set_instances(kernel.strategy_host.instances, away=["new"])
+    kernel.strategy_host.set_instances(kernel.strategy_host.instances, unready=["new"])
     venue.minute(BTC="90", ETH="90")
     kernel.strategy_host.run = is_cut
     with pytest.raises(asyncio.CancelledError):
@@ -464,7 +464,7 @@ def test_what_waits_to_be_told_is_written_a_note_at_a_time_however_much_it_is(mo
     waiting = EventBacklog(journal, "trend")
     for n in range(500):
         event = {"type": "trigger", "subtype": "stop_loss", "coin": "BTC", "id": f"evt_{n:010d}", "ts": n, "data": data}
-        waiting.append(Heard(Event.model_validate(event), {}))
+        waiting.append(BacklogEvent(Event.model_validate(event), {}))
         waiting.write(0)
     assert kept() == list(range(500))
     for n in range(250):
@@ -521,7 +521,7 @@ def test_of_notes_of_which_one_is_damaged_the_others_are_told() -> None:
     data = {"oid": "1", "tradeId": "trd_1", "side": "long", "size": "1", "triggerPx": "90", "markPx": "90"}
     for n in range(3 * NOTE_EVENTS):
         event = {"type": "trigger", "subtype": "stop_loss", "coin": "BTC", "id": f"evt_{n:010d}", "ts": n, "data": data}
-        waiting.append(Heard(Event.model_validate(event), {}))
+        waiting.append(BacklogEvent(Event.model_validate(event), {}))
     waiting.write(0)
     journal.state.write_note("untold:trend:1", "[0, [")
     again = EventBacklog.of_journal(journal, "trend", 0)

@@ -56,10 +56,10 @@ BAD: list[tuple[Any, str]] = [
     (lambda: MaxHold(90.5), "seconds is a whole number"),
     (lambda: MaxHold(math.nan), "seconds is a whole number"),
     (lambda: MaxHold(None), "MaxHold: give seconds"),
-    (lambda: Open("BTC", "long", usd=1, guardians=(TrailingStop(trail_r=1),)), "give a bracket with one"),
+    (lambda: Open("BTC", "long", usd=1, guardians=(TrailingStop(trail_r=1),)), "give a bracket with a stop"),
     (
         lambda: Open("BTC", "long", usd=1, bracket=Bracket(target_pct=1), guardians=(TrailingStop(trail_r=1),)),
-        "bracket with one",
+        "bracket with a stop",
     ),
     (lambda: Close("BTC", fraction=1.5), "fraction is at most 1"),
     (lambda: Close("BTC", fraction=0), "fraction is above 0"),

@@ -30,7 +30,7 @@ from bot.runtime.liveness import heartbeat_rule
 from bot.runtime.ports import VenuePort
 from bot.runtime.risk.order_builder import Grid
 from bot.runtime.strategy_host.host import StrategySpec, run_inline
-from bot.runtime.strategy_host.instance import Says, StrategyInstance
+from bot.runtime.strategy_host.instance import LogSink, StrategyInstance
 from bot.runtime.strategy_host.timers import Spec
 
 
@@ -70,7 +70,7 @@ class Session:
         self.stepper = Stepper(
             exchange, port.clock, self.stats, latency_ms=options.latency_ms, wait=wait, started_ms=timeline.start_ms
         )
-        self.says: Says | None = None  # takes what the strategies log
+        self.log_sink: LogSink | None = None  # takes what the strategies log
         self.grids: Mapping[str, Grid] = {}  # of the markets whose tick the options set
         self.timers: Sequence[tuple[str, str, Spec]] = ()  # strategy, name of its timer, when it is due
         self.paths = Paths.of(timeline)
@@ -152,7 +152,7 @@ class Session:
         )
         kernel.risk.grids = self.grids
         for instance in kernel.strategy_host.instances:
-            instance.source.says = self.says
+            instance.source.log_sink = self.log_sink
         stepper.start(kernel)
         self._wait(kernel.recover())
         kernel.strategy_host.run = run_inline

@@ -29,18 +29,18 @@ _FILE_SYSTEM_ERRORS: Final = frozenset(
 _report_file: list[Path] = []
 
 
-def goes_to(path: Path) -> None:
+def write_to(path: Path) -> None:
     """From now on write the traceback of an unexpected error to this file."""
     _report_file[:] = [path]
 
 
-def shows_where_it_hangs() -> None:
+def print_stacks_on_fatal_signals() -> None:
     """On a fatal signal, such as the watchdog's SIGABRT to a daemon that hangs, print the stack of each thread: file and line, no values."""
     with contextlib.suppress(OSError, RuntimeError, ValueError):  # Standard error is closed.
         faulthandler.enable()
 
 
-def tell(error: BaseException) -> int:
+def print_error(error: BaseException) -> int:
     """Print what went wrong and return the exit code."""
     if isinstance(error, BotError):
         _say(f"error: {redact_text(str(error))}\n")

@@ -55,10 +55,10 @@ def run(config: Path, *, keep_service: bool, as_json: bool) -> int:
 
     harden()
     keep_heap_whole()
-    crash_report.shows_where_it_hangs()
+    crash_report.print_stacks_on_fatal_signals()
     settings = judged(config).settings
     folder = private_dir(settings.state_dir)
-    crash_report.goes_to(folder / "crash.log")
+    crash_report.write_to(folder / "crash.log")
     with hold_state(folder) as held, Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         tail = Tail(folder / FILE)
         if settings.log.format == "auto" and sys.stderr.isatty():

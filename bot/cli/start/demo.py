@@ -77,7 +77,7 @@ def demo(
     harden()
     keep_heap_whole()
     folder = private_dir((state_dir or default_state_dir("demo")).absolute())
-    crash_report.goes_to(folder / "crash.log")
+    crash_report.write_to(folder / "crash.log")
     with hold_state(folder):
         show = Demo(folder, recordings(data, otherwise="BTC"), clock, as_json=as_json)
         return asyncio.run(show.go(span, fresh=fresh))

@@ -1,4 +1,4 @@
-"""Logs service events: the name and the figures that a person wants, chosen from the event's data by one table."""
+"""Logs service events. A table lists the figures that are logged for each type."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIGURES: Final = {
 }
 
 
-def tell(event: Event) -> None:
+def log_event(event: Event) -> None:
     """Log one event as `event.<type>` with its subtype. Figures that the event lacks are left out."""
     if not logs.is_shown(logs.INFO):
         return

@@ -61,7 +61,7 @@ async def hot_reload(
     """
     instances = {instance.name: instance for instance in kernel.strategy_host.instances}
     order = [one.strategy.name for one in specs]
-    away: list[str] = []
+    unready: list[str] = []
     waiting: list[Closed] = []
     decided: dict[str, dict[Series, int]] = {}  # newest bar that the old instance has decided
     for name in gone:
@@ -70,8 +70,8 @@ async def hot_reload(
         decided[name] = _decided(kernel, instance)
         _drop_unsent(kernel, name)
         renew(name)
-        away += [name] if name in fresh else []
-        waiting += _activate(kernel, list(instances.values()), away)
+        unready += [name] if name in fresh else []
+        waiting += _activate(kernel, list(instances.values()), unready)
         await yield_to_pass()
     kernel.risk.limit({one.strategy.name: one.limits for one in specs})
     for one in specs:
@@ -80,8 +80,8 @@ async def hot_reload(
             continue
         if name not in gone:
             renew(name)
-            away.append(name)  # Its events wait from on_start on.
-            kernel.strategy_host.set_instances(kernel.strategy_host.instances, away=away)
+            unready.append(name)  # Its events wait from on_start on.
+            kernel.strategy_host.set_instances(kernel.strategy_host.instances, unready=unready)
         warm = fresh[name]
         instance = await _built(kernel, one, warm, yield_to_pass)
         await _catch_up(kernel, instance, warm.feed, decided.get(name, {}), yield_to_pass)
@@ -90,8 +90,10 @@ async def hot_reload(
         waiting = [closed for closed in waiting if closed.series not in instance.series]
         kernel.feed.join(warm.feed)
         instances[name] = instance
-        away = [other for other in away if other != name]
-        waiting += _activate(kernel, sorted(instances.values(), key=lambda instance: order.index(instance.name)), away)
+        unready = [other for other in unready if other != name]
+        waiting += _activate(
+            kernel, sorted(instances.values(), key=lambda instance: order.index(instance.name)), unready
+        )
     wanted = wanted_series(specs)
     for series in [series for series in kernel.feed.histories if series not in wanted]:
         kernel.feed.drop(series)
@@ -101,14 +103,14 @@ async def hot_reload(
     kernel.journal.flush()
 
 
-def _activate(kernel: Kernel, instances: Sequence[StrategyInstance], away: Sequence[str]) -> list[Closed]:
+def _activate(kernel: Kernel, instances: Sequence[StrategyInstance], unready: Sequence[str]) -> list[Closed]:
     """Make these instances the active ones. Returns the due bars of series that none of them uses; those series are not polled meanwhile."""
     for instance in instances:
-        instance.look_at(kernel.feed)
+        instance.use_feed(kernel.feed)
     used: set[Series] = {series for instance in instances for series in instance.series}
     for series in [series for series in kernel.feed.wanted if series not in used]:
         kernel.feed.rest(series)
-    kernel.strategy_host.set_instances(instances, away=away)
+    kernel.strategy_host.set_instances(instances, unready=unready)
     kernel.timers.follow(instances, kernel.journal, now_ms=kernel.now_ms())
     due = kernel.bars.take_all()
     kernel.bars.join(closed for closed in due if closed.series in used)
@@ -125,7 +127,7 @@ async def _built(kernel: Kernel, one: StrategySpec, warm: Warm, yield_to_pass: Y
         warm.feed.take(closed)
         kernel.account.mirror.marks.setdefault(closed.market, closed.bar.close)
         instance.indicators.update(closed.bar)
-        await strategy_host.rehearse_one(instance, closed)
+        await strategy_host.warm_up_one(instance, closed)
         await yield_to_pass()
     return instance
 
@@ -139,9 +141,9 @@ def _decided(kernel: Kernel, instance: StrategyInstance) -> dict[Series, int]:
 async def _catch_up(
     kernel: Kernel, instance: StrategyInstance, feed: BarFeed, decided: Mapping[Series, int], yield_to_pass: YieldToPass
 ) -> None:
-    """Deliver what happened while it was built: its events, and the bars that others have decided. Of a series it decides the newest only.
+    """Deliver the events and bars that came while the instance was built. It decides only the newest bar of each series.
 
-    `decided`: series -> instant up to which its old instance has decided them.
+    `decided`: series -> the newest bar that the old instance has decided.
     """
     kernel.strategy_host.late = instance
     while True:
@@ -154,7 +156,7 @@ async def _catch_up(
         instance.indicators.update(closed.bar)
         is_newest = not any(later.series == closed.series for later in missed[1:])
         if not is_newest or closed.at_ms <= decided.get(closed.series, 0):
-            await kernel.strategy_host.rehearse_one(instance, closed)
+            await kernel.strategy_host.warm_up_one(instance, closed)
         else:
             await kernel.decide_late(instance, closed)
         await yield_to_pass()

@@ -109,7 +109,7 @@ def strategies(daemon: RoutedDaemon, settings: Settings) -> list[Data]:
     for one in settings.strategies:
         instance = instances.get(one.name)
         # Without an instance, or while its events are kept for it, it is still warming up.
-        is_starting = instance is None or one.name in kernel.strategy_host.away or not daemon.is_recovered
+        is_starting = instance is None or one.name in kernel.strategy_host.backlogs or not daemon.is_recovered
         documents.append(
             _strategy(one, instance, paused=paused.get(one.name), is_starting=is_starting)
             | {"book": book(kernel, one.name), "resting": resting.get(one.name, [])}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bot import logs
 from bot.errors import ApiError, Refused, is_access_lost
 from bot.runtime.account.attribution_fold import ATTRIBUTED, attribute_event, name_foreign_entries
-from bot.runtime.account.event_logging import tell
+from bot.runtime.account.event_logging import log_event
 from bot.runtime.account.fold import fold_event, with_our_keys
 from bot.runtime.decisions.intent_builder import IntentBuilder
 from bot.runtime.journal.journal import Notice
@@ -145,18 +145,18 @@ class EventConsumer:
             if self.notices_of is not None:
                 notices += self.notices_of(event, parts)
             if is_logged:
-                tell(event)
-            if event.type not in host.heard:
+                log_event(event)
+            if event.type not in host.event_types:
                 continue
             decision = decision or Decision()
-            signals = await host.hear(event, decision, now_ms=context.now_ms(), parts=parts)
+            signals = await host.deliver(event, decision, now_ms=context.now_ms(), parts=parts)
             if signals:
                 intents += self._builder.build(signals, trigger=self._builder.trigger_of(event), at_ms=event.ts)
             if n < count and budget.is_used_up_since(began_ms):
                 fresh, last_id = fresh[:n], event.id
                 break
-        with journal.together() if host.away else nullcontext():
-            for backlog in host.away.values():
+        with journal.together() if host.backlogs else nullcontext():
+            for backlog in host.backlogs.values():
                 backlog.write(epoch)
             opened = journal.take(
                 fresh, last_id, epoch=epoch, states=None if decision is None else decision.states, intents=intents, notices=notices,

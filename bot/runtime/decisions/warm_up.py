@@ -1,4 +1,4 @@
-"""Warm-up: strategies get the bars of the past, and their signals on them are dropped. Events that happen meanwhile wait for them."""
+"""Warm-up: strategies get past bars, and their signals are dropped. Events that happen meanwhile wait in backlogs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logs.FastLogger()
 
 
 class WarmUp:
-    """`yield_to_pass` makes a pass if one is due. The warm-up calls it often, because it may take long."""
+    """`yield_to_pass` runs a pass if one is due. A warm-up may take long, so it calls `yield_to_pass` often."""
 
     def __init__(
         self, context: RepairContext, feed: BarFeed, bars: BarQueue, builder: IntentBuilder, yield_to_pass: Callable[[], Awaitable[None]],
@@ -41,91 +41,91 @@ class WarmUp:
         return not any(len(history) for history in self._feed.histories.values())
 
     async def run(self) -> None:
-        """Show the strategies the bars of the past. The newest bar that was not decided is due.
+        """Give the strategies the past bars. The newest undecided bar is due afterwards.
 
-        Passes run meanwhile, however long it takes. Events wait until the strategies are ready.
+        Passes run meanwhile, and events wait until the strategies are ready.
         """
         if not self.is_ahead:
             return
         context, host = self._context, self._host
         instances, names = host.instances, [instance.name for instance in host.instances]
-        others = [name for name in host.away if name not in names]  # of a reload under way
-        host.set_instances(instances, away=[*others, *names])
+        others = [name for name in host.backlogs if name not in names]  # of a reload under way
+        host.set_instances(instances, unready=[*others, *names])
         context.state.warming = "their bars are asked for"
         try:
             warm = await self._feed.warm_up(
                 context.port, context.journal.state.done_until, context.now_ms(), self._yield_to_pass
             )
             for number, closed in enumerate(warm.past, start=1):
-                await host.rehearse(closed)
+                await host.warm_up(closed)
                 context.state.warming = f"{number:,} of {many(len(warm.past), 'bar')}"
                 await self._yield_to_pass()
             context.position_owners.mend_day()
             context.budget.begin()
             for instance in instances:
                 await self.deliver_waiting(instance, self._yield_to_pass)
-                del host.away[
+                del host.backlogs[
                     instance.name
-                ]  # From here on it gets events at once: signals of the next one may concern it.
+                ]  # It gets events at once from here, because signals of the next strategy may concern it.
         except ApiError:  # The next try delivers the rest; if the run ends here, the next run does.
-            host.set_instances(instances, away=others)
+            host.set_instances(instances, unready=others)
             raise
         finally:
             context.state.warming = None
-        host.set_instances(instances, away=others)
+        host.set_instances(instances, unready=others)
         self._bars.due = warm.due
 
     async def catch_up(self) -> None:
-        """Show the past bars of a market that had no candles at the start. It may take many passes; other markets do not wait."""
+        """Give the strategies the past bars of a market that had no candles at the start. This may take many passes; other markets do not wait."""
         bars = self._bars
         past = [closed for closed in bars.catching_up if self._feed.is_past(closed)]
         after = [closed for closed in bars.catching_up if not self._feed.is_past(closed)]
         while past and self._context.budget.has_time():
-            await self._host.rehearse(past.pop(0))
+            await self._host.warm_up(past.pop(0))
         self._context.position_owners.mend_day()
         bars.catching_up = [*past, *after] if past else []
         if not past:
             bars.join(after)
 
     async def deliver_waiting(self, instance: StrategyInstance, yield_to_pass: YieldToPass = at_once) -> None:
-        """Deliver the events that happened while the strategy was being built, and send what it wants on them."""
-        backlog = self._host.away.get(instance.name)
+        """Deliver the events that happened while the strategy was being built, and send the orders that it decides on them."""
+        backlog = self._host.backlogs.get(instance.name)
         while backlog:
             await self._context.execution.send_all(*await self._deliver_next(instance, backlog))
             await yield_to_pass()
 
     async def deliver_left(self) -> None:
-        """Deliver the events that the last run left, because it ended while it built its strategies. Intents on them are sent later.
+        """Deliver the events that the last run had not delivered to strategies under construction. Their intents are sent later.
 
-        If that takes long, the rest is delivered after the warm-up.
+        If the delivery takes long, the rest follows after the warm-up.
         """
         context, host = self._context, self._host
         began_ms = context.pacer.mono_ms()
         left: dict[str, EventBacklog] = {}
         for instance in host.working():
-            host.away.pop(instance.name, None)  # After a start that failed the journal still has it.
+            host.backlogs.pop(instance.name, None)  # Left by a start that failed; the journal still has it.
             backlog = EventBacklog.of_journal(context.journal, instance.name, context.mirror.epoch)
             for name, why in backlog.damaged.items():
                 with context.journal.together():
                     copy = context.journal.state.set_aside(name)
-                    message = f"the note of the events that wait for it cannot be read ({why}), kept as {copy}"
+                    message = f"the note with its undelivered events cannot be read ({why}), kept as {copy}"
                     context.health.incident("strategy.backlog_lost", name, strategy=instance.name, message=message)
             while backlog and not (self.is_ahead and context.budget.is_used_up_since(began_ms)):
                 context.execution.forget_unwritten(*await self._deliver_next(instance, backlog))
             if backlog:
                 left[instance.name] = backlog
         if left:
-            host.away |= left
-            host.set_instances(host.instances, away=[*host.away])
+            host.backlogs |= left
+            host.set_instances(host.instances, unready=[*host.backlogs])
 
     async def _deliver_next(
         self, instance: StrategyInstance, backlog: EventBacklog
     ) -> tuple[list[Intent], list[Intent]]:
-        """Deliver the oldest waiting event and remove it, in one transaction. Returns the intents on it, and those of them that are new."""
+        """Deliver the oldest waiting event and remove it, in one transaction. Returns the intents on it, and the new ones among them."""
         journal, epoch = self._context.journal, self._context.mirror.epoch
         event, parts = backlog.first
         decision = Decision()
-        await self._host.tell(instance, event, decision, now_ms=self._context.now_ms(), parts=parts)
+        await self._host.deliver_to(instance, event, decision, now_ms=self._context.now_ms(), parts=parts)
         intents = self._builder.build(decision.signals, trigger=self._builder.trigger_of(event), at_ms=event.ts)
         backlog.drop_first()
         with journal.together():

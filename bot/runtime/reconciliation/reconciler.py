@@ -111,7 +111,7 @@ async def restart(context: RepairContext, snapshot: AccountSnapshot) -> bool:
     is_reset = before is not None and before.epoch != snapshot.epoch
     if before is not None and is_reset:
         context.guardians.outlive(before.epoch)  # Before the cursor moves, because afterwards nobody knows their epoch.
-        context.strategy_host.forget_heard()
+        context.strategy_host.clear_backlogs()
     with context.journal.together():
         void = context.journal.restart_cursor(snapshot.last_event_id, epoch=snapshot.epoch, now_ms=context.now_ms())
         if is_reset:  # The event of the reset itself is never read: the cursor is past it.

@@ -68,14 +68,14 @@ class RiskEngine:
 
     def __init__(
         self, mirror: AccountState, strategy_limits: dict[str, StrategyLimits], intents: OpenIntents, conditions: Conditions, attribution: Attribution,
-        *, looks_at_plans: Callable[[str], bool] = lambda _strategy: False, judges_freshness: bool = True, foreign_positions: str = "ignore",
+        *, checks_plans: Callable[[str], bool] = lambda _strategy: False, judges_freshness: bool = True, foreign_positions: str = "ignore",
     ) -> None:  # fmt: skip
         self.mirror = mirror
         self.strategy_limits = strategy_limits
         self.intents = intents
         self.conditions = conditions
         self.attribution = attribution
-        self.looks_at_plans = looks_at_plans  # true of a strategy that has a `confirm` of its own
+        self.checks_plans = checks_plans  # true of a strategy that has a `confirm` of its own
         self.judges_freshness = judges_freshness  # not under a manual clock, nor in a session
         self.foreign_positions = foreign_positions
         self.size_decimals: Mapping[str, int] = {}  # by market
@@ -184,7 +184,7 @@ class RiskEngine:
         # A direct order is safe to repeat only if the service is known to show our keys. Until then, and for a strategy that wants to see the
         # plan, the entry is planned and confirmed.
         is_direct = limits.path == "direct" and self.mirror.keys_proven
-        path: Path = "direct" if is_direct and not self.looks_at_plans(limits.strategy) else "plan"
+        path: Path = "direct" if is_direct and not self.checks_plans(limits.strategy) else "plan"
         return ApprovedOrder(request, "open", signal.market, path, notional)
 
     def _close(self, limits: StrategyLimits, signal: Close, ask: RiskRequest) -> ApprovedOrder | Refusal:

@@ -1,9 +1,9 @@
-"""The call record: which strategies are being called now, in a mapped file that outlives the process.
+"""The call record: a mapped file that shows, also after a crash, which strategies were being called.
 
 A strategy that never releases the interpreter (a loop inside C code) blocks the event loop that would quarantine it, and the next run
-would call it again. So each call is recorded at its begin and end, and the heartbeat process, which nothing in the daemon can block,
-records how long the daemon was alive. Together they are the evidence. A strategy that ends the process leaves its call recorded too.
-One such end may be chance (any kill); several in a row are not.
+would call it again. So the daemon records the begin and the end of each call, and the heartbeat process, which a strategy cannot block,
+records how long the daemon was alive. A call during which the process ended stays in the record too. One such end may be chance (any
+kill); several in a row are not.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SIZE: Final = _HEAD.size + ROWS * _ROW.size
 
 
 class Asked(NamedTuple):
-    """A strategy that the last run was calling when it ended, for at least `seconds`; 0 or less if that was not observed."""
+    """A strategy that the last run was calling when the run ended. `seconds`: least length of the call; 0 or less if not observed."""
 
     strategy: str
     version: str
@@ -70,7 +70,7 @@ class Row:
             self._end()
 
     def leave(self) -> None:
-        """Record nothing more of this row's thread: its strategy was abandoned or has a new thread."""
+        """Free the row. Later calls of this thread are not recorded, because the thread was abandoned or replaced."""
         with self._turn:
             self._end()
             calls, self._calls = self._calls, None
@@ -96,7 +96,7 @@ class CallRecord:
         self.free = list(range(SIZE - _ROW.size, _HEAD.size - 1, -_ROW.size))
 
     def row(self) -> Row | None:
-        """A free row; None if there is none, and then the strategy's calls are not recorded."""
+        """A free row. None if all are used; then the strategy's calls are not recorded."""
         return Row(self, self.free.pop()) if self.free else None
 
     def write(self, at: int, part: bytes) -> None:
@@ -108,7 +108,7 @@ class CallRecord:
 
 
 def asked(folder: Path) -> tuple[int, list[Asked]]:
-    """The run that recorded the newest calls in this folder, and the strategies that it was calling when it ended, longest first."""
+    """The newest run with recorded calls in this folder, and the strategies that it was calling when it ended, longest call first."""
     with contextlib.suppress(OSError, ValueError):
         raw = (folder / FILE).read_bytes()
         magic, fence = _HEAD.unpack_from(raw) if len(raw) == SIZE else (b"", 0)

@@ -13,11 +13,11 @@ from bot.runtime.strategy_host import call_record
 from bot.runtime.strategy_host.host import StrategySpec
 
 ASKED: Final = "asked_at_end"  # note: the strategies that were being called when the last runs ended
-ENDS_MAX: Final = 3  # crashes in a row during calls of one strategy; fewer count as chance
+ENDS_MAX: Final = 3  # crashes in a row during calls of one strategy; fewer may be chance
 
 
 def quarantine_asked(folder: Path, journal: Journal, specs: Iterable[StrategySpec], *, now_ms: int) -> None:
-    """Quarantine a strategy whose call froze the last run, or that ENDS_MAX runs in a row were calling when they ended.
+    """Quarantine a strategy if its call blocked the last run, or if ENDS_MAX runs in a row ended during a call of it.
 
     A strategy with changed code or params is not quarantined.
     """

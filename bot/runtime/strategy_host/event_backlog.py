@@ -1,6 +1,6 @@
 """Event backlog: events for a strategy that is still warming up. The journal keeps them until they are delivered, also over a restart.
 
-Each note holds at most NOTE_EVENTS, so that a page of the feed or a delivery rewrites few notes, however long the backlog is.
+Each note holds at most NOTE_EVENTS events. So a page of the feed or a delivery rewrites few notes, even if the backlog is long.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from bot.wire import Event
 NOTE_EVENTS: Final = 20
 
 
-class Heard(NamedTuple):
+class BacklogEvent(NamedTuple):
+    """`parts`: the part of each strategy, if the event is a fill."""
+
     event: Event
     parts: Mapping[str, Part]
 
@@ -29,7 +31,7 @@ class EventBacklog:
         """An empty backlog. Notes of an earlier strategy of this name are removed at the first write."""
         self._journal = journal
         self._prefix = f"untold:{strategy}:"
-        self._notes: dict[int, list[Heard]] = {}  # by number, which grows until the backlog is empty
+        self._notes: dict[int, list[BacklogEvent]] = {}  # by number, which grows until the backlog is empty
         self._changed = {
             int(name.removeprefix(self._prefix)) for name in self._written_notes() if self._is_numbered(name)
         }
@@ -38,40 +40,42 @@ class EventBacklog:
     @classmethod
     def of_journal(cls, journal: Journal, strategy: str, epoch: int) -> EventBacklog:
         """The backlog that the last run left; events from before an account reset are dropped."""
-        one = cls(journal, strategy)
-        one.damaged = {
-            name: "its name ends in no number" for name in one._written_notes() if not one._is_numbered(name)
+        backlog = cls(journal, strategy)
+        backlog.damaged = {
+            name: "its name does not end in a number"
+            for name in backlog._written_notes()
+            if not backlog._is_numbered(name)
         }
-        for number in sorted(one._changed):
-            name = one._note(number)
+        for number in sorted(backlog._changed):
+            name = backlog._note(number)
             try:
-                of_epoch, events, reused = json.loads(journal.state.note(name) or "")
-                heard = [_heard_of(*each) for each in events] if of_epoch == epoch else []
+                of_epoch, rows, reused = json.loads(journal.state.note(name) or "")
+                events = [_event_of(*row) for row in rows] if of_epoch == epoch else []
             except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
-                one.damaged[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+                backlog.damaged[name] = f"{type(error).__name__}: {error}".splitlines()[0]
                 continue
-            if heard:
-                one._changed.remove(number)
-                one._notes[number] = heard
+            if events:
+                backlog._changed.remove(number)
+                backlog._notes[number] = events
                 journal.events.reused_ids.update(reused)
-        return one
+        return backlog
 
     def __bool__(self) -> bool:
         return bool(self._notes)
 
-    def __iter__(self) -> Iterator[Heard]:
-        return (each for heard in self._notes.values() for each in heard)
+    def __iter__(self) -> Iterator[BacklogEvent]:
+        return (event for events in self._notes.values() for event in events)
 
     @property
-    def first(self) -> Heard:
+    def first(self) -> BacklogEvent:
         """The oldest event."""
         return self._notes[next(iter(self._notes))][0]
 
-    def append(self, heard: Heard) -> None:
+    def append(self, event: BacklogEvent) -> None:
         last = next(reversed(self._notes), 0)
         if len(self._notes.get(last, ())) >= NOTE_EVENTS:
             last += 1
-        self._notes.setdefault(last, []).append(heard)
+        self._notes.setdefault(last, []).append(event)
         self._changed.add(last)
 
     def drop_first(self) -> None:
@@ -87,13 +91,13 @@ class EventBacklog:
 
     def write(self, epoch: int) -> None:
         for number in sorted(self._changed):
-            name, heard = self._note(number), self._notes.get(number)
-            if heard is None:
+            name, events = self._note(number), self._notes.get(number)
+            if events is None:
                 self._journal.state.forget_note(name)
                 continue
-            # A restored service has given these ids twice, which the next run cannot see.
-            reused = [one.event.id for one in heard if one.event.id in self._journal.events.reused_ids]
-            self._journal.state.write_note(name, json.dumps([epoch, [_text_of(one) for one in heard], reused]))
+            # A restored service has used these ids twice. The next run cannot see that, so they are written down.
+            reused = [each.event.id for each in events if each.event.id in self._journal.events.reused_ids]
+            self._journal.state.write_note(name, json.dumps([epoch, [_text_of(event) for event in events], reused]))
         self._changed.clear()
 
     def _written_notes(self) -> list[str]:
@@ -107,14 +111,14 @@ class EventBacklog:
         return f"{self._prefix}{number}"
 
 
-def _text_of(heard: Heard) -> list[Any]:
-    parts = {who: [None if n is None else str(n) for n in part] for who, part in heard.parts.items()}
-    return [heard.event.model_dump_json(), parts]
+def _text_of(event: BacklogEvent) -> list[Any]:
+    parts = {name: [None if n is None else str(n) for n in part] for name, part in event.parts.items()}
+    return [event.event.model_dump_json(), parts]
 
 
-def _heard_of(event: str, parts: Mapping[str, list[str | None]]) -> Heard:
-    return Heard(
-        Event.model_validate_json(event), {who: Part(*(_number(n) for n in part)) for who, part in parts.items()}
+def _event_of(event: str, parts: Mapping[str, list[str | None]]) -> BacklogEvent:
+    return BacklogEvent(
+        Event.model_validate_json(event), {name: Part(*(_number(n) for n in part)) for name, part in parts.items()}
     )
 
 

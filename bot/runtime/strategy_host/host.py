@@ -1,6 +1,6 @@
 """The strategy host calls the hooks of all strategies, keeps their states, and quarantines a strategy that fails.
 
-A strategy that raises yields no signal and is not called again; the others go on. Nothing here checks risk or sends orders.
+If a strategy raises, its signals are dropped and it is not called again; the others go on. This module checks no risk and sends no orders.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.model.shares import Part
 from bot.runtime.ports import Calm
 from bot.runtime.risk.pauses import quarantine, quarantine_of
-from bot.runtime.strategy_host.event_backlog import EventBacklog, Heard
+from bot.runtime.strategy_host.event_backlog import BacklogEvent, EventBacklog
 from bot.runtime.strategy_host.instance import HOOKS, StrategyInstance, hook_of
 from bot.strategy import Bar, Strategy
 from bot.strategy import Intent as Signal
@@ -47,7 +47,7 @@ class StrategySpec(NamedTuple):
     strategy: Strategy
     interval: str
     limits: StrategyLimits
-    version: str = ""  # of its code and params: a quarantined version stays quarantined
+    version: str = ""  # a hash of code and params; a quarantined version stays in quarantine
     sha256: str | None = None  # of the source text that runs
 
 
@@ -74,7 +74,7 @@ async def run_inline(instance: StrategyInstance, call: Callable[[], T]) -> T:
         setcontext(ours)
 
 
-NO_SIGNALS: Final = ()  # a hook without signals mostly returns this object, which is fast to compare
+NO_SIGNALS: Final = ()  # most hooks without signals return this object, which is fast to compare
 
 
 class StrategyHost:
@@ -88,16 +88,16 @@ class StrategyHost:
         self.run = run
         self.attribution = attribution
         self.instances: list[StrategyInstance] = []
-        self.away: dict[str, EventBacklog] = {}  # backlogs of strategies that are being rebuilt or warmed up
+        self.backlogs: dict[str, EventBacklog] = {}  # backlogs of strategies that are being rebuilt or warmed up
         self.late: StrategyInstance | None = None  # rebuilt, and still catching up on its backlog
         self._listeners: dict[Series, list[StrategyInstance]] = {}
         self._listeners_by_market: dict[str, list[StrategyInstance]] = {}  # by market, for events
-        self.heard: frozenset[str] = frozenset()  # event types that some strategy gets
+        self.event_types: frozenset[str] = frozenset()  # event types that some strategy gets
         self._started = False
         self.set_instances([self.made(one) for one in specs])
 
     def made(self, one: StrategySpec, feed: BarFeed | None = None) -> StrategyInstance:
-        """Make the instance of a strategy with its durable state; quarantined if this version was."""
+        """Make the instance of a strategy with its durable state. It is in quarantine if this version was."""
         name = one.strategy.name
         instance = StrategyInstance(
             one.strategy, interval=one.interval, mirror=self.mirror, feed=feed or self.feed, state=self.journal.state.of_strategy(name),
@@ -114,29 +114,33 @@ class StrategyHost:
             )
         return instance
 
-    def set_instances(self, instances: Sequence[StrategyInstance], *, away: Collection[str] = ()) -> None:
-        """Host these strategies from now on, in this order. Events for those in `away` go to their backlogs."""
+    def set_instances(self, instances: Sequence[StrategyInstance], *, unready: Collection[str] = ()) -> None:
+        """Host these strategies from now on, in this order. Events for `unready` strategies go to their backlogs."""
         self.instances = list(instances)
-        self.away = {name: self.away[name] if name in self.away else EventBacklog(self.journal, name) for name in away}
+        self.backlogs = {
+            name: self.backlogs[name] if name in self.backlogs else EventBacklog(self.journal, name) for name in unready
+        }
         self.late = None
         self._listeners = {s: [x for x in self.instances if s in x.series] for s in self.feed.wanted}
         self._listeners_by_market = {
             s.market: [x for x in self.instances if s.market in x.markets] for s in self.feed.wanted
         }
-        self.heard = frozenset(HOOKS if away else ()).union(*(instance.hears for instance in self.instances))
+        self.event_types = frozenset(HOOKS if unready else ()).union(
+            *(instance.event_types for instance in self.instances)
+        )
 
     def stop_delivery(self) -> None:
         """Deliver no more events, because the run was interrupted, maybe inside a hook. All later events go to the backlogs for the next run.
 
-        Backlogs are read from the journal, because the interrupted page comes again.
+        The backlogs are read from the journal, because the service sends the interrupted page again.
         """
-        names = {instance.name for instance in self.instances} | self.away.keys()
-        self.away = {name: EventBacklog.of_journal(self.journal, name, self.mirror.epoch) for name in names}
-        self.set_instances(self.instances, away=names)
+        names = {instance.name for instance in self.instances} | self.backlogs.keys()
+        self.backlogs = {name: EventBacklog.of_journal(self.journal, name, self.mirror.epoch) for name in names}
+        self.set_instances(self.instances, unready=names)
 
-    def forget_heard(self) -> None:
+    def clear_backlogs(self) -> None:
         """Clear the backlogs after an account reset."""
-        for waiting in self.away.values():
+        for waiting in self.backlogs.values():
             waiting.clear()
 
     def listeners(self) -> dict[str, frozenset[str]]:
@@ -171,7 +175,7 @@ class StrategyHost:
         await self._ask(instance, partial(instance.strategy.on_bar, instance.view, closed.bar), decision, now_ms=now_ms)
         return decision
 
-    async def ring(self, due: Due, *, now_ms: int) -> Decision:
+    async def call_timer(self, due: Due, *, now_ms: int) -> Decision:
         """Collect the signals of the strategy whose timer is due."""
         decision = Decision()
         instance = next((instance for instance in self.instances if instance.name == due.strategy), None)
@@ -181,7 +185,7 @@ class StrategyHost:
             )
         return decision
 
-    async def hear(
+    async def deliver(
         self, event: Event, decision: Decision, *, now_ms: int, parts: Mapping[str, Part] = MappingProxyType({})
     ) -> list[OwnedSignal]:
         """Deliver an event to the strategies that it concerns. Returns their signals, which are in the decision too.
@@ -190,20 +194,20 @@ class StrategyHost:
         """
         before = len(decision.signals)
         here = self.instances if event.coin is None else self._listeners_by_market.get(event.coin, ())
-        if self.away:
+        if self.backlogs:
             hosted, concerned = {instance.name for instance in self.instances}, {instance.name for instance in here}
-            for name, waiting in self.away.items():
-                if name in concerned or name not in hosted:  # Without an instance its markets are not known yet.
-                    waiting.append(Heard(event, parts))
+            for name, waiting in self.backlogs.items():
+                if name in concerned or name not in hosted:  # Without an instance, its markets are not known yet.
+                    waiting.append(BacklogEvent(event, parts))
         for instance in here:
-            if instance.name not in self.away:
-                await self.tell(instance, event, decision, now_ms=now_ms, parts=parts)
+            if instance.name not in self.backlogs:
+                await self.deliver_to(instance, event, decision, now_ms=now_ms, parts=parts)
         return decision.signals[before:]
 
-    async def tell(
+    async def deliver_to(
         self, instance: StrategyInstance, event: Event, decision: Decision, *, now_ms: int, parts: Mapping[str, Part] = MappingProxyType({})
     ) -> None:  # fmt: skip
-        """Deliver an event to one strategy if it concerns it."""
+        """Deliver an event to one strategy, if the event concerns the strategy."""
         hook = hook_of(instance, event, parts)
         if hook is not None:
             await self._ask(instance, hook, decision, now_ms=now_ms)
@@ -213,8 +217,8 @@ class StrategyHost:
     ) -> tuple[Bar | None, Decision | None]:
         """In a backtest: decide bar after bar of one series, until a bar leaves the range `calm` or a strategy yields a signal.
 
-        (bar, None): the venue must see this bar before the strategies do. (bar, decision): act on it. (None, None): no bar is left.
-        `seen` is a bar that the venue has seen already: it comes first, and the range does not matter for it.
+        (bar, None): the venue must see this bar before the strategies do. (bar, decision): act on the decision. (None, None): no bar is left.
+        `seen` is a bar that the venue has already seen: it comes first, and may leave the range.
         """
         lo, hi, until_ms = calm
         market = series.market
@@ -259,7 +263,7 @@ class StrategyHost:
                         found = instance.call(partial(chain, (signal,), signals), now_ms=at_ms)
                         decision.signals += [OwnedSignal(instance, one) for one in found]
             except BaseException as error:  # noqa: BLE001 - as in StrategyInstance.call
-                self._quarantine(instance, instance.blame(error))
+                self._quarantine(instance, instance.named_error(error))
             finally:
                 setcontext(ours)
             if source.state or instance.has_state:
@@ -267,7 +271,7 @@ class StrategyHost:
         return decision if decision is not None and (decision.signals or decision.states) else None
 
     def no_entry(self, strategy: str) -> Refusal | None:
-        """Why an entry of this strategy must not be sent: it is quarantined or no longer runs."""
+        """Why an entry of this strategy must not be sent: the strategy is in quarantine or no longer runs."""
         instance = self._instance_of(strategy)
         if instance is None:
             return Refusal("no_strategy", f"strategy {strategy} no longer runs")
@@ -278,17 +282,17 @@ class StrategyHost:
         instance = self._instance_of(strategy)
         if instance is None or instance.quarantined is not None:
             return False
-        return not instance.looks_at_plans or bool(await self._run(instance, partial(instance.confirms, plan)))
+        return not instance.checks_plans or bool(await self._run(instance, partial(instance.confirms, plan)))
 
-    def looks_at_plans(self, strategy: str) -> bool:
+    def checks_plans(self, strategy: str) -> bool:
         """True if the strategy checks the plan of an entry before it becomes an order."""
         instance = self._instance_of(strategy)
-        return instance is not None and instance.looks_at_plans
+        return instance is not None and instance.checks_plans
 
     # -- the run
 
     async def start(self, *, now_ms: int) -> None:
-        """Call on_start of each strategy, once a run."""
+        """Call on_start of each strategy, once in a run."""
         if self._started:
             return
         self._started = True
@@ -297,20 +301,21 @@ class StrategyHost:
 
     async def start_one(self, instance: StrategyInstance, *, now_ms: int) -> None:
         await self._run(
-            instance, partial(instance.tell, partial(instance.strategy.on_start, instance.view), now_ms=now_ms)
+            instance,
+            partial(instance.call_without_signals, partial(instance.strategy.on_start, instance.view), now_ms=now_ms),
         )
         self._keep_state(instance, None)
 
-    async def rehearse(self, closed: Closed) -> None:
+    async def warm_up(self, closed: Closed) -> None:
         """Call on_bar with a past bar and drop the signals. Markets with a position keep their mark, which is newer."""
         self.see(closed, is_marked=closed.market in self.mirror.positions and closed.market in self.mirror.marks)
         for instance in self._listeners[closed.series]:
-            await self.rehearse_one(instance, closed)
+            await self.warm_up_one(instance, closed)
 
-    async def rehearse_one(self, instance: StrategyInstance, closed: Closed) -> None:
+    async def warm_up_one(self, instance: StrategyInstance, closed: Closed) -> None:
         if instance.quarantined is None:
             hook = partial(instance.strategy.on_bar, instance.view, closed.bar)
-            await self._run(instance, partial(instance.rehearse, hook, now_ms=closed.at_ms))
+            await self._run(instance, partial(instance.warm_up, hook, now_ms=closed.at_ms))
 
     async def stop(self, *, now_ms: int) -> None:
         """Call on_stop of each strategy and keep its state."""
@@ -320,7 +325,10 @@ class StrategyHost:
     async def stop_one(self, instance: StrategyInstance, *, now_ms: int) -> None:
         if instance.quarantined is None:
             await self._run(
-                instance, partial(instance.tell, partial(instance.strategy.on_stop, instance.view), now_ms=now_ms)
+                instance,
+                partial(
+                    instance.call_without_signals, partial(instance.strategy.on_stop, instance.view), now_ms=now_ms
+                ),
             )
             self._keep_state(instance, None)
 
@@ -360,7 +368,7 @@ class StrategyHost:
             decision.states[instance.name] = state
 
     async def _run(self, instance: StrategyInstance, call: Callable[[], T]) -> T | None:
-        """Call a strategy through `run`. None if it failed; it is quarantined then."""
+        """Call a strategy through `run`. If it fails, quarantine it and return None."""
         try:
             answer: T = await self.run(instance, call)
         except StrategyError as error:

@@ -1,7 +1,7 @@
 """StrategyInstance is one running strategy: its view of account and history, its durable state, and whether it is quarantined.
 
-The view only reads; nothing here sends or writes. A hook gets a working copy of the state: its changes count once the journal
-has written them.
+The view only reads; this module sends and writes nothing. A hook gets a working copy of the state, and its changes count
+after the journal has written them.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-INTENTS_MAX: Final = 100  # of one hook call; more is a bug in the strategy
+INTENTS_MAX: Final = 100  # in one hook call; more is a bug in the strategy
 STATE_BYTES_MAX: Final = 64_000  # a small mapping, not a database
 LINES_OWN: Final = frozenset(  # field names that structlog uses itself
     {"exc_info", "exception", "level", "method_name", "stack", "strategy", "timestamp"}
 )
 
 
-Says: TypeAlias = Callable[[int, str, str, Mapping[str, Any]], None]  # at, strategy, event, fields
+LogSink: TypeAlias = Callable[[int, str, str, Mapping[str, Any]], None]  # at, strategy, event, fields
 HOOKS: Final = {
     "fill": "on_fill",
     "trigger": "on_trigger",
@@ -76,8 +76,8 @@ class ViewSource:
         self._log = log.bind(strategy=name)
         self.now_ms = 0
         self.state: dict[str, Any] = {}
-        self.is_rehearsing = False
-        self.says: Says | None = None  # receives the strategy's own log lines; None: the log
+        self.is_warming_up = False
+        self.log_sink: LogSink | None = None  # receives the strategy's own log lines; None: the log
 
     @property
     def equity_usd(self) -> float:
@@ -93,28 +93,28 @@ class ViewSource:
             return self._mirror.all_in_usd(market, leverage)
 
     def position(self, market: str) -> PositionView | None:
-        found = self._mirror.positions.get(market)
-        if found is None or self._attribution is None:
-            return None if found is None else _position_view(found, self._mirror)
+        position = self._mirror.positions.get(market)
+        if position is None or self._attribution is None:
+            return None if position is None else _position_view(position, self._mirror)
         share = self._attribution.share(market, self._name)
-        return None if share is None else _position_view(_shared(found, share), self._mirror)
+        return None if share is None else _position_view(_shared(position, share), self._mirror)
 
     def orders(self, market: str) -> Sequence[OrderView]:
-        return [_order_view(one) for one in self._mirror.orders.values() if one.market == market]
+        return [_order_view(order) for order in self._mirror.orders.values() if order.market == market]
 
     def history(self, market: str) -> History:
-        found = self.histories.get(market)
-        if found is None:
+        history = self.histories.get(market)
+        if history is None:
             raise StrategyError(f"{market} is not one of this strategy's markets ({', '.join(sorted(self.histories))})")
-        return found
+        return history
 
     def log(self, event: str, fields: dict[str, Any]) -> None:
-        if self.is_rehearsing:  # Lines on past bars were logged when those bars were new.
+        if self.is_warming_up:  # Lines on past bars were logged when those bars were new.
             return
-        if self.says is None:
+        if self.log_sink is None:
             self._log.info(event, **{_field(name): value for name, value in fields.items()})
         else:
-            self.says(self.now_ms, self._name, event, fields)
+            self.log_sink(self.now_ms, self._name, event, fields)
 
 
 class StrategyInstance:
@@ -128,51 +128,51 @@ class StrategyInstance:
         self.name = strategy.name
         self.interval = interval
         self.markets = frozenset(strategy.markets)
-        # Taken now, because a hook may assign something else to these names.
+        # Read now, because a hook may assign other values to these names.
         self.indicators = strategy.indicators
         self.timers = strategy.timers
         # Only hooks that the strategy overrides are called.
-        self.hears = frozenset(
+        self.event_types = frozenset(
             type_ for type_, hook in HOOKS.items() if getattr(type(strategy), hook) is not getattr(Strategy, hook)
         )
-        self.looks_at_plans = getattr(strategy.confirm, "__func__", None) is not Strategy.confirm
+        self.checks_plans = getattr(strategy.confirm, "__func__", None) is not Strategy.confirm
         self.series = [Series(market, interval) for market in strategy.markets]
         self.version = version
         self.nets = attribution is not None
         self.source = ViewSource(mirror, {}, strategy.name, attribution)
-        self.look_at(feed)
+        self.use_feed(feed)
         self.view = View(self.source)
         self.quarantined: str | None = None
         self.context = Context()  # the strategy's own decimal context, so that it cannot change ours
-        self._kept(_json(state or {}, self.name), None)
+        self._remember(_json(state or {}, self.name), None)
         self.source.state = json.loads(self._state_text)
 
-    def look_at(self, feed: BarFeed) -> None:
-        """Take the histories from this feed."""
+    def use_feed(self, feed: BarFeed) -> None:
+        """Read the histories from this feed."""
         self.source.histories = {s.market: feed.histories[s] for s in self.series}
 
     def call(self, hook: Callable[[], Iterable[Intent] | None], *, now_ms: int) -> list[Intent]:
-        """Call a hook and return all its signals. StrategyError if it raises, also half-way; then no signal counts."""
+        """Call a hook and return all its signals. StrategyError if the hook raises, even after some signals; these are dropped."""
         self.source.now_ms = now_ms
         try:
             signals = hook()
             answer = [] if signals is None else list(islice(signals, INTENTS_MAX + 1))
             for signal in answer:
                 if type(signal) not in (Open, Close, Cancel):
-                    raise StrategyError(f"{self.name}: yielded {signal!r:.200}; a hook gives Open, Close or Cancel")
+                    raise StrategyError(f"{self.name}: yielded {signal!r:.200}; a hook yields Open, Close or Cancel")
         except BaseException as error:
-            # A strategy may raise anything; the error gets its name, and the caller quarantines it.
-            raise self.blame(error) from error
+            # A strategy may raise anything. The new error names the strategy, and the caller quarantines it.
+            raise self.named_error(error) from error
         if len(answer) > INTENTS_MAX:
             raise StrategyError(f"{self.name}: more than {INTENTS_MAX} intents at once")
         return answer
 
-    def tell(self, hook: Callable[[], None], *, now_ms: int) -> None:
-        """`call` for a hook that must not yield signals: StrategyError if it does, because nothing would act on them."""
-        wanted = self.call(hook, now_ms=now_ms)
-        if wanted:
+    def call_without_signals(self, hook: Callable[[], None], *, now_ms: int) -> None:
+        """`call` for a hook that must not yield signals, because the daemon does not execute them. StrategyError if it does."""
+        signals = self.call(hook, now_ms=now_ms)
+        if signals:
             raise StrategyError(
-                f"{self.name}: signals of on_start and on_stop are lost, so yield {wanted[0]!r:.200} in on_bar"
+                f"{self.name}: signals of on_start and on_stop are lost, so yield {signals[0]!r:.200} in on_bar"
             )
 
     def changed_state(self) -> str | None:
@@ -181,29 +181,28 @@ class StrategyInstance:
         if not state and not self.has_state:
             return None
         packed = _packed(state)
-        if (
-            packed is not None and packed == self._packed
-        ):  # A state that was refused is not remembered, so it is refused again.
+        # A refused state is not remembered, so it is refused again.
+        if packed is not None and packed == self._packed:
             return None
         text = _json(state, self.name)
         is_changed = text != self._state_text
         if is_changed:
             _check_keys(state, self.name)
-        self._kept(text, packed)
+        self._remember(text, packed)
         return text if is_changed else None
 
-    def _kept(self, text: str, packed: bytes | None) -> None:
+    def _remember(self, text: str, packed: bytes | None) -> None:
         self._state_text = text
-        self._packed: bytes | None = packed  # the state as last compared, equal to the text
-        self.has_state: bool = text != "{}"  # an empty working copy then still needs a comparison
+        self._packed: bytes | None = packed  # the same state, for a fast comparison
+        self.has_state: bool = text != "{}"  # if so, an empty working copy is a change
 
-    def rehearse(self, hook: Callable[[], Iterable[Intent] | None], *, now_ms: int) -> None:
-        """Call a hook on past bars; its signals and state changes are dropped."""
-        self.source.is_rehearsing = True
+    def warm_up(self, hook: Callable[[], Iterable[Intent] | None], *, now_ms: int) -> None:
+        """Call a hook on a past bar and drop its signals and state changes."""
+        self.source.is_warming_up = True
         try:
             self.call(hook, now_ms=now_ms)
         finally:
-            self.source.is_rehearsing = False
+            self.source.is_warming_up = False
         self.restore_state()
 
     def confirms(self, plan: Plan) -> bool:
@@ -211,9 +210,9 @@ class StrategyInstance:
         try:
             return bool(self.strategy.confirm(plan))
         except BaseException as error:  # As in `call`.
-            raise self.blame(error) from error
+            raise self.named_error(error) from error
 
-    def blame(self, error: BaseException) -> StrategyError:
+    def named_error(self, error: BaseException) -> StrategyError:
         """A StrategyError that names the strategy and the lines of its own file. KeyboardInterrupt is raised again."""
         if isinstance(error, KeyboardInterrupt):
             raise error
@@ -232,7 +231,7 @@ class StrategyInstance:
         return StrategyError(f"{self.name}: {type(error).__name__}: {report}{place}")
 
     def restore_state(self) -> None:
-        """Undo a hook's changes of the state, in place: a strategy may hold a reference to `view.state`."""
+        """Undo a hook's changes of the state. In place, because a strategy may hold a reference to `view.state`."""
         state = self.source.state
         if state or self.has_state:
             state.clear()
@@ -241,11 +240,12 @@ class StrategyInstance:
     def quarantine(self, why: str) -> None:
         """Call no hook of this strategy any more in this run; its positions keep their stops."""
         self.quarantined = why
-        self.source.state = json.loads(self._state_text)  # Its abandoned thread may still write to the old copy.
+        # A copy, because an abandoned thread may still write to the old one.
+        self.source.state = json.loads(self._state_text)
 
 
 def _packed(state: dict[str, Any]) -> bytes | None:
-    """Bytes that are equal if all values and types are, at an eighth of the cost of JSON. None for a value of an unknown type."""
+    """Bytes that are equal if all values and types are equal; eight times faster than JSON. None for a value of an unknown type."""
     try:
         return marshal.dumps(state, 2)
     except ValueError:
@@ -268,20 +268,20 @@ def _check_keys(state: Mapping[str, Any], name: str) -> None:
     """StrategyError for a key that is not a string: JSON would turn it into one, and lookups would fail after a restart."""
     waiting: list[Any] = [state]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, dict):
-            for key in one:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            for key in value:
                 if not isinstance(key, str):
                     raise StrategyError(
                         f"{name}: the keys of view.state must be strings, and {key!r:.200} is not: use str()"
                     )
-            waiting += one.values()
-        elif isinstance(one, (list, tuple)):
-            waiting += one
+            waiting += value.values()
+        elif isinstance(value, (list, tuple)):
+            waiting += value
 
 
 def _field(name: str) -> str:
-    """The name of a strategy's field in the log. Names of structlog begin with _ and are not searched for secrets, so those are renamed."""
+    """The name of a strategy's field in the log. Names of structlog and names with a leading _ get a prefix; the latter are not searched for secrets."""
     return f"said_{name}" if name in LINES_OWN or name.startswith("_") else name
 
 
@@ -289,7 +289,7 @@ def _field(name: str) -> str:
 
 
 def _shared(position: MirrorPosition, share: Share) -> MirrorPosition:
-    """The position as a strategy that holds a share sees it: its own size and entry, with the common stop and target."""
+    """The position as seen by a strategy with a share: its own size and entry, and the common stop and target."""
     return position._replace(size=share.size, entry_px=share.entry_px)
 
 
@@ -335,7 +335,7 @@ def hook_of(
     instance: StrategyInstance, event: Any, parts: Mapping[str, Part] = MappingProxyType({})
 ) -> Callable[[], Iterable[Intent]] | None:
     """The hook for an event, with its argument; None if the strategy does not get it."""
-    if event.type not in instance.hears:
+    if event.type not in instance.event_types:
         return None
     strategy, view, data = instance.strategy, instance.view, event.data
     if event.type == "guardian":

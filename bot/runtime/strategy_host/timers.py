@@ -1,10 +1,10 @@
-"""Timers: when a strategy's `timers` are due on the service's clock, and which have fired. Arithmetic and the journal's progress; calls no strategy.
+"""Timers: when a strategy's `timers` are due on the service's clock, and which have fired. This module calls no strategy.
 
-An instant fires once: the newest fired instant is in the journal's progress, beside the bars, and is written in one transaction
-with the strategy's signals. If several instants passed during a downtime, only the newest fires.
+An instant fires once: the journal stores the newest fired instant in one transaction with the strategy's signals. If several
+instants passed during a downtime, only the newest fires.
 
-A sandbox may be restored to an earlier state. Then a timer goes on from there, and repeated instants fire again. The number of
-restores is part of their orders' keys, because the old keys belong to orders that were sent.
+A sandbox may be restored to an earlier state. Then a timer continues from there, and repeated instants fire again. The number
+of restores is part of their orders' keys, because orders with the old keys were already sent.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Due(NamedTuple):
 
     @property
     def done(self) -> tuple[str, str, int]:
-        """Its row of the journal's progress; no market has such a name."""
+        """Its row in the journal's table of progress, which also has the rows of markets; no market has such a name."""
         return (progress_name(self.strategy, self.backs), self.name, self.at_ms)
 
 
@@ -73,7 +73,7 @@ class Timers:
         self.next_ms: int | None = None
 
     def follow(self, instances: Iterable[StrategyInstance], journal: Journal, *, now_ms: int) -> None:
-        """Follow the timers of these strategies. A new timer begins now: its first instant is in the future."""
+        """Follow the timers of these strategies. The first instant of a new timer is in the future."""
         self._timers = []
         for instance in instances:
             for name, spec in instance.timers.items():
@@ -98,7 +98,7 @@ class Timers:
             self._look()
 
     def due(self, until_ms: int) -> list[Due]:
-        """Timers that are due at or before `until_ms`, in order of firing; of each timer only the newest instant."""
+        """Timers that are due at or before `until_ms`, in order of firing. Each timer comes once, with its newest due instant."""
         if self.next_ms is None or self.next_ms > until_ms:
             return []
         found = [

@@ -18,13 +18,13 @@ from bot.runtime.strategy_host.call_record import Row
 log = structlog.get_logger()
 T = TypeVar("T")
 
-QUICK_S: Final = 0.005  # the event loop blocks this long for an answer; most take less than a turn of the loop
+QUICK_S: Final = 0.005  # longest time that the event loop blocks for an answer; most calls are faster
 LATE_S: Final = 1.0
 LIMIT_S: Final = 5.0
 
 
 class _Call(Generic[T]):
-    """One call and, once `ended` is free, its result. To wait longer than QUICK_S, set `waiter` and check `ended` once more."""
+    """One call and its result. The lock `ended` is free once the call has ended. To wait longer than QUICK_S, set `waiter` and check `ended` again."""
 
     __slots__ = ("ended", "error", "fn", "result", "version", "waiter")
 
@@ -56,7 +56,7 @@ class _Call(Generic[T]):
 
 
 class Worker:
-    """One daemon thread per strategy, so that a strategy that never returns blocks nothing, not even the end of the process."""
+    """One daemon thread for each strategy. A strategy that never returns blocks neither the event loop nor the end of the process."""
 
     def __init__(self, name: str, row: Row | None = None) -> None:
         """`row`: records its calls for the next start."""

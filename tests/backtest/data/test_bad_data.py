@@ -101,7 +101,7 @@ def test_a_pipe_instead_of_a_file_is_refused_with_advice(
     finally:
         os.close(reads)
     assert f"/dev/fd/{reads}: is a pipe or a device" in (err := capsys.readouterr().err)
-    assert "write what comes out of it into a file" in err
+    assert "write its output to a file" in err
 
 
 def test_a_range_beside_the_data_and_an_outage_beside_the_range_say_what_there_is(

@@ -602,7 +602,7 @@ def test_precomputed_indicators_equal_those_of_live_bars_to_the_last_bit():
     at = 0
     for size in (3, 30, 1, 200, 466):
         chunk = Columns(*(column[at : at + size] for column in columns))
-        ahead.foresee("BTC", chunk)
+        ahead.precompute("BTC", chunk)
         for row in range(at, at + size):
             bar = Bar("BTC", walk.at_ms[row] + MINUTE_MS, *(column[row] for column in columns))
             live.update(bar)

@@ -22,7 +22,7 @@ def told(error: OSError) -> int:
     try:
         raise error
     except OSError as raised:
-        return crash_report.tell(raised)
+        return crash_report.print_error(raised)
 
 
 def denied(path: str) -> OSError:
@@ -67,7 +67,7 @@ def test_a_removed_working_directory_is_an_error_that_says_what_to_do(
 def test_in_a_running_daemon_a_file_error_is_a_bug_with_a_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    crash_report.goes_to(tmp_path / "crash.log")
+    crash_report.write_to(tmp_path / "crash.log")
     told(denied("/run/user/1000"))
     assert "a bug in Bracketbot: PermissionError" in capsys.readouterr().err
     assert "/run/user/1000" in (tmp_path / "crash.log").read_text()

@@ -441,7 +441,7 @@ async def test_a_strategy_that_is_added_again_gets_the_events_of_its_position_fr
     _in_between(daemon, lambda: daemon.minute(BTC="79"))
     assert (await daemon.commands.reload()).applied == ("one: started",)
     assert daemon.state("one")["fills"].count("close stop_loss") == 1
-    assert (daemon.kernel.strategy_host.away, daemon.kernel.strategy_host.late) == ({}, None)
+    assert (daemon.kernel.strategy_host.backlogs, daemon.kernel.strategy_host.late) == ({}, None)
 
 
 class Killed(BaseException):
@@ -566,7 +566,7 @@ async def test_no_order_of_bars_and_reloads_decides_a_bar_twice_or_loses_one(dae
         daemon.write(head + "".join(lines))
         assert (await daemon.commands.reload()).refused == ()
         assert {instance.name for instance in daemon.kernel.strategy_host.instances} == running.keys()
-        assert (daemon.kernel.strategy_host.away, daemon.kernel.strategy_host.late) == ({}, None)
+        assert (daemon.kernel.strategy_host.backlogs, daemon.kernel.strategy_host.late) == ({}, None)
     for _ in range(2):
         await daemon.kernel.cycle()
     for instance in daemon.kernel.strategy_host.instances:

@@ -960,7 +960,7 @@ async def test_what_is_wanted_on_such_an_event_is_ordered_also_where_the_next_ru
     for name, value in before.items():
         setattr(venue, name, value)
     await kernel.cycle()
-    kernel.strategy_host.set_instances(kernel.strategy_host.instances, away=["trend"])  # As while it is built anew.
+    kernel.strategy_host.set_instances(kernel.strategy_host.instances, unready=["trend"])  # As while it is built anew.
     await minutes(kernel, venue, "97")
     assert "BTC" in venue.positions
     kill(kernel)

@@ -73,7 +73,7 @@ def test_log_lines_and_state_changes_during_warm_up_are_dropped() -> None:
     instance = seated()
     old, new = (Bar("BTC", at_ms, 1.0, 1.0, 1.0, 1.0, 1.0) for at_ms in (60_000, 120_000))
     with capture_logs() as lines:
-        instance.rehearse(lambda: instance.strategy.on_bar(instance.view, old), now_ms=old.at_ms)
+        instance.warm_up(lambda: instance.strategy.on_bar(instance.view, old), now_ms=old.at_ms)
         instance.call(lambda: instance.strategy.on_bar(instance.view, new), now_ms=new.at_ms)
     assert [line["at_ms"] for line in lines] == instance.source.state["seen"] == [120_000]
 
@@ -108,7 +108,7 @@ def test_a_reference_to_the_state_from_before_the_warm_up_is_still_the_state_aft
     kept = instance.view.state
     kept["trades"] = 1
     assert instance.changed_state() == '{"trades": 1}'
-    instance.rehearse(lambda: kept.update(trades=7), now_ms=60_000)
+    instance.warm_up(lambda: kept.update(trades=7), now_ms=60_000)
     assert kept == instance.view.state == {"trades": 1}
     kept["trades"] += 1
     assert instance.changed_state() == '{"trades": 2}'

@@ -84,7 +84,7 @@ async def left_to_tell(path: Path, pacer: FakePacer, fills: int) -> tuple[FakeVe
     """A start after a run that was killed before it delivered some fills; one more fill has come since."""
     venue = FakeVenue()
     kernel = await begun(venue, enters_once, path=path)
-    kernel.strategy_host.set_instances(kernel.strategy_host.instances, away=["trend"])
+    kernel.strategy_host.set_instances(kernel.strategy_host.instances, unready=["trend"])
     for n in range(1, fills + 1):
         grown(venue, "BTC", f"0.{n:02}", 100)()
     await kernel.cycle()
@@ -104,7 +104,7 @@ async def test_a_backlog_is_delivered_beside_the_passes_of_a_start(tmp_path: Pat
     await again.cycle()
     assert max(after - before for before, after in pairwise(passed)) <= PASS_MS + 2 * HOOK_MS
     assert slow.lived == [f"open 0.{n:02}".rstrip("0") for n in range(1, 13)] + ["open 1"]
-    assert list(again.strategy_host.away) == []
+    assert list(again.strategy_host.backlogs) == []
     assert list(EventBacklog.of_journal(again.journal, "trend", 0)) == []
 
 
