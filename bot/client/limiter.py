@@ -72,12 +72,12 @@ class Quota(NamedTuple):
 
 
 class RateHeld(TryLater):
-    """Not sent: the quota is used up, or the rest is reserved for exits. `after_ms` says when there is quota again."""
+    """The request was not sent, because the quota is used up or the rest is reserved for exits. `after_ms`: the wait for new quota."""
 
 
 @dataclass(slots=True)
 class _Bucket:
-    """What is known of one policy. Instants are of the limiter's clock."""
+    """The known state of one policy. Instants are of the limiter's clock."""
 
     requests: float
     per_ms: float

@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
-# Longest pause between two tries, in real time, whatever Retry-After says. Until the service answers, nobody looks after the account.
+# Longest pause between two tries, in real time, even if Retry-After is longer. Until the service answers, the daemon cannot protect positions.
 AWAY_MS: Final = 60_000
 REFUSALS_MAX: Final = 3  # of a start's first question: one refusal may be chance, three are a wrong address or key
 

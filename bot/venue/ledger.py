@@ -84,7 +84,7 @@ def margin_used(state: State, account: Account) -> int:
 
 
 def free_margin(state: State, account: Account, freed: int = 0) -> int:
-    """Margin for a new position, `freed` included: what is freed by the part that closes for it. Never negative."""
+    """Margin for a new position. `freed`: margin of the part that the same order closes. Never negative."""
     free = account.balance - account.reserved + freed
     for coin, position in account.positions.items():
         if not position.isolated:

@@ -462,7 +462,7 @@ def path_of(bar: PassBar, policy: str) -> tuple[int, int, int, int]:
 
 
 def is_calm(state: State, market: Market, low: int, high: int) -> bool:
-    """True if nothing waits between low and high, and nothing that any price would move."""
+    """True if no order or level lies between low and high, and no order waits that any price may fill."""
     falling, rising = market.falling, market.rising
     return (
         not market.pending and not market.working and (not falling or falling[-1][0] < low) and (not rising or -rising[-1][0] > high)

@@ -30,7 +30,7 @@ from bot import logs
 from bot.backtest.backtest import Backtest
 from bot.backtest.data.candles import Candles
 from bot.backtest.engine.options import MarketRules, SessionOptions
-from bot.cli.common.config_check import judged
+from bot.cli.common.config_check import checked_config
 from tests.bench import peers
 
 YEAR = 525_600
@@ -79,7 +79,9 @@ def prepared(name: str, candles: Candles, folder: Path) -> Backtest:
         "strategies": [strategy],
     }
     config.write_text(json.dumps(body))
-    return Backtest(judged(config).settings, [candles], SessionOptions(balance_usd=Decimal(1_000_000), rules=RULES))
+    return Backtest(
+        checked_config(config).settings, [candles], SessionOptions(balance_usd=Decimal(1_000_000), rules=RULES)
+    )
 
 
 def session(name: str, candles: Candles, folder: Path) -> tuple[float, Backtest]:

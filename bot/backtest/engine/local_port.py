@@ -56,18 +56,18 @@ REQUEST: Final = "req_000000000000"  # requests of a session are in no log
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits for anything."""
+    """Run a coroutine that never waits."""
     try:
         coroutine.send(None)
     except StopIteration as end:
         value: T = end.value
         return value
     coroutine.close()
-    raise AssertionError("a session's coroutine waited for something")
+    raise AssertionError("a session's coroutine has waited, which it must not do")
 
 
 class LocalPort:
-    """`arrive` is called with the key before each order request. With latency it moves the market on until the order arrives."""
+    """`arrive` is called with the key before each order request. With latency it advances the market until the order arrives."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""The journal of a backtest, in dictionaries. It answers as the journal on disk does, and ends with the process.
+"""The journal of a backtest, in memory. It answers as the journal on disk does.
 
 Rows that every order writes are in dictionaries. Guardians, notes and notices are in an SQLite database in memory. A test
-drives both journals through the same histories. `bot backtest --journal` uses the journal on disk instead.
+runs both journals through the same histories. `bot backtest --journal` uses the journal on disk instead.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OrderFailure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OrderFailures:
-    """Orders that failed or were not filled: their number by code, and the first of each code, which mostly explains the others.
+    """Orders that failed or were not filled: their number by code, and the first of each code, which often explains the others.
 
     `refusals`: the risk check refused them. `rejections`: the service refused them, or did not accept them in time.
     `unfilled`: the service accepted them and filled nothing or only a part.
@@ -350,11 +350,11 @@ class MemoryJournal(Journal):
 
     @property
     def is_full(self) -> bool:
-        """True if so many intents are held that a trim is due, even if few events came."""
+        """True if a trim is due because of the number of intents, even if few events came."""
         return len(self.intents.by_id) > INTENTS_MAX
 
     def trim(self, held: Callable[[], Held] = Held, *, now_ms: int = 0) -> int:
-        """Forget old events and final intents. Kept are the newest, and those that name the owner of an open position or order."""
+        """Forget old events and final intents. It keeps the newest, and those that name the owner of an open position or order."""
         account = held()
         events, intents = list(self.events.taken.items()), list(self.intents.by_id.items())
         kept = [(id_, event) for id_, event in events[:-EVENTS_KEPT] if event.idempotency_key in account.keys]

@@ -1,7 +1,7 @@
-"""Outside reads: what a strategy reads besides what its view shows. A proof of causality cuts the candles, and nothing else.
+"""Finds what a strategy reads outside of its view: files, connections and processes. A proof of causality cannot cut such data.
 
-Python tells an audit hook of each file that Python code opens, each connection and each new process. Not seen: a file that native code opens by
-itself (Arrow, Polars and DuckDB do), and what stands in a Python module or lies in an installed package.
+Python calls an audit hook for each file that Python code opens, each connection and each new process. The hook does not see files that native
+code opens (Arrow, Polars and DuckDB do), and data inside a Python module or an installed package do not count.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import bot
 from bot.logs import redact_text
 from bot.runtime.strategy_host import host, instance, loader
 
-READS_MAX: Final = 20  # kept; one is enough to spoil a proof
+READS_MAX: Final = 20  # that are kept; a single one makes the proof void
 NAME_MAX: Final = 200
 CALLERS: Final = frozenset(
     {
@@ -39,7 +39,7 @@ _CODE: Final = (".py", ".pyc", ".so", ".pyd")
 
 
 class _Watch:
-    """The one audit hook of this process, which cannot be removed. `found` is where it notes reads; None while nothing is watched."""
+    """The only audit hook of this process; Python cannot remove it. `found`: the reads so far; None while nothing is watched."""
 
     found: list[str] | None = None
     is_hooked = False
@@ -47,7 +47,7 @@ class _Watch:
 
 @contextmanager
 def watching() -> Iterator[list[str]]:
-    """The reads of strategies while the block runs, as `reads FILE`, `connects to HOST` or `starts PROGRAM`, each once, in their order."""
+    """The outside reads while the block runs, as `reads FILE`, `connects to HOST` or `starts PROGRAM`: each once, in order."""
     if not _Watch.is_hooked:
         sys.addaudithook(_hook)
         _Watch.is_hooked = True
@@ -64,7 +64,7 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
         return
     try:
         text = describe(*args)
-    except Exception:  # noqa: BLE001 - what a hook raises would end the strategy's own call
+    except Exception:  # noqa: BLE001 - an error of a hook would end the strategy's own call
         text = f"calls {event}"
     frame = currentframe()
     if text is not None and text not in found and _is_of_strategy(None if frame is None else frame.f_back):
@@ -72,7 +72,7 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _is_of_strategy(frame: FrameType | None) -> bool:
-    """Whether code of a strategy is at work in these frames, innermost first, and Python is not just importing something for it."""
+    """True if a strategy's code runs in these frames, innermost first. False while Python imports a module for it."""
     if frame is not None and frame.f_code.co_filename.startswith(_IMPORTING):
         return False
     is_foreign = is_ours = False
@@ -85,11 +85,11 @@ def _is_of_strategy(frame: FrameType | None) -> bool:
             is_foreign, is_ours = False, True
         elif file.startswith(_IMPORTING):
             if _is_installed(inner) or _is_standard(inner):
-                return False  # A package reads what it needs when it is imported.
+                return False  # A package may read its own files during its import.
         elif not _is_standard(file):
             is_foreign = True
         inner, frame = file, frame.f_back
-    return not is_ours  # A thread that is none of the daemon's.
+    return not is_ours  # Without a frame of the daemon it is a thread of the strategy.
 
 
 def _is_standard(file: str) -> bool:
@@ -100,7 +100,7 @@ def _is_installed(file: str) -> bool:
     return any(part in file for part in _INSTALLED)
 
 
-# ── What each event of Python's is called ───────────────────────────────────────────────────────────────────────────
+# ── The text for each audit event of Python ───────────────────────────────────────────────────────────────────────────
 
 
 def _opened(path: Any, _mode: str | None, flags: int) -> str | None:
@@ -119,7 +119,7 @@ def _connected_to_database(database: Any) -> str | None:
 
 
 def _asked_for(url: Any, *_: Any) -> str:
-    return f"connects to {_shown(urlsplit(str(url)).hostname or 'a URL')}"  # The rest of it may hold a secret.
+    return f"connects to {_shown(urlsplit(str(url)).hostname or 'a URL')}"  # The rest of the URL may hold a secret.
 
 
 def _connected(_socket: Any, address: Any) -> str:

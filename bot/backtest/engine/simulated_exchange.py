@@ -1,7 +1,7 @@
-"""The simulated exchange: the service's state machine in a session. Candles set its prices instead of a feed, and nothing is stored for a restart.
+"""The simulated exchange: the service's state machine in a session. Candles set its prices instead of a feed, and it stores nothing on disk.
 
-The venue and its `apply` are those of every served sandbox. The session moves time, and the venue is not shown bars that can touch nothing. Before
-each command the venue sees the mark of that instant, so that skipped bars reach it as one price, the last close.
+The venue and its `apply` are the same as in a sandbox. The session advances the clock and skips bars that cannot change anything in the venue.
+Before each command the venue gets the mark of that instant, so it sees skipped bars as one price, the last close.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from bot.venue.state import Account, Key, Market, Rules, State
 ACCOUNT: Final = "acc_00000001"
 KEY: Final = "key_00000001"
 ADDRESS: Final = "0x" + "5e" * 20  # fixed, so that the same manifest gives the same bytes
-EVENTS_SHOWN: Final = 2_000  # kept in memory after they were written: a daemon that starts again reads its last page
+EVENTS_SHOWN: Final = 2_000  # written events that stay in memory: a restarted daemon reads its last page again
 
 Change = tuple[int, int, SetMarket]
 
 
 class _Prices(PriceFeed):
-    """A feed without prices of its own: the session gives them. The local port answers requests for candles."""
+    """A feed without prices, because the session sets them. The local port answers requests for candles."""
 
     def __init__(self, coins: Iterable[str]) -> None:
         super().__init__({})
@@ -86,7 +86,7 @@ class EventBuffer:
 
 
 class SimulatedExchange(Machine):
-    """One account in one venue; the session moves its time. `rates` are recorded hourly funding rates by market, scaled 1e12."""
+    """One account in one venue; the session advances its clock. `rates` are recorded hourly funding rates by market, scaled 1e12."""
 
     def __init__(
         self, cursors: list[MarketCursor], options: SessionOptions, *, start_ms: int, address: str = ADDRESS,
@@ -124,13 +124,13 @@ class SimulatedExchange(Machine):
                 )
             if settlement is not None and settlement.outcome is not None:
                 self.run(SetMarket(cursor.coin, outcome_px=int(settlement.outcome * E8)))
-            event_buffer = (rates or {}).get(cursor.coin, [])
-            begun = [rate for at_ms, rate in event_buffer if at_ms < start_ms]
-            if begun:
-                self.run(SetMarket(cursor.coin, funding_rate=begun[-1]))
+            market_rates = (rates or {}).get(cursor.coin, [])
+            past_rates = [rate for at_ms, rate in market_rates if at_ms < start_ms]
+            if past_rates:
+                self.run(SetMarket(cursor.coin, funding_rate=past_rates[-1]))
             self._changes += [
                 (at_ms, number, SetMarket(cursor.coin, funding_rate=rate))
-                for at_ms, rate in event_buffer
+                for at_ms, rate in market_rates
                 if at_ms >= start_ms
             ]
         heapify(self._changes)
@@ -151,9 +151,9 @@ class SimulatedExchange(Machine):
         return event_buffer.first + len(event_buffer.events) - 1
 
     def band(self, coin: str) -> Calm:
-        """How far the price may move, and until when, before the venue must see it: see venue.quiet_band. Changes by the session itself count too.
+        """The price range, and its end in time, inside which the venue need not see prices (venue.quiet_band). Changes by the session itself count too.
 
-        A bar that closes at the instant of a deadline is over in the millisecond before it.
+        A bar that closes at the instant of a deadline ends in the millisecond before it.
         """
         return self._band(self.state.markets[coin], self._until_ms())
 
@@ -179,7 +179,7 @@ class SimulatedExchange(Machine):
         return self._bands_now
 
     def skip(self, cursor: MarketCursor, last: int) -> None:
-        """Bars up to row `last` touch nothing: the venue will only see the last close."""
+        """Skip the bars up to row `last`, which touch nothing. The venue will only see the last close."""
         self._leave(cursor, last)
         self.clock.move_to(cursor.ts[last] + cursor.step_ms - 1)
 
@@ -204,7 +204,7 @@ class SimulatedExchange(Machine):
         self.clock.move_to(end_ms)
 
     def advance(self, to_ms: int) -> None:
-        """Move all markets to `to_ms`, point by point, each change at its own instant."""
+        """Advance all markets to `to_ms`, point by point, with each change at its own instant."""
         while (change_ms := self._next_change_ms()) is not None and change_ms <= to_ms:
             self._walk(max(change_ms - 1, self.clock.now_ms()))
             if self._changes and self._changes[0][0] <= change_ms:
@@ -215,8 +215,8 @@ class SimulatedExchange(Machine):
         self._walk(to_ms)
 
     def is_calm(self, to_ms: int, bands: Mapping[str, Calm]) -> bool:
-        """True if nothing can happen in any market up to `to_ms`, where a bar ends. A bar that ends later counts with its whole range, unless none of its
-        points comes by then."""
+        """True if nothing can happen in any market up to `to_ms`, where a bar ends. A bar that ends later counts with its whole range, if any of its
+        points comes by `to_ms`."""
         for coin, cursor in self.cursors.items():
             row = cursor.at
             if row >= cursor.end or cursor.ts[row] > to_ms or (cursor.step and cursor.next_point_ms() > to_ms):
@@ -322,13 +322,13 @@ class SimulatedExchange(Machine):
         if bars := self._whole_bars(to_ms):
             self._apply(PassBars(tuple(bars)), to_ms)
             return True
-        found = []
+        points = []
         for order, cursor in enumerate(self.cursors.values()):
-            found += [(at_ms, order, step, point) for at_ms, step, point in cursor.until(to_ms, self.path)]
-        if found:
-            found.sort(key=_in_time)
-            self._apply(PassPoints(tuple(point for *_, point in found), to_ms), to_ms)
-        return bool(found)
+            points += [(at_ms, order, step, point) for at_ms, step, point in cursor.until(to_ms, self.path)]
+        if points:
+            points.sort(key=_in_time)
+            self._apply(PassPoints(tuple(point for *_, point in points), to_ms), to_ms)
+        return bool(points)
 
     def _whole_bars(self, to_ms: int) -> list[PassBar]:
         """Take the next bar of each market if all of them are whole and end at `to_ms`; otherwise take nothing."""
@@ -363,8 +363,8 @@ class SimulatedExchange(Machine):
         return min(turn, change)
 
 
-def _in_time(one: tuple[int, int, int, Any]) -> tuple[int, int, int]:
-    return one[0], one[1], one[2]
+def _in_time(point: tuple[int, int, int, Any]) -> tuple[int, int, int]:
+    return point[0], point[1], point[2]
 
 
 _LOWEST: Final = float("-inf")

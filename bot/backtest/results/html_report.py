@@ -170,7 +170,7 @@ def _equity(runs: Sequence[StoredRun]) -> Drawing:
         bottom["yaxis3"] = _titled("Exposure [$]", domain=[0, 0.18], tickformat=",")
         if not any(runs[0].exposure):  # Without this range a line at zero lies in the middle of its axis.
             bottom["yaxis2"]["range"], bottom["yaxis3"]["range"] = [-1, 0], [0, 1]
-    time = {"type": "date", "anchor": "y3" if is_one else "y2"}  # below the lowest of them
+    time = {"type": "date", "anchor": "y3" if is_one else "y2"}  # below the lowest plot
     top = _titled("Equity [$]", domain=[0.48 if is_one else 0.4, 1], tickformat=",")
     return {"data": traces, "layout": _layout(560, xaxis=time, yaxis=top, **bottom, **_marks(outage_records))}
 
@@ -323,7 +323,7 @@ def band_lines(band: Mapping[str, Any]) -> list[str]:
         )
     elif "orders" in band:
         lines.append(
-            "band: every trade that all paths have was filled alike; the differences come from funding, and from the sizes and trades that follow from it"
+            "band: all paths fill their common trades alike; the differences come from funding, and from the sizes and trades that follow from it"
         )
     lines += [f"band: {_path_text(order)}" for order in orders[:ORDERS_SHOWN]]
     if count > ORDERS_SHOWN:
@@ -336,8 +336,8 @@ def _path_text(one: Mapping[str, Any]) -> str:
     by: dict[str, list[str]] = {}
     for name, fills in one["fills"].items():
         by.setdefault(fills, []).append(name)
-    told = "; ".join(f"{', '.join(names)}: {fills}" for fills, names in by.items())
-    return f"trade {one['trade']}, {one['market']} {one['side']} of {iso(one['entryMs'])[:19]}: {told}"
+    by_policy = "; ".join(f"{', '.join(names)}: {fills}" for fills, names in by.items())
+    return f"trade {one['trade']}, {one['market']} {one['side']} of {iso(one['entryMs'])[:19]}: {by_policy}"
 
 
 def _band(run: StoredRun) -> str:
@@ -402,10 +402,10 @@ def _compared(run: StoredRun, other: StoredRun) -> str:
 def compared(run: StoredRun, other: StoredRun) -> list[tuple[str, Any, Any, Any]]:
     """Each figure and cost of two runs, and the difference of the second from the first; None where one run has none."""
     mine, theirs = (dict(one.summary["figures"]) for one in (run, other))
-    here, there = costs_of(run), costs_of(other)
-    for said in COSTS.values():
-        if said in here or said in there:  # A cost that one run lacks is 0 there.
-            mine[f"{said} [$]"], theirs[f"{said} [$]"] = here.get(said, 0.0), there.get(said, 0.0)
+    my_costs, their_costs = costs_of(run), costs_of(other)
+    for cost in COSTS.values():
+        if cost in my_costs or cost in their_costs:  # A run without this cost has 0.
+            mine[f"{cost} [$]"], theirs[f"{cost} [$]"] = my_costs.get(cost, 0.0), their_costs.get(cost, 0.0)
     rows = []
     for name in dict.fromkeys([*mine, *theirs]):
         value, its = mine.get(name), theirs.get(name)
@@ -599,9 +599,9 @@ def _outages(run: StoredRun) -> str:
 def refusals_text(summary: Mapping[str, Any], by: str) -> list[str]:
     """Orders that the risk check refused (`refusals`), that the service refused (`rejections`), or that it did not fill (`unfilled`), as lines for a terminal."""
     first = summary.get(FIRST[by], {})
-    said = FAILURES[by]
+    title = FAILURES[by]
     return [
-        f"{said[0].lower()}{said[1:]}: {code} {count:,}"
+        f"{title[0].lower()}{title[1:]}: {code} {count:,}"
         + (f", first {_failure_text(first[code])}" if code in first else "")
         for code, count in summary.get(by, {}).items()
     ]

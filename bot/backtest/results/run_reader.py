@@ -1,4 +1,4 @@
-"""A run's folder, read again: what report, compare and replay begin with. Checks that it is one; judges nothing."""
+"""Reads the folder of a run, for report, compare and replay. Checks that the folder is complete."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bot.backtest.results.layout import COLUMNS, FORMAT, NAMES
 from bot.errors import BotError, Exit
 from bot.words import many
 
-CHART: Final = "chart.json"  # for drawing alone: figures are there without it
+CHART: Final = "chart.json"  # only for drawing; the figures do not need it
 ROW_BYTES: Final = 24  # <i8, <f8, <f8
-# What is read of each file without a question; a * stands for each of a list, or of things by name.
+# The keys that each file must have. A * stands for each item of a list or each value of an object.
 REQUIRED: Final[dict[str, tuple[str, ...]]] = {
     "manifest.json": (
         "code.version", "code.sha256", "config.name", "config.text", "strategies.*.name", "strategies.*.sha256",
@@ -41,7 +41,7 @@ class RunNotFound(BotError):
 
 @dataclass(frozen=True, slots=True)
 class StoredTrade:
-    """A row of trades.csv. Instants ms UTC, None while open; amounts are floats here, for drawing and adding up on a page."""
+    """A row of trades.csv. Instants are ms UTC, None while open. Amounts are floats, for drawing and for sums on a page."""
 
     number: int
     strategy: str
@@ -82,7 +82,7 @@ class StoredRun:
 
 
 def read_run(folder: Path) -> StoredRun:
-    """The run in a folder. RunNotFound when there is none; BotError names the file and what is wrong with it."""
+    """The run in a folder. RunNotFound if the folder has none; BotError names the file and what is wrong with it."""
     if not folder.is_dir():
         raise RunNotFound(f"{folder}: is no folder; give the folder that bot backtest has written")
     missing = [name for name in NAMES if name != CHART and not (folder / name).is_file()]
@@ -90,7 +90,7 @@ def read_run(folder: Path) -> StoredRun:
         newest = newest_run(folder)
         way = "the folder that bot backtest has written" if newest is None else f"one of the runs in it, like {newest}"
         raise RunNotFound(
-            f"{folder}: is no run: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not there; give {way}"
+            f"{folder}: is no run: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; give {way}"
         )
     manifest = _json(folder / "manifest.json")
     if manifest.get("format") != FORMAT:
@@ -107,8 +107,8 @@ def read_run(folder: Path) -> StoredRun:
 
 
 def levels_of(run: StoredRun, market: str, since_ms: int) -> dict[str, list[tuple[int, int | None, float]]]:
-    """Where stops (`stop_loss`) and targets (`take_profit`) of a market stood that were placed from then on: from, until (None: the end), at."""
-    stood: dict[str, tuple[str, int, int | None, float]] = {}
+    """Stops (`stop_loss`) and targets (`take_profit`) of a market that were placed at `since_ms` or later: from, until (None: the end), level."""
+    orders: dict[str, tuple[str, int, int | None, float]] = {}
     with (run.folder / "events.jsonl").open(encoding="utf-8") as lines:
         for line in lines:
             if '"triggerPx":"' not in line or int(line.partition('"ts":')[2].partition(",")[0]) < since_ms:
@@ -118,27 +118,27 @@ def levels_of(run: StoredRun, market: str, since_ms: int) -> dict[str, list[tupl
             if event["coin"] != market:
                 continue
             if event["subtype"] == "armed":
-                stood[data["oid"]] = data["kind"], at_ms, None, float(data["triggerPx"])
-            elif event["subtype"] != "changed" and (one := stood.get(data["oid"])) is not None and one[2] is None:
-                stood[data["oid"]] = (*one[:2], at_ms, one[3])
-    found: dict[str, list[tuple[int, int | None, float]]] = {}
-    for kind, from_ms, to_ms, px in stood.values():
-        found.setdefault(kind, []).append((from_ms, to_ms, px))
-    return found
+                orders[data["oid"]] = data["kind"], at_ms, None, float(data["triggerPx"])
+            elif event["subtype"] != "changed" and (order := orders.get(data["oid"])) is not None and order[2] is None:
+                orders[data["oid"]] = (*order[:2], at_ms, order[3])
+    levels: dict[str, list[tuple[int, int | None, float]]] = {}
+    for kind, from_ms, to_ms, px in orders.values():
+        levels.setdefault(kind, []).append((from_ms, to_ms, px))
+    return levels
 
 
 def newest_run(folder: Path) -> Path | None:
-    """The newest of the runs that a folder holds, if it holds any."""
-    held = (entry / "manifest.json" for entry in folder.iterdir())
-    found = [(entry.stat().st_mtime_ns, entry.parent) for entry in held if entry.is_file()]
-    return max(found)[1] if found else None
+    """The newest run in a folder, or None."""
+    manifests = (entry / "manifest.json" for entry in folder.iterdir())
+    runs = [(manifest.stat().st_mtime_ns, manifest.parent) for manifest in manifests if manifest.is_file()]
+    return max(runs)[1] if runs else None
 
 
 def _whole(path: Path) -> dict[str, Any]:
     found = _json(path)
     for name in REQUIRED[path.name]:
         if not _has(found, name.split(".")):
-            raise BotError(f"{path}: has no {name}: this is not all that bot backtest wrote; run it again")
+            raise BotError(f"{path}: has no {name}: the file is not complete; run the backtest again")
     return found
 
 
@@ -157,7 +157,7 @@ def _json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise BotError(f"{path}: cannot be read: {error}") from None
     if not isinstance(found, dict):
-        raise BotError(f"{path}: holds no JSON object")
+        raise BotError(f"{path}: is not a JSON object")
     return found
 
 
@@ -170,7 +170,7 @@ def _equity(path: Path) -> tuple[array[int], array[float], array[float]]:
     if len(body) % ROW_BYTES:
         raise BotError(f"{path}: is cut off after {many(len(body) // ROW_BYTES, 'row')}")
     columns: tuple[array[Any], ...] = (array("q"), array("d"), array("d"))
-    rows = memoryview(body).cast("q")  # Eight bytes at a time, whatever they mean.
+    rows = memoryview(body).cast("q")  # Only to split the body into items of eight bytes.
     for number, column in enumerate(columns):
         column.frombytes(rows[number::3].tobytes())
         if sys.byteorder == "big":

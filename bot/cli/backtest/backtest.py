@@ -257,12 +257,12 @@ class _Inputs:
         from bot.backtest.data import quality
         from bot.backtest.data.candles import drivers, load
         from bot.backtest.data.findings import KINDS
-        from bot.cli.common.config_check import judged_without_secrets
+        from bot.cli.common.config_check import checked_without_secrets
 
         self.given = given
         self.config = config
         self.outside = outside  # what strategies read besides the data; grows while they are loaded and run
-        self.settings, _ = judged_without_secrets(config)  # A backtest needs no API key.
+        self.settings, _ = checked_without_secrets(config)  # A backtest needs no API key.
         markets = traded(self.settings)
         self.rules = rules_of(given, markets)
         read = drivers(load([Path(entry) for entry in given["data"]], markets=markets, report=say_left_out))

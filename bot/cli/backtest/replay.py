@@ -110,13 +110,13 @@ def _of_journal(what: Path, config: Path | None, given: Mapping[str, Any]) -> Re
     from bot.backtest.engine.options import SessionOptions
     from bot.backtest.replay.comparison import replay_journal
     from bot.backtest.replay.records import read_journal
-    from bot.cli.common.config_check import judged_without_secrets
+    from bot.cli.common.config_check import checked_without_secrets
     from bot.errors import BotError
 
     folder, own = _folder_of(what)
     recorded = read_journal(folder, since_ms=given["start_ms"] or 0)
     file = config or own or _noted(recorded, folder)
-    settings, _ = judged_without_secrets(file)
+    settings, _ = checked_without_secrets(file)
     begins_ms = recorded.start_ms if given["start_ms"] is None else given["start_ms"]
     balance = given["balance"] or recorded.balance(begins_ms)
     if balance is None or balance <= 0:
@@ -140,17 +140,17 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
     from bot.backtest.engine.options import SessionOptions, within
     from bot.backtest.replay.comparison import replay_run
     from bot.backtest.results.run_reader import read_run
-    from bot.cli.common.config_check import judged_text, judged_without_secrets
+    from bot.cli.common.config_check import checked_text, checked_without_secrets
     from bot.errors import BotError, ConfigError
 
     run = read_run(what)
     manifest, stats = run.manifest, run.summary["course"]
     if config is not None:
-        settings = judged_without_secrets(config)[0]
+        settings = checked_without_secrets(config)[0]
     else:
         name = f"{manifest['config']['name']}.yaml"
         try:
-            settings = judged_text(manifest["config"]["text"], Path(name))
+            settings = checked_text(manifest["config"]["text"], Path(name))
         except ConfigError as error:
             here = f"a run stores the text of its config without its folder, so relative paths start at {Path.cwd()}"
             raise ConfigError(f"{error}\n{here}; give the file with --config", error.problems) from None
@@ -185,7 +185,7 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
 
 
 def _folder_of(what: Path) -> tuple[Path, Path | None]:
-    """The state directory for WHAT, and the config if WHAT is one."""
+    """The state directory that WHAT names, and the config if WHAT is a config."""
     from bot.backtest.results.run_reader import newest_run
     from bot.cli.operate.daemon_client import folder_of
     from bot.cli.operate.demo_folders import DemoFolder
@@ -318,7 +318,7 @@ def _changed(
 ) -> dict[str, list[tuple[str, str]]]:
     from bot.backtest.backtest import strategies_of
     from bot.backtest.results.run_writer import code_sha256
-    from bot.cli.common.config_check import judged_text
+    from bot.cli.common.config_check import checked_text
     from bot.errors import BotError
     from bot.runtime.strategy_host import fingerprints
 
@@ -326,7 +326,7 @@ def _changed(
     sources = {strategy["name"]: strategy["sha256"] for strategy in strategies}
     now = fingerprints.mark_of(settings, sources)
     try:
-        of_then = judged_text(manifest["config"]["text"], Path(f"{manifest['config']['name']}.yaml"))
+        of_then = checked_text(manifest["config"]["text"], Path(f"{manifest['config']['name']}.yaml"))
     except BotError:  # The strategies' files have moved, so only their digests can be compared.
         of_then = settings
     then = fingerprints.mark_of(

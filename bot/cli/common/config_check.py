@@ -15,12 +15,12 @@ from bot.runtime.strategy_host import loader
 from bot.words import meant_market
 
 
-def judged(path: Path, outside: Outside | None = None) -> Source:
+def checked_config(path: Path, outside: Outside | None = None) -> Source:
     """Read and check a config that is to run. ConfigError lists every problem that can be found without starting anything.
 
     `outside` resolves the references where the credentials of a systemd unit cannot be read.
     """
-    source = _judged(path, read(path, lookup=outside))
+    source = _checked(path, read(path, lookup=outside))
     missing = missing_packages(source.settings)
     problems = [source.problem((one,), needs_package(one, name)) for one, name in missing]
     if source.settings.notify is not None and "notify" not in dict(missing):
@@ -30,25 +30,25 @@ def judged(path: Path, outside: Outside | None = None) -> Source:
     return source
 
 
-def judged_without_secrets(path: Path) -> tuple[Settings, Sequence[tuple[str, str]]]:
+def checked_without_secrets(path: Path) -> tuple[Settings, Sequence[tuple[str, str]]]:
     """Check a config without reading its secrets. Also returns the references to them: (credential, file or env; name)."""
-    settings, noted = judged_and_noted(path)
+    settings, noted = checked_and_noted(path)
     return settings, noted.found
 
 
-def judged_and_noted(path: Path) -> tuple[Settings, Noted]:
-    """As `judged_without_secrets`, with all references that were found."""
+def checked_and_noted(path: Path) -> tuple[Settings, Noted]:
+    """As `checked_without_secrets`, with all references that were found."""
     noted = Noted(path.absolute().parent, os.environ)
-    return _judged(path, read(path, lookup=noted)).settings, noted
+    return _checked(path, read(path, lookup=noted)).settings, noted
 
 
-def judged_text(text: str, path: Path) -> Settings:
-    """Check a config given as text, as if it stood in the file `path`, without reading its secrets."""
+def checked_text(text: str, path: Path) -> Settings:
+    """Check a config given as text, as if it were in the file `path`, without reading its secrets."""
     noted = Noted(path.absolute().parent, os.environ)
-    return _judged(path, read_text(text, path, lookup=noted)).settings
+    return _checked(path, read_text(text, path, lookup=noted)).settings
 
 
-def _judged(path: Path, source: Source) -> Source:
+def _checked(path: Path, source: Source) -> Source:
     problems: list[Problem] = []
     for index, one in enumerate(source.settings.strategies):
         at = ("strategies", index)
@@ -76,7 +76,7 @@ def _judged(path: Path, source: Source) -> Source:
     return source
 
 
-def judge(settings: Settings) -> None:
+def check_strategies(settings: Settings) -> None:
     """Check the strategies of settings that were made by code, not read from a file."""
     for one in settings.strategies:
         loader.build(
@@ -95,7 +95,7 @@ def called(source: Source) -> Source:
 
 
 def missing_packages(settings: Settings) -> list[tuple[str, str]]:
-    """What a run would find missing only when its service stands already, (section, package). A session needs none of it."""
+    """Missing packages that a run needs and a backtest does not, (section, package). Found here, before the service starts."""
     return [
         (section, name)
         for section, name in (("notify", "apprise"), ("metrics", "prometheus-client"))
@@ -104,11 +104,11 @@ def missing_packages(settings: Settings) -> list[tuple[str, str]]:
 
 
 def needs_package(section: str, name: str) -> str:
-    return f"needs the package {name}: install bracketbot[{section}], or take the section out"
+    return f"needs the package {name}: install bracketbot[{section}], or remove the section"
 
 
 def _of_addresses(source: Source, unseen: Collection[str]) -> list[Problem]:
-    """What apprise does not know would end the run when its service stands already. Nothing is said of those `unseen`."""
+    """Addresses for notices that apprise does not know. `unseen`: addresses that cannot be read here and are not checked."""
     from bot.runtime.alerts.notifier import AppriseTarget
 
     assert source.settings.notify is not None
@@ -126,7 +126,7 @@ def _of_addresses(source: Source, unseen: Collection[str]) -> list[Problem]:
 
 
 def _of_markets(source: Source) -> list[Problem]:
-    """Only the embedded service's markets are known without asking."""
+    """Problems of markets. Checks only configs with the embedded service, whose markets are known without a request."""
     settings = source.settings
     from bot.service.market_data.instruments import CATALOGUE
     from bot.service.market_data.price_feed import RecordedSource
@@ -182,14 +182,14 @@ def _of_markets(source: Source) -> list[Problem]:
                 problems.append(
                     source.problem(
                         ("strategies", index, "interval"),
-                        f"there are no {strategy.interval} bars of {coin}: its candles are of {finest}; finer data are needed, or interval: {finest}",
+                        f"there are no {strategy.interval} bars of {coin}: its candles are of {finest}; use finer data, or interval: {finest}",
                     )
                 )
     return problems
 
 
 def _of_guardians(source: Source) -> list[Problem]:
-    """The embedded service's refusal of each guardian that it would refuse: the daemon sends no entry without its guardians."""
+    """The guardians that the embedded service would refuse. Checked early, because the daemon sends no entry without its guardians."""
     from bot.service.operations.orders import ORDER_FIELDS, guardian_spec
     from bot.service.views.responses import Refused
     from bot.venue.guardians import normalise
@@ -205,16 +205,16 @@ def _of_guardians(source: Source) -> list[Problem]:
                     problems.append(
                         source.problem(("guardians", index, "order_template", name), unknown(name, ORDER_FIELDS)[0])
                     )
-            found = normalise(guardian_spec(one.request()))
+            spec = normalise(guardian_spec(one.request()))
         except Refused as error:
-            found = error.refusal
-        if isinstance(found, Refusal):
-            at = str(((found.details or {}).get("fields") or [{}])[0].get("field", ""))
+            spec = error.refusal
+        if isinstance(spec, Refusal):
+            at = str(((spec.details or {}).get("fields") or [{}])[0].get("field", ""))
             keys = at.replace("orderTemplate", "order_template").split(".")
-            problems.append(source.problem(("guardians", index, *keys), found.message.removeprefix(f"{at}: ")))
-        elif found.order is not None and found.order.coin not in listed:
+            problems.append(source.problem(("guardians", index, *keys), spec.message.removeprefix(f"{at}: ")))
+        elif spec.order is not None and spec.order.coin not in listed:
             problems.append(
-                source.problem(("guardians", index, "order_template", "market"), _not_listed(found.order.coin, listed))
+                source.problem(("guardians", index, "order_template", "market"), _not_listed(spec.order.coin, listed))
             )
     return problems
 

@@ -58,7 +58,7 @@ def reserved(*, for_json: bool) -> AbstractContextManager[object]:
 
 
 class Clock(click.ParamType[str]):
-    """`real`, `manual` or how many times faster: `60x`. The text as the service takes it."""
+    """`real`, `manual` or a speed such as `60x`. Returns the text, in lower case."""
 
     name = "clock"
 

@@ -23,7 +23,7 @@ ACCEPTS: Final = {
 def accepting(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add all the flags to a command, which passes them to `accepted`."""
     for name, what in reversed(ACCEPTS.items()):
-        command = click.option(f"--accept-{name}", is_flag=True, help=f"Take {what}.")(command)
+        command = click.option(f"--accept-{name}", is_flag=True, help=f"Accept {what}.")(command)
     return command
 
 

@@ -229,7 +229,7 @@ def _read_files(files: Sequence[Path], mapped: Mapped, market: str | None, *, sh
         for name, path, _ in sources(files, market=market_of_files, listed=False, report=say_left_out):
             if market_of_files == MARKET_OF_EACH_ROW != name:
                 raise ConfigError(
-                    f"{path}: {name}= names its market, and --market {market} says that each row does; leave one out"
+                    f"{path}: {name}= names its market, and --market {market} says that each row names it; leave one out"
                 )
             show_rows = partial(_show_rows, show, path.name)
             if mapped.market is None:
@@ -294,7 +294,7 @@ def _say_unlisted(markets: Sequence[str]) -> None:
         return
     who = f"{unlisted[0]} is" if len(unlisted) == 1 else f"{unlisted[0]} and {len(unlisted) - 1:,} more are"
     click.echo(
-        f"{who} not listed by the embedded service: to be looked at, or traded in a session under a name that is (--data LISTED=FILE).",
+        f"{who} not listed by the embedded service: a backtest can trade such candles only under a listed name (--data LISTED=FILE).",
         err=True,
     )
 
@@ -434,7 +434,7 @@ def gen(
     replacing: bool,
     as_json: bool,
 ) -> int:
-    """Generate candles of MARKET: seeded, with moods, busy and quiet hours, fat tails and an exchange's nights."""
+    """Generate candles of MARKET from a seed, with market regimes, busy and quiet hours, fat tails and an exchange's closing hours."""
     from bot.backtest.data.candles import market_name
     from bot.backtest.data.store import Store
     from bot.backtest.data.synthetic import Wanted, generate
@@ -445,7 +445,7 @@ def gen(
     except ConfigError as error:
         if asset_class is not None:
             raise
-        raise ConfigError(f"{error} (of one that it does not list, --class says what it is like)") from None
+        raise ConfigError(f"{error} (for an unlisted market, give its class with --class)") from None
     wanted = Wanted(name, interval, start_ms, days, seed, asset_class, regimes, gaps, hours)
     with _progress(is_shown=not as_json) as show:
         candles = generate(wanted, lambda day: show(f"{day:,} of {many(days, 'day')}"))
@@ -470,7 +470,7 @@ def _put_file(path: Path, candles: Candles, *, replacing: bool) -> Written:
     if not path.name.endswith((".csv", ".csv.gz", *PARQUET_SUFFIXES)):
         raise click.UsageError(f"--out {path}: the name must end with .csv, .csv.gz or .parquet")
     if path.exists() and not replacing:
-        raise Conflict(f"{path} is there already; nothing was changed. Put the new candles in its place with --replace")
+        raise Conflict(f"{path} is there already; nothing was changed. Overwrite it with --replace")
     try:
         write_file(path, candles)
     except OSError as error:
@@ -502,7 +502,7 @@ def list_(store: Path, as_json: bool) -> int:
         _refuse(unread)
         return int(Exit.DONE)
     if not held and not unread:
-        click.echo(f"{store} holds no candles; `bot data import` and `bot data gen` put some in.")
+        click.echo(f"{store} holds no candles; add some with `bot data import` or `bot data gen`.")
     for entry in held:
         click.echo(
             f"{entry.market:<24} {entry.interval:>3}  {entry.rows:>12,} {'candle ' if entry.rows == 1 else 'candles'}  {_day(entry.first_ms)} to {_day(entry.last_ms)}  {entry.size_bytes / 1e6:>8.2f} MB  {entry.path.name}"
@@ -512,7 +512,7 @@ def list_(store: Path, as_json: bool) -> int:
 
 
 def _refuse(unread: Sequence[ConfigError]) -> None:
-    """Files that cannot be read, all of them, when the others have been told of."""
+    """ConfigError with all files that cannot be read. Called after the other files have been printed."""
     if unread:
         from bot.errors import ConfigError
 
@@ -531,10 +531,10 @@ def _refuse(unread: Sequence[ConfigError]) -> None:
     type=click.Path(path_type=Path),
     default=None,
     metavar="CONFIG",
-    help="Ask the service of this config.",
+    help="Use the service of this config.",
 )
 @click.option(
-    "--base-url", default=None, metavar="URL", help="Ask the service there.  [default: http://127.0.0.1:8700]"
+    "--base-url", default=None, metavar="URL", help="Use the service at this address.  [default: http://127.0.0.1:8700]"
 )
 @_STORE
 @_REPLACE
@@ -560,7 +560,7 @@ def pull(
 
     accept = accepted(flags)
     if config_file is not None and base_url is not None:
-        raise click.UsageError("--config and --base-url both say where the service is; give one of them")
+        raise click.UsageError("--config and --base-url both name the service; give one of them")
     if interval not in INTERVAL_MS:
         raise ConfigError(f"--interval {interval!r} is not known; there are {', '.join(INTERVAL_MS)}")
     names = list(dict.fromkeys(market_name(market, listed=False) for market in markets))
@@ -583,7 +583,7 @@ def pull(
 
 
 def _take(pulled: Candles, store: Store, accept: tuple[str, ...], *, replacing: bool, quiet: bool) -> dict[str, Any]:
-    """What a service has of one market, judged and put into the store; what is told of it as data, and at once unless `quiet`."""
+    """Check the pulled candles of one market and add them to the store. Prints a report unless `quiet`, and returns it as data."""
     from bot.backtest.data.quality import checked
 
     (candles,), (report,) = checked([pulled], accept=(*LEFT_TO_SESSIONS, *accept))
@@ -598,13 +598,13 @@ def _take(pulled: Candles, store: Store, accept: tuple[str, ...], *, replacing: 
             click.echo("\n".join(report.lines(accept)))
     if hole:
         click.echo(
-            f"{who}: {many(hole, 'candle')} between the store and what the service still keeps {'is' if hole == 1 else 'are'} lost; pull at least every {_span(candles)}",
+            f"{who}: {many(hole, 'candle')} between the store and the service's oldest candle {'is' if hole == 1 else 'are'} lost; pull at least every {_span(candles)}",
             err=True,
         )
     if beyond:
         click.echo(
-            f"{who}: the store goes on for {many(beyond, 'candle')} after the newest that the service has: another service's, or of a time before"
-            " it was reset; keep those apart with another --store",
+            f"{who}: the store has {many(beyond, 'candle')} after the service's newest candle, from another service or from before a reset;"
+            " use another --store for this service",
             err=True,
         )
     return {
@@ -622,10 +622,10 @@ def _span(candles: Candles) -> str:
 async def _pull(
     names: Sequence[str], interval: str, config_file: Path | None, base_url: str | None
 ) -> list[Candles | BotError]:
-    """The closed candles that the service keeps, in its order; of a market that has none to take, why."""
-    otherwise = "--base-url URL asks another"
+    """The closed candles of each market that the service has, or the error of a market without any."""
+    otherwise = "--base-url URL names another service"
     if config_file is None:
-        otherwise = "start one with `bot sandbox`, or say where it is with --base-url URL or --config CONFIG"
+        otherwise = "start one with `bot sandbox`, or name it with --base-url URL or --config CONFIG"
     async with client_of(config_file, base_url, otherwise=otherwise) as client:
         return [await _newest_or_why(client, name, interval) for name in names]
 

@@ -94,9 +94,7 @@ def _switch(path: str, strategy: str | None, config: Path | None, state_dir: Pat
 @click.command("reload", epilog=RELOAD)
 @where
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="The changes as JSON; nothing is asked, and without --yes nothing is done."
-)
+@click.option("--json", "as_json", is_flag=True, help="The changes as JSON. Never asks; changes nothing without --yes.")
 def reload_config(config: Path | None, state_dir: Path | None, *, yes: bool, as_json: bool) -> int:
     """Reload the config and its strategies. Shows the changes first."""
     from bot.cli.operate.daemon_client import find

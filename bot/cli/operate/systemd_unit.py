@@ -108,10 +108,10 @@ def unit_name(name: str) -> str:
 
 def unit_of(config: Path, *, is_user: bool) -> Unit:
     """The unit that runs this config with this installation. ConfigError if a unit could not start the config."""
-    from bot.cli.common.config_check import judged_and_noted
+    from bot.cli.common.config_check import checked_and_noted
     from bot.config.settings import home
 
-    settings, noted = judged_and_noted(config)
+    settings, noted = checked_and_noted(config)
     references = noted.found
     config = config.resolve()
     _check(config, settings, noted, is_user=is_user)

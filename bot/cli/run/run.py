@@ -47,7 +47,7 @@ def run(config: Path, *, keep_service: bool, as_json: bool) -> int:
 
     from bot import logs
     from bot.cli.common import crash_report
-    from bot.cli.common.config_check import judged
+    from bot.cli.common.config_check import checked_config
     from bot.cli.run.run_daemon import judge_end, left_data, left_lines
     from bot.client.names import run_unheld
     from bot.runtime.control_plane.log_tail import FILE, Tail
@@ -56,7 +56,7 @@ def run(config: Path, *, keep_service: bool, as_json: bool) -> int:
     harden()
     keep_heap_whole()
     crash_report.print_stacks_on_fatal_signals()
-    settings = judged(config).settings
+    settings = checked_config(config).settings
     folder = private_dir(settings.state_dir)
     crash_report.write_to(folder / "crash.log")
     with hold_state(folder) as held, Path(os.devnull).open("w", encoding="utf-8") as nowhere:
@@ -115,7 +115,7 @@ def _narrating(settings: Settings, tail: Tail) -> Listener:
 async def _run(
     settings: Settings, config: Path, held: Held, tail: Tail, *, keep_service: bool
 ) -> tuple[DaemonEnd, str]:
-    from bot.cli.common.config_check import judged
+    from bot.cli.common.config_check import checked_config
     from bot.cli.run.embedded_service import Embedded, Minted, ServiceFailed
     from bot.cli.run.run_daemon import play, stopped_by_signals
     from bot.errors import ApiError, BotError, Exit
@@ -124,7 +124,7 @@ async def _run(
     from bot.runtime.startup import until_up
 
     def reread() -> Settings:
-        return judged(config).settings
+        return checked_config(config).settings
 
     stop, hangup = asyncio.Event(), asyncio.Event()
     with stopped_by_signals(stop, lambda text: click.echo(text, err=True), hangup):

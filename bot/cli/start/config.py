@@ -43,13 +43,13 @@ def check(config_file: Path, *, as_json: bool) -> int:
     """Check CONFIG: every key, each reference to a secret, every strategy and its params. Calls each strategy on generated bars, without a service. Exit 4 if something is wrong."""
     import json
 
-    from bot.cli.common.config_check import called, judged
+    from bot.cli.common.config_check import called, checked_config
     from bot.errors import ConfigError, Exit
     from bot.runtime.strategy_host.loader import load
 
     outside = _outside(config_file)
     try:
-        settings = called(judged(config_file, outside)).settings
+        settings = called(checked_config(config_file, outside)).settings
     except ConfigError as error:
         if not as_json:
             raise

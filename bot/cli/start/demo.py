@@ -309,7 +309,7 @@ class Demo:
 
 def demo_settings(folder: Path, data: tuple[tuple[str, Path], ...], clock: str) -> Settings:
     """configs/demo.yaml, with this run's clock, data and folder. Each recorded market gets one strategy; with one market only the first strategy runs."""
-    from bot.cli.common.config_check import judge
+    from bot.cli.common.config_check import check_strategies
     from bot.cli.common.files import example
     from bot.config import Recording, load
 
@@ -333,7 +333,7 @@ def demo_settings(folder: Path, data: tuple[tuple[str, Path], ...], clock: str) 
             "dead_man": settings.dead_man.model_copy(update={"heartbeat_seconds": seconds}),
         }
     )  # fmt: skip
-    judge(made)
+    check_strategies(made)
     return made
 
 

@@ -118,7 +118,7 @@ def _examined(patient: Patient) -> list[Finding]:
 
 
 def _config(patient: Patient) -> None:
-    from bot.cli.common.config_check import judged_without_secrets
+    from bot.cli.common.config_check import checked_without_secrets
 
     path = patient.place.config
     if path is None:
@@ -127,7 +127,7 @@ def _config(patient: Patient) -> None:
         )
         return
     try:
-        patient.settings, patient.references = judged_without_secrets(path)
+        patient.settings, patient.references = checked_without_secrets(path)
     except ConfigError as error:
         patient.say("config", "fail", str(error), f"change it, then bot check {quote(str(path))}", int(Exit.CONFIG))
         return

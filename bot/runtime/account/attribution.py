@@ -51,7 +51,7 @@ class Attribution:
         self.step_of = step_of
         self.rows: dict[str, TotalsRow] = {row.strategy: row for row in rows}
         self.shares: dict[str, dict[str, Share]] = {}
-        self.netting: dict[str, Decimal] = {}  # by market, while the position is open: what NETTING holds of it
+        self.netting: dict[str, Decimal] = {}  # by market, while the position is open: its part of NETTING
         for share in shares:
             if share.strategy == NETTING:
                 self.netting[share.market] = share.cost_usd

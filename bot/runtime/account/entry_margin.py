@@ -1,4 +1,4 @@
-"""What a market takes of the free margin for an entry: its fee rate and its kind of margin."""
+"""How much free margin an entry needs, by the fee rate and the margin mode of its market."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class EntryTerms(NamedTuple):
     margin_mode: str = "cross"
 
     def margin_usd(self, notional_usd: float, leverage: float) -> float:
-        """What an entry of this notional takes of the free margin. An isolated position pays its fee from its own margin."""
+        """The free margin that an entry of this notional needs. An isolated position pays its fee from its own margin."""
         return notional_usd * (1 / leverage + (0 if self.margin_mode == "isolated" else self.fee))
 
 

@@ -128,7 +128,7 @@ def _strategy(one: StrategySettings, instance: StrategyInstance | None, *, pause
 
 
 def other_books(kernel: Kernel, settings: Settings) -> list[Data]:
-    """Books of no configured strategy: of removed strategies, FOREIGN and NETTING. With these, all books add up to the account."""
+    """Profit and loss outside the configured strategies: of removed ones, FOREIGN and NETTING. With these, all rows add up to the account."""
     configured = {one.name for one in settings.strategies}
     books = {name: book(kernel, name) for name in kernel.account.attribution.names() if name not in configured}
     return [{"name": name, "book": amounts} for name, amounts in books.items() if any(map(Decimal, amounts.values()))]

@@ -260,7 +260,7 @@ class ExecutionEngine:
                     self.live[intent.id] = known
 
     def in_doubt(self, market: str, besides: str | None = None) -> bool:
-        """True if an order of ours may exist in the market that we have not seen. `besides`: the id of an intent that does not count."""
+        """True if an order of ours with an unknown outcome may exist in the market. `besides`: the id of an intent that does not count."""
         for intent in self.live.values():  # Runs three times an order; a generator would cost more.
             if intent.market == market and intent.state in IN_DOUBT and intent.id != besides:
                 return True

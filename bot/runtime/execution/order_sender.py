@@ -337,7 +337,7 @@ class OrderSender:
             canceled.add(oid)
 
     async def _settle(self, intent: Intent, move: Move, error: ApiError, *, is_past: bool) -> Intent:
-        """Do what `settle_move` says about an error."""
+        """Handle an error as `settle_move` has decided."""
         match move:
             case Accept(trade_id):
                 return self.outcomes.accept(intent, trade_id)

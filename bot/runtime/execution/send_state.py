@@ -1,4 +1,4 @@
-"""What the sender remembers of each open intent. Nothing of it is on disk: after a restart the journal alone counts."""
+"""The sender's memory of each open intent. It is not on disk; a restart relies on the journal alone."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class SendState:
 
     next_try_ms: int = 0  # no try before this time
     tries: int = 0
-    last_error: str | None = None  # why the service did not take the request the last time
+    last_error: str | None = None  # why the last request failed
     no_outcome_since_ms: int | None = None  # the first request after the last known outcome
-    blocked_since_ms: int | None = None  # since then a rule of its own strategy keeps the entry from being sent
-    search_refused_since_ms: int | None = None  # since then the service refuses to show its trades
+    blocked_since_ms: int | None = None  # when a rule of its own strategy began to block the entry
+    search_refused_since_ms: int | None = None  # when the service began to refuse the search for its trades
     ending: Ending | None = None  # how it ends, unless the search finds an order that a lost journal sent
-    canceled: set[str] = field(default_factory=set)  # orders that a cancel of several orders has canceled so far
+    canceled: set[str] = field(default_factory=set)  # for a cancel of several orders: those that are canceled so far
 
 
 class SendStates(dict[str, SendState]):
@@ -43,5 +43,5 @@ class SendStates(dict[str, SendState]):
 
     def keep(self, live: Collection[str]) -> None:
         """Forget every intent that is not in `live`."""
-        for intent_id in [one for one in self if one not in live]:
+        for intent_id in [known for known in self if known not in live]:
             del self[intent_id]

@@ -4,8 +4,8 @@
 statements on the prepared-statement cache, because orders wait for them.
 
 A file that cannot be written (full, read-only, locked, I/O error) does not end the run. `fault` says why, writes go to a
-copy in memory, and `mend` moves them into the file when it works again. What only the memory holds is lost with the process,
-so nothing may be opened during a fault; exits go on. No write reports that the file was removed: `check_file` finds that.
+copy in memory, and `mend` moves them into the file when it works again. Rows that are only in memory are lost with the process,
+so the daemon opens nothing during a fault; exits go on. A write to a removed file does not fail: `check_file` finds that.
 A damaged file raises JournalDamaged.
 """
 

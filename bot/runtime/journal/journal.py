@@ -75,8 +75,8 @@ class Journal:
         self.intents = IntentLog(self.database)
         self.events = EventLog(self.database)
         self.state = StateStore(self.database, self._pending)
-        self.keeps_bodies = True  # off where no later run reads the journal
-        self.keeps_traces = True  # off in memory, where nobody reads them later
+        self.keeps_bodies = True  # False for a journal that no later run reads
+        self.keeps_traces = True  # False for a journal in memory
 
     @property
     def db(self) -> Database:

@@ -212,11 +212,11 @@ def _orders(base_url: str, api_key: str) -> Orders:
 
 
 def _environment() -> dict[str, str]:
-    """Only what the process needs: a secret in the daemon's environment is none of its business."""
+    """The variables that the process needs. It must not get secrets from the daemon's environment."""
     from pathlib import Path
 
     kept = ("PATH", "PYTHONHOME", "LANG", "LC_ALL")
-    code = str(Path(__file__).resolve().parents[3])  # The very package that the daemon runs.
+    code = str(Path(__file__).resolve().parents[3])  # The same package as the daemon's.
     return {name: os.environ[name] for name in kept if name in os.environ} | {"PYTHONPATH": code, "PYTHONSAFEPATH": "1"}
 
 

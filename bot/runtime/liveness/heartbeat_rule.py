@@ -25,12 +25,12 @@ RETRY_NS: Final = (
 )  # After 1, 2, 3, ... failures in a row; later the last value.
 UNARMED_NS: Final = (
     2 * SECOND
-)  # Between beats that were answered "nothing armed": the brain is arming, or must be told.
-BOOT_BEATS_MAX: Final = 3  # Without a completed pass, across restarts, each good for D. Otherwise a crash loop would hold the switch open for ever.
+)  # Between heartbeats that the service answered with "nothing armed": the daemon arms the switch meanwhile.
+BOOT_BEATS_MAX: Final = 3  # Heartbeats without a completed pass, across restarts. Without this limit, a crash loop would keep the switch from firing for ever.
 STUCK_NS: Final = (
     5 * SECOND
-)  # A process that works notes the time four times a second, and within two during an attempt.
-SUSPEND_NS: Final = 1 * SECOND  # If boot time gained more on monotonic time, the host was suspended.
+)  # A working process notes the time four times a second, and at least every two seconds during an attempt.
+SUSPEND_NS: Final = 1 * SECOND  # If boot time advances more than this beyond monotonic time, the host was suspended.
 JITTER: Final = 0.1  # A period is longer or shorter by up to this part of it.
 
 Verdict: TypeAlias = Literal["beat", "wait", "stale", "boot_spent", "stopped"]
@@ -74,10 +74,10 @@ class Answer(NamedTuple):
 
 
 def beat_timing(d_seconds: float) -> BeatTiming:
-    """`d_seconds` is heartbeat_seconds / speed. ValueError under 20 s: no heartbeat could keep such a switch from firing."""
+    """`d_seconds` is heartbeat_seconds / speed. ValueError under 20 s, because heartbeats cannot keep such a switch from firing."""
     if not d_seconds >= D_SECONDS_MIN:
         raise ValueError(
-            f"the dead-man has {d_seconds:g} s of real time and needs {D_SECONDS_MIN:g}: raise heartbeat_seconds or slow the clock"
+            f"the dead-man switch has {d_seconds:g} s of real time and needs {D_SECONDS_MIN:g}: raise heartbeat_seconds or slow the clock"
         )
     deadline = int(d_seconds * SECOND)
     return BeatTiming(deadline, min(max(deadline // 6, 5 * SECOND), 60 * SECOND), min(deadline // 3, 20 * SECOND))

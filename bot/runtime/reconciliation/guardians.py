@@ -340,7 +340,7 @@ def _standing(request: GuardianRequest, listed: Sequence[Guardian], known: str |
 def stands_for(request: GuardianRequest, guardian: Guardian) -> bool:
     """True if an armed guardian does what the request asks for.
 
-    False for a fired dead-man switch, which must be armed again, for a trailing stop that is not active yet if it was to trail at once,
+    False for a fired dead-man switch, which must be armed again; for an inactive trailing stop, if the request has no activation level;
     and for a schedule with another order.
     """
     return _does_the_same(request, guardian) and _template_of(request) == guardian.order_template

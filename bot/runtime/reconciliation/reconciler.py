@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 
 async def reconcile(context: RepairContext, snapshot: AccountSnapshot) -> list[Drift]:
-    """Believe a snapshot that is as new as the events that were read, and repair what differs. Returns the drifts."""
+    """Take over a snapshot that is as new as the events read so far, and repair the differences. Returns the drifts."""
     claim_orders(context, snapshot)
     drifts = diff(context.mirror, snapshot)
     context.mirror.of_snapshot(snapshot)

@@ -118,8 +118,8 @@ class LossLimits:
         return False
 
     def _is_of_today(self, now_ms: int) -> bool:
-        """Begin the new day in the attribution, if there is one. False if the losses there may be of an earlier day."""
-        if self._state.is_uncertain:  # Nothing is opened then, whatever the limits say.
+        """Begin the new day in the attribution, if a new day has begun. False if the losses there may be of an earlier day."""
+        if self._state.is_uncertain:  # The daemon opens nothing in this state anyway.
             return now_ms - self.attribution.day_ms < DAY_MS
         self.attribution.roll(now_ms)
         return True

@@ -22,7 +22,7 @@ import pytest
 from bot.backtest.data.candles import Candles
 from bot.backtest.replay.records import read_journal
 from bot.cli.app import call
-from bot.cli.common.config_check import judged
+from bot.cli.common.config_check import checked_config
 from bot.client import Client
 from bot.clock import iso
 from bot.runtime.assembly import place_strategies, source_digests, wanted_guardians
@@ -51,7 +51,7 @@ def config(folder: Path, name: str = "mine.yaml", **params: Any) -> Path:
 
 async def lived(file: Path, data: Path) -> None:
     """A daemon's inside against a sandbox whose clock goes from minute to minute; its journal is where the config says."""
-    settings = judged(file).settings
+    settings = checked_config(file).settings
     settings.state_dir.mkdir()
     options = HostOptions(clock="manual", data=(("BTC", data),), markets=("BTC",), rate_limits=False)
     service = build(options, control_token="bbc_replay")
@@ -434,7 +434,7 @@ def test_what_a_strategy_imports_is_recorded_and_named_when_it_has_changed_since
 
 
 def test_a_reload_and_a_start_leave_their_marks_and_the_first_one_stays(tmp_path: Path):
-    made = judged(config(tmp_path, bars=7)).settings
+    made = checked_config(config(tmp_path, bars=7)).settings
     journal = open_journal(tmp_path / "journal.db", address="0x1")
     mark = fingerprints.mark_of(made, fingerprints.sources_of(made))
     for at_ms in range(fingerprints.MARKS_KEPT + 5):
@@ -444,13 +444,13 @@ def test_a_reload_and_a_start_leave_their_marks_and_the_first_one_stays(tmp_path
     assert [mark["atMs"] for mark in marks] == [0, *range(6, fingerprints.MARKS_KEPT + 5)]
     assert marks[0]["strategies"]["one"]["source"]
     assert fingerprints.changes(marks[0], mark) == {}
-    other = fingerprints.mark_of(judged(config(tmp_path, bars=8)).settings, fingerprints.sources_of(made))
+    other = fingerprints.mark_of(checked_config(config(tmp_path, bars=8)).settings, fingerprints.sources_of(made))
     assert fingerprints.changes(marks[0], other) == {"one": [("config", "strategy one: params.bars has changed")]}
 
 
 def marked(doctored: Path, other: Path, *, at_ms: int, times: int = 1) -> None:
     """As if the daemon had gone on with another config from then on, and read it so many times."""
-    mark = fingerprints.mark_of(judged(other).settings, fingerprints.sources_of(judged(other).settings))
+    mark = fingerprints.mark_of(checked_config(other).settings, fingerprints.sources_of(checked_config(other).settings))
     journal = open_journal(doctored / "journal.db", address=read_journal(doctored).address or "")
     for _ in range(times):
         fingerprints.note_run(journal, mark, at_ms=at_ms, epoch=0)
@@ -487,7 +487,7 @@ def test_of_the_time_whose_marks_are_not_kept_any_more_no_config_is_told(
 
 
 def test_marks_that_cannot_be_read_are_kept_aside_and_a_start_goes_on(tmp_path: Path):
-    made = judged(config(tmp_path, bars=7)).settings
+    made = checked_config(config(tmp_path, bars=7)).settings
     journal = open_journal(tmp_path / "journal.db", address="0x1")
     mark = fingerprints.mark_of(made, {})
     damages = ('[{"atMs"', "7", "[{}]", '[{"atMs": "soon"}]', None)
@@ -502,7 +502,7 @@ def test_marks_that_cannot_be_read_are_kept_aside_and_a_start_goes_on(tmp_path: 
 
 
 def test_a_mark_without_what_is_read_of_it_is_none(tmp_path: Path):
-    made = judged(config(tmp_path, bars=7)).settings
+    made = checked_config(config(tmp_path, bars=7)).settings
     mark = {**fingerprints.mark_of(made, fingerprints.sources_of(made)), "atMs": 1, "epoch": 0}
     assert fingerprints.marks_in(json.dumps([mark])) == [mark]
     for name in mark:

@@ -200,7 +200,7 @@ def test_the_figures_of_the_other_path_stand_beside_those_that_differ(runs: list
     assert all(f"<li>{escape(line)}</li>" in render_html(both) for line in told)
     by_funding = replace(run, summary=run.summary | {"band": band | {"orders": [], "orderCount": 0}})
     assert any(
-        "every trade that all paths have was filled alike; the differences come from funding" in line
+        "all paths fill their common trades alike; the differences come from funding" in line
         for line in report_lines(by_funding)
     )
     of_before = replace(
@@ -415,7 +415,7 @@ def without(path: Path, *keys: str | int) -> None:
     ("harm", "problem"),
     [
         (lambda run: shutil.rmtree(run), "is no folder"),
-        (lambda run: (run / "summary.json").unlink(), "is no run: summary.json is not there"),
+        (lambda run: (run / "summary.json").unlink(), "is no run: summary.json is missing"),
         (lambda run: (run / "manifest.json").write_text('{"format": 99}'), "format 99 is of another version"),
         (lambda run: (run / "manifest.json").write_text("{"), "manifest.json: cannot be read"),
         (lambda run: (run / "manifest.json").write_text('{"format": 1}'), "manifest.json: has no code.version"),

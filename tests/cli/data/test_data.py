@@ -257,7 +257,7 @@ def test_a_bad_file_ends_with_its_code_and_its_row(
         (["audit", "BTC.csv", "--from", "2025-01-02", "--to", "2025-01-02"], 4, "the span is empty: --from must lie before --to"),
         (["audit", "BTC.csv", "--hours", "nyse"], 4, "there are continuous, equity, index"),
         (["audit", "BTC.csv", "--market", "B/C"], 4, "dots, underscores and dashes"),
-        (["gen", "BTCC", "--from", "2025-01-01", "--days", "1"], 4, "did you mean BTC? (of one that it does not list, --class says what it is like)"),
+        (["gen", "BTCC", "--from", "2025-01-01", "--days", "1"], 4, "did you mean BTC? (for an unlisted market, give its class with --class)"),
         (["gen", "BTC", "--from", "soon", "--days", "1"], 2, "is not a time"),
         (["gen", "BTC", "--from", "2025-01-01", "--days", "1", "--out", "x.json"], 2, "must end with .csv, .csv.gz or .parquet"),
         (["pull", "BTC", "--config", "x.yaml", "--base-url", "http://127.0.0.1:1"], 2, "give one of them"),
@@ -327,7 +327,7 @@ def test_a_pull_refuses_other_prices_and_tells_of_a_hole(sandbox: Sandbox, capsy
     long_ago = array("q", (at - 1_050 * held.step_ms for at in held.at_ms))
     store.put(replace(held, at_ms=long_ago), replacing=True)
     assert call(asked) == 0
-    lost = "50 candles between the store and what the service still keeps are lost; pull at least every 208 days"
+    lost = "50 candles between the store and the service's oldest candle are lost; pull at least every 208 days"
     assert lost in capsys.readouterr().err
 
 
@@ -403,7 +403,7 @@ def test_a_pull_after_a_reset_says_that_the_store_goes_on(sandbox: Sandbox, caps
     assert capsys.readouterr().err == ""
     sandbox.control("POST", "/reset", {})
     assert call(asked) == 0
-    assert "BTC 1m: the store goes on for 10 candles after the newest that the service has" in capsys.readouterr().err
+    assert "BTC 1m: the store has 10 candles after the service's newest candle" in capsys.readouterr().err
     sandbox.control("POST", "/seed", {"seed": 9})
     held = Store(Path("data")).read("BTC", "1m")
     assert call(asked) == 1
@@ -417,8 +417,8 @@ def test_a_pull_without_a_service_names_the_address(capsys: pytest.CaptureFixtur
         "  - {name: a, use: a, markets: [BTC], budget_usd: 5}\n"
     )
     for given, said in (
-        (["--base-url", "http://127.0.0.1:9"], "no service answers at http://127.0.0.1:9 (.*): start one with `bot sandbox`, or say where"),
-        (["--config", "mine.yaml"], "is not running: `bot run mine.yaml` starts it; --base-url URL asks another"),
+        (["--base-url", "http://127.0.0.1:9"], "no service answers at http://127.0.0.1:9 (.*): start one with `bot sandbox`, or name it"),
+        (["--config", "mine.yaml"], "is not running: `bot run mine.yaml` starts it; --base-url URL names another service"),
     ):  # fmt: skip
         assert call(["data", "pull", "BTC", *given]) == 1
         assert re.search(said, capsys.readouterr().err)
