@@ -1,7 +1,7 @@
 """The kernel: learn what happened, decide on one closed bar, act, learn again. Read `recover`, `cycle` and `step` first.
 
-The kernel trusts only the journal and the service. Every run begins with `recover`. What a pass cannot finish is in the journal, and the
-next pass goes on with it. The kernel does not sleep, does not read the machine's clock and does not know HTTP.
+The kernel trusts only the journal and the service. Every run begins with `recover`. Unfinished work of a pass is in the journal, and the
+next pass continues it. The kernel does not sleep, does not read the machine's clock and does not know HTTP.
 
 A bar: strategy host -> intent builder (risk engine) -> journal -> execution -> order sender -> port.
 A fill: port -> event consumer -> attribution, account state, owner -> strategy host -> journal, all in one transaction a page.

@@ -28,7 +28,7 @@ log = structlog.get_logger()
 
 Work = Callable[[], Awaitable[None]]
 
-# Real time after a close at which a bar that was not there yet is asked for again, before the regular pass.
+# Real time after a close at which the daemon asks again for a missing bar, before the regular pass.
 LATE_BAR_MS: Final = (100, 500)
 FREE_MIN: Final = 8  # free file descriptors; with fewer the run is degraded, until twice as many are free
 

@@ -19,7 +19,7 @@ from apscheduler.triggers.interval import IntervalTrigger
 from bot.clock import SystemClock, datetime_of, monotonic_ns
 
 PASS_S: Final = 2.0  # longest time between two passes, also if nothing is due
-MANUAL_S: Final = 0.05  # under a clock that is advanced by hand, where nobody knows when the next bar closes
+MANUAL_S: Final = 0.05  # with a clock that is advanced by hand, because the time of the next close is unknown
 LATE_S: Final = 0.5  # if the scheduler is later than this, the wall clock was set back
 REST_S: Final = 0.5  # if no bar closes within this time, there is time for work that blocks the event loop
 SETTLE_S: Final = 0.005  # after a close, because the service may not have closed the bar at that very instant

@@ -37,7 +37,7 @@ class Upkeep:
         context.guardians.forget(context.mirror.positions)
 
     def held(self) -> Held:
-        """What the journal must keep, because the account has it."""
+        """The positions and orders of the account, which the journal must keep."""
         context = self._context
         mirror = context.mirror
         positions = {one.market: one.opened_ms for one in mirror.positions.values()}

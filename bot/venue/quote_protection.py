@@ -89,7 +89,7 @@ def set_protection(draft: Draft) -> Refusal | None:
 
 
 def _protects_rest(draft: Draft) -> bool:
-    """True if what a reducing order leaves of the position has a stop, or nothing is left."""
+    """True if a stop covers the rest of the position after a reducing order, or nothing is left."""
     position = draft.position
     if position is None or position.size <= draft.fill_size:
         return True

@@ -249,7 +249,7 @@ class Order:
     usd: int | None = None  # of a waiting entry in USD: its size is computed again from the price that it gets
 
     def left_to_open(self) -> int:
-        """The most that later fills may open, whatever has become of the position that the order should close."""
+        """The most that later fills may open, even if the position that the order should close is gone."""
         if self.reduce_only:
             return 0
         return self.size - self.filled if self.opens is None else self.opens

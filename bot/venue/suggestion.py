@@ -168,7 +168,7 @@ def affordable_size(state: State, account: Account, key: Key | None, market: Mar
             usd = min(usd, key.max_exposure - limits.exposure_beside(state, account, market, buy))
         if key.max_daily_notional is not None:
             usd = min(usd, key.max_daily_notional - limits.spoken_for_today(state, account, key))
-    usd = max(usd, 0)  # Negative if caps were lowered below what was used, or losses exceed what is free.
+    usd = max(usd, 0)  # Negative if a cap was lowered below its used part, or losses exceed the free margin.
     size = usd * E8 // outcome.share_px(market.spec, buy, market.mid) // market.lot * market.lot
     fills = outcome.paid(market.spec, buy, walk(market, market.mid, buy, size)) if size else []
     cost = sum(px * sz // E8 for px, sz in fills)

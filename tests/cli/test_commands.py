@@ -579,7 +579,7 @@ def test_a_check_names_each_strategys_limits_and_timers(tmp_path: Path, capsys: 
     assert limits["b"]["timers"] == {"hourly": "0 * * * *", "look": 30}
     config.write_text(config.read_text().replace("budget_usd: 5, netting: allow", "budget_usd: 5"))
     assert call(["check", str(config)]) == 4
-    assert "to share it: netting: allow on b" in capsys.readouterr().err
+    assert "to share it, set netting: allow on b" in capsys.readouterr().err
 
 
 def test_two_configs_are_compared(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

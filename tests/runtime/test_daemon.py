@@ -1345,7 +1345,7 @@ async def test_an_open_position_without_the_dead_man_of_the_config_is_not_safe(
         await run.kernel.events.drain()
         told = status_documents.recovered_status(run, run.settings)
         assert (told["positions"], told["is_safe"]) == (1, False)
-        assert told["unsafe"] == ["the dead-man of the config does not stand"]
+        assert told["unsafe"] == ["the dead-man switch of the config is not armed"]
         await run.kernel.cycle()
         assert status_documents.recovered_status(run, run.settings)["is_safe"]
 

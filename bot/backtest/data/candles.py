@@ -379,7 +379,7 @@ def read_file(
 
 
 def interval_of(path: Path, at_ms: array[int], named: str | None) -> str:
-    """The interval of a file, which is the commonest distance between its rows. ConfigError when it is none of the six, or another than the file's name says."""
+    """The interval of a file, from the most common distance between its rows. ConfigError if it is not one of the six, or differs from the file's name."""
     if len(at_ms) < 2:
         return named or "1m"
     apart = distances(at_ms)

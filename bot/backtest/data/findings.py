@@ -36,10 +36,10 @@ KINDS: Final[dict[str, Kind]] = {
     "duplicate": Kind("duplicates", "the last row of an instant counts"),
     "off_grid": Kind("off-grid", "each row is moved back to the start of its interval"),
     "ohlc": Kind("ohlc", "high and low are widened to hold open and close"),
-    "hours": Kind("hours", "the times are taken as they are"),
+    "hours": Kind("hours", "the times are used unchanged"),
     "gap": Kind("gaps", "no price moves in the hole and the next open is a jump; stops fill there"),
-    "holiday": Kind(None, "nothing is done; cut them out where nobody traded then"),
-    "jump": Kind("jumps", "the prices are taken as they are"),
+    "holiday": Kind(None, "nothing is done; cut them out if there was no trading then"),
+    "jump": Kind("jumps", "the prices are used unchanged"),
     "zero_volume": Kind("zero-volume", "resting limit orders fill nothing in such bars"),
 }
 ACCEPTS: Final = tuple(kind.accept for kind in KINDS.values() if kind.accept is not None)

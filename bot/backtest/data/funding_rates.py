@@ -53,7 +53,7 @@ class Funding:
             yearly = middle * 24 * 365 / E12
             raise ConfigError(
                 f"{self.path}: column 'rate': the middle rate is {middle / E12:.6f} an hour, {yearly:.0%} a year: it looks like percent, and a fraction"
-                " is meant (0.0001 is 0.01 %). --accept-jumps: the rates are taken as they are"
+                " is meant (0.0001 is 0.01 %). --accept-jumps: the rates are used unchanged"
             )
         paid = range(start_ms - start_ms % HOUR_MS + HOUR_MS, end_ms, HOUR_MS)
         recorded = self._recorded(end_ms)

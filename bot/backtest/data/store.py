@@ -167,7 +167,7 @@ class Store:
                 yield
         except OSError as error:
             why = f"{error.filename or self.root}: cannot be written: {error.strerror or error}"
-            raise BotError(f"{why}; what was there stays. Another place is chosen with --store") from None
+            raise BotError(f"{why}; the old candles are unchanged. Choose another folder with --store") from None
 
 
 def merge(held: Candles, more: Candles, *, replacing: bool = False) -> tuple[Candles, int, int]:

@@ -74,7 +74,7 @@ class SingleMarketPath:
         decide_run, band_of, coin = kernel.decide_run, exchange.band, cursor.coin
         bars = batch.take(self._monitor.polling.grant(coin, batch.left))
         seen: Bar | None = (
-            None  # The venue has seen this bar and nobody has decided on it: the next run starts with it.
+            None  # The venue has seen this bar, but no strategy has decided on it: the next run starts with it.
         )
         while True:
             band = band_of(coin) if self._may_skip and not kernel.execution.live else _EVERY_BAR

@@ -52,7 +52,7 @@ def chance_outages(count: int, start_ms: int, end_ms: int, *, mean_ms: float, se
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """The end of an event market. `at_ms` None: where its candles end. `outcome`: what a share of Yes pays, 0 to 1; None: 0 or 1, whichever the last price is nearer to."""
+    """The end of an event market. `at_ms` None: at the end of its candles. `outcome`: what a share of Yes pays, 0 to 1; None: the last price, rounded to 0 or 1."""
 
     at_ms: int | None = None
     outcome: Decimal | None = None

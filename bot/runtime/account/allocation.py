@@ -11,9 +11,9 @@ Weights = Sequence[tuple[str, Decimal]]
 
 
 def takes_of(held: Mapping[str, Share], taker: str | None, size: Decimal, step: Decimal) -> list[tuple[str, Decimal]]:
-    """How much a close of `size` takes from whose share: from the taker's first, then from the others in proportion.
+    """How much a close of `size` takes from each share: from the taker's first, then from the others in proportion.
 
-    A size that nobody holds is FOREIGN's. Each part is a whole number of steps, so that each rest can be closed alone.
+    Size beyond all shares is FOREIGN's. Each part is a whole number of steps, so that each rest can be closed alone.
     """
     parts: dict[str, Decimal] = {}
     own = held.get(taker or "")

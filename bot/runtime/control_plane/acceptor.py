@@ -1,7 +1,7 @@
 """Accepts connections on a listening socket, also when the process has no file descriptor left.
 
-When descriptors run out, asyncio's own server answers nobody and logs a hundred tracebacks per second. This one takes a
-descriptor from the process's reserve; if there is none, it logs that once and tries again later.
+When descriptors run out, asyncio's own server gives no answers and logs a hundred tracebacks per second. This one takes a
+descriptor from the process's reserve; if the reserve is empty, it logs that once and tries again later.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Acceptor:
 
     def __init__(self, listener: socket.socket, serve: Serve, *, bytes_max: int) -> None:
         listener.settimeout(0)
-        close_in_children(listener)  # A child that outlives this process would answer nobody.
+        close_in_children(listener)  # A child that outlives this process would keep the socket open without answering.
         self._listener = listener
         self._serve = serve
         self._bytes_max = bytes_max

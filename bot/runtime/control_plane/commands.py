@@ -48,9 +48,9 @@ LIVE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ReloadResult:
-    """`diff` is what differs, `applied` what was done, `refused` why nothing was done, in sentences. `code` is the exit code for it.
+    """`diff`: the changes of the config. `applied`: what was done; `refused`: why nothing was done, in sentences. `code`: the exit code.
 
-    If it was applied and `code` is that of a config error, a strategy that was built again is in quarantine.
+    If the config was applied and `code` is that of a config error, a rebuilt strategy is in quarantine.
     """
 
     diff: tuple[Change, ...] = ()
@@ -361,7 +361,7 @@ async def _read(worker: Worker, read: Callable[[], T], refusal: str) -> T:
 
 
 def _left_by(kernel: Kernel, strategy: str, markets: frozenset[str]) -> str:
-    """What the strategy still has outside of these markets, where it is no longer called, as a sentence part."""
+    """Positions and orders of the strategy outside of these markets, where it is no longer called, as part of a sentence."""
     held = [
         p.market for p in kernel.account.mirror.positions.values() if p.owner == strategy and p.market not in markets
     ]

@@ -81,7 +81,7 @@ def unsafe(kernel: Kernel, settings: Settings) -> list[str]:
     problems = [f"without a stop: {', '.join(unprotected)}"] if unprotected else []
     has_position = any(p.owner is not None for p in mirror.positions.values())
     if has_position and kernel.guardians.lacks_dead_man():
-        problems.append("the dead-man of the config does not stand")
+        problems.append("the dead-man switch of the config is not armed")
     if silent := kernel.health.markets_of(ORDERS):
         problems.append(f"no outcome of orders in {', '.join(silent)}")
     return problems

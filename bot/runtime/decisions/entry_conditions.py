@@ -53,7 +53,7 @@ class EntryConditions:
         fallen = self._guardians.fallen()
         if fallen:
             code = "dead_man_gone" if fallen[0].name == DEAD_MAN else "guardian_gone"
-            message = f"guardian {fallen[0].name} of the config does not stand; it is armed anew first"
+            message = f"guardian {fallen[0].name} of the config is not armed; the daemon arms it again first"
             return Refusal(code, message, {"action": "wait"})
         return self.lease()
 
@@ -67,7 +67,7 @@ class EntryConditions:
         return no if no is not None or not trigger.startswith(SCHEDULED) else self.schedule()
 
     def no_signal(self, signal: Signal, trigger: str) -> Refusal | None:
-        """Why the daemon refuses a signal, whatever the risk rules say."""
+        """Why the daemon refuses a signal before the risk rules are checked."""
         if isinstance(signal, Open):
             return self.no_entry(signal.market, trigger)
         if isinstance(signal, Close) and not is_whole(signal):

@@ -96,7 +96,7 @@ class EventConsumer:
                 # Nothing of the page is applied: if the cursor were past it and the snapshot lost, the reset would be forgotten.
                 await self.restart()
                 return True
-            # The cursor moves to the last event that was applied, whatever else the page says is the last.
+            # The cursor moves to the last applied event, even if the page names a later one.
             if events and not await self._apply_page(events, events[-1].id, cursor.epoch):
                 return False
             if len(events) < EVENTS_PAGE_MAX or events[-1].id == cursor.last_id:

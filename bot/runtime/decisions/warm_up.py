@@ -51,7 +51,7 @@ class WarmUp:
         instances, names = host.instances, [instance.name for instance in host.instances]
         others = [name for name in host.backlogs if name not in names]  # of a reload under way
         host.set_instances(instances, unready=[*others, *names])
-        context.state.warming = "their bars are asked for"
+        context.state.warming = "fetching bars"
         try:
             warm = await self._feed.warm_up(
                 context.port, context.journal.state.done_until, context.now_ms(), self._yield_to_pass

@@ -104,7 +104,7 @@ class OrderSearch:
         return _decided_for_ms(intent) <= self.begun_ms
 
     def _late_fence_ms(self, intent: Intent) -> int:
-        """When the service begins to refuse what a lost journal had sent: its requests and its plans are older, so they end earlier."""
+        """When the service begins to refuse requests and plans of a lost journal. They are older than this intent, so they expire earlier."""
         limits = self._risk.strategy_limits.get(intent.strategy)
         if intent.action == "open" and limits is not None and limits.path == "plan":
             return min(intent.not_after_ms, self.begun_ms + PLAN_TTL_MS)

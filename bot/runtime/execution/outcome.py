@@ -26,7 +26,7 @@ Final_ = Literal["rejected", "expired", "void"]
 
 @dataclass(frozen=True, slots=True)
 class Fences:
-    """When not finding an order proves that there is none. `ends_ms` is the token's expiry or X-Expires-After.
+    """When a search without a result proves that no order exists. `ends_ms` is the token's expiry or X-Expires-After.
 
     `keys_proven`: this service has shown our keys on trades.
     """
@@ -64,7 +64,7 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Search the trades for the key. If it is found, the order exists. `absent` says what it proves if it is not found (None: nothing yet)."""
+    """Search the trades for the key. If a trade has it, the order exists. `absent`: what it proves if no trade has it (None: nothing yet)."""
 
     absent: End | Literal["quarantined"] | None
     doubt: bool = True

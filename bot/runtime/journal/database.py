@@ -232,7 +232,7 @@ class JournalDatabase:
             log.error(
                 "journal.lost",
                 path=str(self.path),
-                message="what the daemon did since the fault is recorded at the service only",
+                message="only the service has a record of the daemon's actions since the fault",
             )
         self.db.close()
 

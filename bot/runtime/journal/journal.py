@@ -1,7 +1,7 @@
-"""The journal: what was decided, sent and learned, on disk before the next step is taken. One file, one writer, one thread.
+"""The journal: decisions, requests and events, written to disk before the daemon takes the next step. One file, one writer, one thread.
 
 `intents`, `events` and `state` hold the methods of their tables; this class holds the outbox and the transactions that cross the parts.
-`database.py` writes, and goes on in memory while the file cannot be written. Nothing here decides.
+`database.py` writes, and continues in memory while the file cannot be written. This class decides nothing.
 """
 
 from __future__ import annotations

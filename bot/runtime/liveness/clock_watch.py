@@ -139,9 +139,9 @@ def expire_held(journal: Journal, *, wall_ms: int, boot_id: str) -> int:
     if is_same_boot or (wall_ms >= high_ms - JUMP_MS and not is_damaged):
         return 0
     if is_damaged:
-        message = "whether the wall clock is behind what was stored before this boot is not known"
+        message = "the wall clock may be behind the time stored before this boot; the record is damaged"
     else:
-        message = "the wall clock is behind what was stored before this boot"
+        message = "the wall clock is behind the time stored before this boot"
     log.error("clock.behind", seconds=max(0, round((high_ms - wall_ms) / 1000)), message=message)
     journal.state.write_note(
         WALL_HIGH, str(wall_ms)

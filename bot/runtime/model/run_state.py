@@ -20,7 +20,7 @@ class RunState:
     # A strategy took the time of the pass, so only a part of a page was applied. Nothing is repaired on such a state.
     is_page_cut: bool = False
     began_ms: int = 0  # service time when this run began
-    # Service time from which an order that is not in the journal is somebody else's, whatever its key.
+    # Service time from which an order that is not in the journal is foreign, even with a key like ours.
     alone_since_ms: int = 0
     # The last pass had no time left after it had asked for events and bars, because such questions hang. The next pass asks for none
     # before exits and stops, which would wait for ever.

@@ -23,7 +23,7 @@ WAITING_MAX: Final = 100  # orders that are looked at together; of a flood the f
 
 
 class ForeignActivity:
-    """What is not ours, until somebody has looked at it: trades of orders, id -> (market, key, instant), and armed dead-men, id -> instant."""
+    """Foreign activity that is not reviewed yet: trades of orders, id -> (market, key, instant), and armed dead-man switches, id -> instant."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, tuple[str, str | None, int]] = {}

@@ -1,7 +1,7 @@
 """Keep stops under positions and guardians on the account, in every pass.
 
-A position of ours without a stop gets a trailing stop at the distance of the lost one. It is closed if the service refuses that
-stop, or if nobody knows the distance. The guardians of the config stand again before anything is opened.
+A position of ours without a stop gets a trailing stop at the distance of the lost one. The daemon closes the position if the
+service refuses that stop, or if the distance is unknown. It arms missing guardians of the config before it opens anything.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ async def stand(context: RepairContext) -> list[Drift]:
     if context.guardians.owes:
         await context.guardians.retire()
     drifts = [
-        Drift("guardian_gone", None, one.name, f"guardian {one.name} of the config does not stand")
+        Drift("guardian_gone", None, one.name, f"guardian {one.name} of the config is not armed")
         for one in context.guardians.fallen()
     ]
     if not drifts or _is_refused_for_now(context):
@@ -122,7 +122,7 @@ async def arm_all(context: RepairContext) -> None:
 
 
 def _is_refused_for_now(context: RepairContext) -> bool:
-    """True if the service has just refused every guardian that does not stand."""
+    """True if the service has just refused every guardian that is not armed."""
     fallen = {one.name for one in context.guardians.fallen()}
     return (
         bool(fallen)
@@ -132,7 +132,7 @@ def _is_refused_for_now(context: RepairContext) -> bool:
 
 
 async def cover(context: RepairContext, drift: Drift) -> None:
-    """Arm a trailing stop at the distance of the lost stop. Close the position if the service refuses it or nobody knows the distance."""
+    """Arm a trailing stop at the distance of the lost stop. Close the position if the service refuses the stop or the distance is unknown."""
     position = context.mirror.positions.get(drift.market or "")
     if position is None or context.mirror.is_protected(position.market):
         return
@@ -172,7 +172,7 @@ def _new_trail_pct(context: RepairContext, market: str | None) -> Decimal | None
 
 
 def lost_distance_pct(context: RepairContext, position: MirrorPosition) -> Decimal | None:
-    """How far the lost stop was from the entry, in percent. None if nobody knows.
+    """How far the lost stop was from the entry, in percent. None if unknown.
 
     Taken from the newest stop that was armed, else from the first one, else from the trailing stop of the entry.
     """
@@ -216,7 +216,7 @@ def closing(context: RepairContext, position: MirrorPosition, why: str) -> Inten
     known = context.journal.intents.last_of(RUNTIME, position.market, trigger, epoch=context.mirror.epoch)
     if known is not None and known.state not in FINAL and known.state != "quarantined":
         return None
-    # Far ahead of now: the service's clock has gone back since, and nobody waits until it is there again.
+    # If the intent is far ahead of now, the service's clock has gone back since. Then there is no wait.
     if known is not None and known.state != "accepted" and abs(now_ms - known.opened_ms) < REPAIR_MS:
         return known.message or known.code
     ordinal = 0 if known is None else known.ordinal + 1

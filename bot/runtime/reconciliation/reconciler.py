@@ -1,6 +1,6 @@
 """Compare the service's snapshot with the account state, and repair each drift that is found.
 
-A repair never guesses. What the service says is believed. A lost cursor begins the events anew, with the guardians armed first.
+A repair never guesses: the service's data count. After a lost cursor, the daemon first arms the guardians and then begins a new feed.
 `protection` keeps the stops.
 """
 
@@ -110,7 +110,7 @@ async def restart(context: RepairContext, snapshot: AccountSnapshot) -> bool:
     before = context.journal.events.cursor
     is_reset = before is not None and before.epoch != snapshot.epoch
     if before is not None and is_reset:
-        context.guardians.outlive(before.epoch)  # Before the cursor moves, because afterwards nobody knows their epoch.
+        context.guardians.outlive(before.epoch)  # Before the cursor moves, because afterwards their epoch is lost.
         context.strategy_host.clear_backlogs()
     with context.journal.together():
         void = context.journal.restart_cursor(snapshot.last_event_id, epoch=snapshot.epoch, now_ms=context.now_ms())
@@ -144,7 +144,7 @@ def _unowned(context: RepairContext) -> list[Drift]:
 def _unguarded(context: RepairContext, snapshot: AccountSnapshot) -> list[Drift]:
     missing = context.guardians.missing(snapshot.guardians)
     return [
-        Drift("guardian_gone", None, one.name, f"guardian {one.name} of the config does not stand") for one in missing
+        Drift("guardian_gone", None, one.name, f"guardian {one.name} of the config is not armed") for one in missing
     ]
 
 

@@ -125,7 +125,7 @@ class PortfolioOperations(OperationExecutor):
             advice.append(f"Opening is blocked by {', '.join(health['blockedBy'])}; see GET /v1/guardians.")
         if health["unprotected"]:
             coins = ", ".join(health["unprotected"])
-            advice.append(f"No stop stands at the service for {coins}: arm a trailing_stop guardian, or close.")
+            advice.append(f"The service has no stop for {coins}: arm a trailing_stop guardian, or close.")
         if not any(guardian.spec.type == "dead_man_switch" for guardian in account.guardians.values()):
             advice.append("No dead-man switch is armed: POST /v1/guardians with type dead_man_switch, then heartbeats.")
         if not account.positions:

@@ -181,7 +181,7 @@ def test_an_import_of_new_yorks_wall_clock_is_refused_until_its_zone_is_given(
         "FAULT hours: the rows fill 38% of the exchange's regular hours, and 100% if their times are New York's" in said
     )
     assert "AAPL_1h.csv: row 2: 2025-06-16 09:00: is 05:00 in New York" in said
-    assert "--accept-hours: the times are taken as they are" in said
+    assert "--accept-hours: the times are used unchanged" in said
     assert not Path("data").exists()
     assert call(["data", "import", file, "--tz", "America/New_York"]) == 0
     assert call(["data", "audit"]) == 0

@@ -56,4 +56,4 @@ async def test_whatever_blocks_entries_in_every_market_makes_the_state_degraded_
     kernel.account.mirror.guardians.clear()
     state = state_of(kernel)
     assert state.word == "DEGRADED"
-    assert "guardian dead_man of the config does not stand" in state.why
+    assert "guardian dead_man of the config is not armed" in state.why

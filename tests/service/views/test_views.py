@@ -292,7 +292,7 @@ async def test_home_shows_the_largest_positions_first(open_box: OpenBox) -> None
     assert home["nickname"] == "ada"
     assert home["portfolio"]["openPositions"] == 2
     assert [held["coin"] for held in home["portfolio"]["positions"]] == ["ETH", "BTC"]
-    assert any("No stop stands" in said for said in home["guidance"])
+    assert any("The service has no stop" in said for said in home["guidance"])
 
 
 async def test_home_takes_a_no_for_what_it_is_worth(open_box: OpenBox) -> None:
