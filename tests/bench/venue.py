@@ -51,7 +51,7 @@ def venue(*, spread: bool = True, fill_at: str = "now") -> VenueDriver:
     state = s.State()
     made = VenueDriver(state)
     book = {"half_spread": 1_000, "level_step": 2_000, "level_size": 20 * E8, "level_growth": E8 // 10}
-    spec = s.MarketSpec(COIN, **(book if spread else {}))  # type: ignore[arg-type]
+    spec = s.MarketSpec(COIN, **(book if spread else {}))
     made.say(c.SetRules(s.Rules(fill_at=fill_at)))
     made.say(c.ListMarket(spec, PX))
     made.say(c.OpenAccount("acc", "0x" + "0" * 40, None, 1_000_000 * E8))
@@ -124,7 +124,7 @@ def floor() -> float:
 
 
 def trips(name: str, trip: Callable[[VenueDriver], None], number: int, **made: object) -> None:
-    at = venue(**made)  # type: ignore[arg-type]
+    at = venue(**made)
     each = timed(lambda: trip(at), number)
     account = at.state.accounts["acc"]
     assert not account.positions

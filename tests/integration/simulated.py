@@ -471,7 +471,7 @@ class Heartbeat(HeartbeatProcess):
         self.world = world
         self.lengths = lengths
         self._orders = SimpleNamespace(fence=fence)  # type: ignore[assignment]
-        self._file = world.lease  # type: ignore[assignment]
+        self._file = world.lease
         self.acknowledged = 0
         self.may_beat = True
         self._noted = 0, 0

@@ -104,7 +104,7 @@ class FakeDaemon:
         self.code("idle", IDLE)
         self.write(CONFIG)
         self.settings = self.reread()
-        self.commands = Commands(self, self.reread)  # type: ignore[arg-type]
+        self.commands = Commands(self, self.reread)
 
     def take_settings(self, settings: Settings) -> None:
         self.settings = settings
@@ -127,7 +127,7 @@ class FakeDaemon:
 
     async def begin(self) -> None:
         self.kernel = Kernel(
-            port=self.venue, journal=open_journal(self.folder / "j.db", address=ADDRESS), specs=place_strategies(self.settings),  # type: ignore[arg-type]
+            port=self.venue, journal=open_journal(self.folder / "j.db", address=ADDRESS), specs=place_strategies(self.settings),
             pacer=FakePacer(), settings=LoopSettings(guardians=wanted_guardians(self.settings)), hooks=Hooks(run=self._call),
         )  # fmt: skip
         for px in ("99", "100"):
@@ -667,7 +667,7 @@ async def test_new_guardians_are_armed_before_the_old_ones_are_disarmed(daemon: 
         seen.append(daemon.guards())
         await disarm(guardian_id)
 
-    daemon.venue.disarm = watched  # type: ignore[method-assign]
+    daemon.venue.disarm = watched
     result = await daemon.commands.reload()
     assert result.applied[0] == "guardians: dead_man, config-0-account_drawdown"
     assert daemon.guards() == [("account_drawdown", 7), ("dead_man_switch", 600)]
@@ -738,7 +738,7 @@ async def test_a_refused_reload_leaves_no_unknown_guardian_armed(daemon: FakeDae
                 raise refused("limit_exceeded")
             return await arm(request, key=key)
 
-        daemon.venue.arm = first_only  # type: ignore[method-assign]  # the one that is taken off again below
+        daemon.venue.arm = first_only  # the one that is taken off again below
     assert "the service" in (await daemon.commands.reload()).refused[0]
     daemon.kernel.journal.close()  # What is owed is owed after a new start too.
     daemon.write(CONFIG)
@@ -792,7 +792,7 @@ async def test_missing_bars_refuse_a_reload_in_time_for_the_next_heartbeat(
     async def never(*_given: Any) -> None:
         await asyncio.Event().wait()
 
-    daemon.venue.candles = never  # type: ignore[method-assign, assignment]
+    daemon.venue.candles = never
     daemon.write(CONFIG + TWO)
     result = await daemon.commands.reload()
     assert ("did not return the bars of" in result.refused[0], result.code) == (True, Exit.TIMEOUT)

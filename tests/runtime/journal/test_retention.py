@@ -42,7 +42,7 @@ def lived(journal: Journal, n: int, *, at_ms: int = 0, state: str = "accepted", 
     if state == "accepted":
         journal.intents.accept(one, f"trd_{n}", now_ms=at_ms)
     elif state != "sending":
-        journal.intents.end(one, state, "x", "y", now_ms=at_ms)  # type: ignore[arg-type]
+        journal.intents.end(one, state, "x", "y", now_ms=at_ms)
     return one.id
 
 
@@ -186,7 +186,7 @@ async def test_the_kernel_holds_the_keys_of_its_orders_and_positions(
     (position,) = kernel.account.mirror.positions.values()
     held = kernel.upkeep.held()
     assert held.positions == {"BTC": position.opened_ms}
-    assert {kernel.journal.intents.find(key).strategy for key in held.keys} == {"trend"}  # type: ignore[union-attr]
+    assert {kernel.journal.intents.find(key).strategy for key in held.keys} == {"trend"}
     assert kernel.journal.trim(kernel.upkeep.held, now_ms=kernel.now_ms() + LATE_MS) == 0
     assert kernel.account.order_owners.owner_of(next(iter(held.keys))) == "trend"
 

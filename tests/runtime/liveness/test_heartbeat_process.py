@@ -564,7 +564,7 @@ def test_a_restart_under_the_same_daemon_keeps_the_lease(brain: Brain) -> None:
     assert brain.heartbeat.pid is not None
     os.kill(brain.heartbeat.pid, signal.SIGKILL)
     brain.live_until(lambda: not brain.heartbeat.alive)
-    assert not brain.heartbeat.lease().past  # The deadline stands, whoever beats.
+    assert not brain.heartbeat.lease().past  # The deadline outlives the killed process.
     brain.heartbeat.start()
     brain.live_until(lambda: (brain.heartbeat.lease().deadline_boot_ns or 0) > (deadline or 0))
     assert not brain.heartbeat.lease().lapsed
