@@ -72,7 +72,7 @@ def test_the_limits_of_the_decisions_are_those_of_the_code() -> None:
 
 
 def test_the_states_of_an_intent_in_the_decisions_are_those_of_the_code() -> None:
-    sentence = section("decisions", "The daemon").split("The direct path")[0]
+    sentence = " ".join(section("decisions", "The daemon").split()).split("The direct path")[0]
     assert set(re.findall(r"`(\w+)`", sentence)) == set(INTENT_MOVES)
 
 

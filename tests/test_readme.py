@@ -129,28 +129,28 @@ WORDS = {1: "a", 2: "two", 3: "three", 5: "five", 6: "six", 10: "ten"}
 # A sentence of the docs and the constant that it states. The tests of the constant's module test its effect.
 NUMBERS = (
     ("takes longer than {} seconds", worker.LIMIT_S),
-    ("worth too little to be closed ({} USD)", risk_engine.LEAST_USD),
-    ("starts the service again at least every {} seconds", embedded_service.AGAIN_S_MAX),
+    ("must be zero or worth at least {} USD", risk_engine.LEAST_USD),
+    ("tries to start the service at least every {} seconds", embedded_service.AGAIN_S_MAX),
     ("are restored within {} seconds", instance_lock.KEPT_LOOK_S),
     ("Repeated failed starts share {} heartbeats", heartbeat_rule.BOOT_BEATS_MAX),
-    ("The events cannot be read for {} seconds", run_state.EXITS_WAIT_MS / 1_000),
-    ("the dead-man has less than {} s of real time", heartbeat_rule.D_SECONDS_MIN),
-    ("The machine's clock is {} s off the service's", clock_watch.SKEW_STOP_MS / 1_000),
-    ("a warning from {} s on", clock_watch.SKEW_WARN_MS / 1_000),
-    ("exits ask again after {} s", order_sender.EXIT_AGAIN_MS / 1_000),
-    ("exits ask again after {} s", limiter.Kind.EXIT.value[2] / 1_000),
+    ("it cannot read the events for {} seconds", run_state.EXITS_WAIT_MS / 1_000),
+    ("the dead-man switch waits for less than {} s of real time", heartbeat_rule.D_SECONDS_MIN),
+    ("DEGRADED (`clock`) if it is {} s off", clock_watch.SKEW_STOP_MS / 1_000),
+    ("a warning if the clock is {} s off", clock_watch.SKEW_WARN_MS / 1_000),
+    ("Exits are tried again after {} s", order_sender.EXIT_AGAIN_MS / 1_000),
+    ("Exits are tried again after {} s", limiter.Kind.EXIT.value[2] / 1_000),
     ("reads after {} minute", limiter.Kind.READ.value[2] / 60_000),
-    ("A loop that hangs for {} s is killed", systemd_unit.WATCHDOG_S),
-    ("loses none of the newest {}", journal.NOTICES_KEPT),
-    ("Equal notices within {} minutes are counted", notifier.DEDUP_MS / 60_000),
+    ("If the loop hangs for {} s, the daemon is killed", systemd_unit.WATCHDOG_S),
+    ("gets the newest {} notices", journal.NOTICES_KEPT),
+    ("Equal notices within {} minutes are sent once and counted", notifier.DEDUP_MS / 60_000),
     ("after {} seconds without a pass", metrics.STUCK_S),
     ("keeps the newest {} intents", journal.INTENTS_KEPT),
     ("drops none in its first {} days", retention.KEYS_MS / 86_400_000),
     ("and {} events", journal.EVENTS_KEPT),
     ("`daemon.log` has at most {} MB", log_tail.FILE_BYTES_MAX / 2**20),
     ("a folder for each of its last {} runs", demo_folders.RUNS_KEPT),
-    ("runs again on data cut at {} instants", backtest.CUTS),
-    ("lack more than {} payments in a row are refused", funding_rates.ROWS_MISSING_MAX),
+    ("on data that is cut off at {} instants", backtest.CUTS),
+    ("files that lack more than {} payments in a row", funding_rates.ROWS_MISSING_MAX),
     ("lose more than {} % when they are rounded", quality.DIGITS_LOST * 100),
 )
 
@@ -170,7 +170,7 @@ def test_the_strategy_of_the_readme_loads_and_its_params_are_checked(tmp_path: P
 
 
 def test_the_table_of_the_strategy_page_has_all_that_there_is() -> None:
-    rows = re.search(r"\| What there is \| \|\n(.*?)\n\n", EVERYTHING, re.DOTALL)
+    rows = re.search(r"\| Part \| What it offers \|\n(.*?)\n\n", EVERYTHING, re.DOTALL)
     assert rows is not None
     words = set(re.findall(r"\w+", rows[1]))
     hooks = {
@@ -181,10 +181,10 @@ def test_the_table_of_the_strategy_page_has_all_that_there_is() -> None:
     for name, signature in hooks.items():
         assert f"`{name}({', '.join(list(signature.parameters)[1:])})`" in rows[1]
     seen = {name for name in vars(bot.View) if not name.startswith("_")}
-    wishes = {field.name for wish in (bot.Open, bot.Close, bot.Bracket) for field in dataclasses.fields(wish)}
+    signals = {field.name for signal in (bot.Open, bot.Close, bot.Bracket) for field in dataclasses.fields(signal)}
     indicators = {name for name in bot.__all__ if getattr(bot, name).__module__ == "bot.strategy.indicators"}
     assert len(indicators) == 6
-    assert seen | wishes | indicators | {"TrailingStop", "MaxHold", "Cancel", "oid"} <= words
+    assert seen | signals | indicators | {"TrailingStop", "MaxHold", "Cancel", "oid"} <= words
 
 
 @pytest.mark.parametrize("block", blocks("yaml"))
