@@ -64,23 +64,23 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
     ("heartbeat process", "the daemon is killed"): ("runtime/liveness/test_heartbeat_process.py::test_the_process_ends_with_a_killed_daemon",),
     # The service.
     ("service", "orders under load"): (
-        "service/state_machine/test_kills.py::test_an_acknowledged_order_is_there_once_after_kill_9_under_load_and_guardians_wait_on",
+        "service/state_machine/test_kills.py::test_after_kill_9_under_load_each_acknowledged_order_exists_once_and_guardians_stay_armed",
     ),
     ("service", "any answer, as a client sees it"): ("contract/test_plans_and_keys.py::test_everything_said_is_still_so_after_kill_9",),
     ("service", "a guardian fires"): (
         "service/state_machine/test_guardian_fires_once.py::test_kill_9_while_a_guardian_fires_leaves_exactly_one_flatten",
     ),
     ("service", "a schedule is due"): (
-        "service/state_machine/test_guardian_fires_once.py::test_a_schedule_runs_no_minute_twice_over_a_kill_and_none_of_the_time_away",
+        "service/state_machine/test_guardian_fires_once.py::test_over_a_kill_a_schedule_runs_no_minute_twice_and_skips_the_downtime",
     ),
     ("service", "its start"): (
-        "service/state_machine/test_command_log.py::test_a_start_that_is_killed_before_it_caught_up_leaves_its_downtime_to_the_next_one",
+        "service/state_machine/test_command_log.py::test_a_start_killed_during_catch_up_leaves_its_downtime_to_the_next_start",
     ),
     ("service", "a snapshot"): ("service/state_machine/test_snapshots.py::test_the_log_stays_short_however_often_the_service_is_killed",),
-    ("service", "a restore"): ("service/sandbox/test_state.py::test_a_kill_right_after_the_answer_comes_back_restored",),
+    ("service", "a restore"): ("service/sandbox/test_state.py::test_a_restore_survives_a_kill_right_after_its_answer",),
     ("service", "a webhook is sent"): ("service/webhooks/test_webhook_process.py::test_no_event_is_lost_to_a_kill_9_and_each_comes_under_its_own_id",),
     ("service", "a webhook waits for its next try"): (
-        "service/webhooks/test_webhook_process.py::test_the_schedule_goes_on_where_a_kill_9_left_it",
+        "service/webhooks/test_webhook_process.py::test_the_retry_schedule_continues_after_kill_9",
     ),
     ("service", "time passes"): ("service/test_process.py::test_time_never_goes_back_over_a_kill",),
     ("service", "random, one bar at a time"): ("e2e/test_kill_lockstep.py::test_a_run_that_is_killed_trades_as_one_that_is_not",),

@@ -27,7 +27,7 @@ def minutes(first: int, count: int, chance: Random) -> list[Candle]:
 
 
 @pytest.mark.parametrize(("older", "newer"), [(0, 3), (31, 200), (CANDLES_MAX, 64), (CANDLES_MAX, CANDLES_MAX)])
-def test_packed_candles_read_as_they_were_and_the_oldest_go(older: int, newer: int, base_seed: int) -> None:
+def test_packed_candles_are_read_unchanged_and_the_oldest_are_dropped(older: int, newer: int, base_seed: int) -> None:
     everything = minutes(0, older + newer, Random(base_seed))
     asked: list[int] = []
 
@@ -47,7 +47,7 @@ def test_packed_candles_read_as_they_were_and_the_oldest_go(older: int, newer: i
     assert store.last_px == everything[-1].close
 
 
-def test_a_thousand_candles_take_little_room(base_seed: int) -> None:
+def test_a_thousand_candles_take_little_memory(base_seed: int) -> None:
     store = CandleStore()
     for candle in minutes(0, 3 * CANDLES_MAX, Random(base_seed)):
         store.point(candle.ts, candle.open, candle.volume)
@@ -94,7 +94,7 @@ async def test_a_reader_at_the_newest_event_unpacks_no_old_page(
     assert pages._read.cache_info().currsize == 0
 
 
-async def test_candles_of_a_settled_market_go_and_are_made_again_when_asked_for(open_box: OpenBox) -> None:
+async def test_candles_of_a_settled_market_are_dropped_and_made_again_on_request(open_box: OpenBox) -> None:
     box = await open_box(markets=("event:BTC-UP-6H",), hold_prices=False)
     caller = await box.caller()
     feed = box.service.machine.feed

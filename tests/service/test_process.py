@@ -51,7 +51,7 @@ async def test_a_stop_is_clean_and_quick_and_leaves_a_snapshot(start: Start, tmp
         assert db.execute("SELECT count(*) FROM commands WHERE seq > ?", (seq,)).fetchone() == (0,)
 
 
-def test_a_port_in_use_is_said_in_one_sentence(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_sentence(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -73,7 +73,7 @@ def test_a_bad_option_ends_with_the_exit_code_of_a_config_error(tmp_path: Path) 
     assert "Traceback" not in str(said.value)
 
 
-async def test_the_control_socket_is_for_its_user_alone_and_needs_no_token(start: Start, tmp_path: Path) -> None:
+async def test_only_its_user_can_use_the_control_socket_without_a_token(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "c.sock"
     served = start(clock="manual", control_socket=path)
     assert path.stat().st_mode & 0o777 == 0o600

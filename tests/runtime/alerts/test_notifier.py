@@ -361,7 +361,7 @@ def talk(first: int, count: int) -> list[messages.Notice]:
     return [notice("fill.entry", str(n), at_ms=0, market=f"M{n}") for n in range(first, first + count)]
 
 
-async def test_an_error_behind_pages_of_minor_notices_does_not_wait_for_the_hourly_limit(journal: Journal) -> None:
+async def test_an_error_after_many_minor_notices_does_not_wait_for_the_hourly_limit(journal: Journal) -> None:
     inbox = Inbox()
     lane = lane_of(journal, inbox, per_hour=60)
     journal.notify(talk(0, notify.BURST + 1), now_ms=0)

@@ -48,18 +48,18 @@ def waves(*words: str) -> list[list[str]]:
     return found
 
 
-def test_one_by_one_they_leave_wave_by_wave() -> None:
+def test_sent_one_at_a_time_intents_keep_the_dispatch_order() -> None:
     made = wanted("a ETH open", "a BTC close", "a BTC open", "a ETH close", "b SOL cancel")
     assert one_by_one(made) == [made[n] for n in (1, 4, 0, 2, 3)]
 
 
-def test_exits_go_before_every_entry_and_of_entries_one_a_market() -> None:
+def test_exits_are_sent_before_entries_and_entries_one_per_market() -> None:
     assert waves("a BTC open", "b BTC open", "c ETH open", "d ETH close", "e BTC cancel") == [
         ["d ETH close", "e BTC cancel"], ["a BTC open", "c ETH open"], ["b BTC open"],
     ]  # fmt: skip
 
 
-def test_a_strategys_own_order_in_a_market_stands() -> None:
+def test_the_order_of_a_strategys_intents_in_a_market_is_kept() -> None:
     assert waves("a BTC close", "a BTC open", "b ETH open", "b ETH close") == [
         ["a BTC close"], ["a BTC open", "b ETH open"], ["b ETH close"],
     ]  # fmt: skip
@@ -68,7 +68,7 @@ def test_a_strategys_own_order_in_a_market_stands() -> None:
     assert next_batch([entry], in_flight=[close], slow=[close.id]) == [], "however long that takes"
 
 
-def test_what_is_in_flight_holds_up_its_own_market_and_an_exit_every_entry_until_it_is_slow() -> None:
+def test_an_intent_in_flight_delays_its_market_and_an_exit_delays_entries_until_slow() -> None:
     slow, *entries = wanted("a BTC open", "b BTC open", "c ETH open", "d SOL close")
     close = entries.pop()
     assert [one.market for one in next_batch(entries, in_flight=[slow])] == ["ETH"]
@@ -79,7 +79,7 @@ def test_what_is_in_flight_holds_up_its_own_market_and_an_exit_every_entry_until
     assert [one.market for one in next_batch(entries, in_flight=exit_there, slow=[exit_there[0].id])] == ["ETH"]
 
 
-def test_what_is_in_flight_is_bounded_and_entries_leave_room_for_exits() -> None:
+def test_intents_in_flight_are_bounded_and_slots_are_kept_for_exits() -> None:
     exits = wanted(*(f"s{n} BTC close" for n in range(ABREAST + 3)))
     entries = wanted(*(f"s M{n} open" for n in range(ABREAST + 3)))
     assert next_batch(exits) == exits[:ABREAST]
@@ -90,7 +90,7 @@ def test_what_is_in_flight_is_bounded_and_entries_leave_room_for_exits() -> None
     assert next_batch(exits, in_flight=hung) == exits[: ABREAST - len(hung)], "also when no entry gets a reply"
 
 
-def test_bars_are_decided_together_when_they_are_of_one_instant_and_nobody_hears_two_of_them() -> None:
+def test_bars_of_one_instant_are_decided_together_and_each_strategy_gets_one() -> None:
     def due(*pairs: tuple[int, str]) -> list[Closed]:
         return [Closed(at, coin, "1m", Bar(coin, at, 1, 1, 1, 1, 1)) for at, coin in pairs]
 
@@ -165,7 +165,7 @@ async def minute(kernel: Kernel, venue: Busy) -> None:
     await replied(kernel)
 
 
-async def test_orders_of_several_markets_are_under_way_at_once_and_each_once(tmp_path: Path) -> None:
+async def test_orders_of_several_markets_are_in_flight_together_and_each_is_sent_once(tmp_path: Path) -> None:
     kernel, venue = three(tmp_path / "journal.db", in_turn)
     await kernel.recover()
     kernel.account.mirror.keys_proven = True
@@ -180,7 +180,7 @@ async def test_orders_of_several_markets_are_under_way_at_once_and_each_once(tmp
     assert not kernel.execution.live or all(one.state == "accepted" for one in kernel.execution.live.values())
 
 
-async def test_a_reply_that_is_lost_is_settled_with_its_own_key_and_holds_up_no_other(tmp_path: Path) -> None:
+async def test_a_lost_reply_is_settled_with_the_same_key_and_delays_no_other_order(tmp_path: Path) -> None:
     kernel, venue = three(tmp_path / "journal.db", once)
     await kernel.recover()
     kernel.account.mirror.keys_proven = True
@@ -201,7 +201,7 @@ def turns(view: View, bar: Bar) -> Iterable[Signal]:
         yield from once(view, bar)
 
 
-async def test_a_reset_between_a_close_and_its_entry_ends_what_waits(tmp_path: Path) -> None:
+async def test_a_reset_between_a_close_and_its_entry_ends_the_waiting_entry(tmp_path: Path) -> None:
     kernel, venue = three(tmp_path / "journal.db", turns)
     await kernel.recover()
     kernel.account.mirror.keys_proven = True
@@ -272,7 +272,7 @@ def states(kernel: Kernel) -> list[Any]:
     return kernel.journal.db.conn.execute("SELECT market, action, state FROM intents ORDER BY market, seq").fetchall()
 
 
-async def test_a_pass_waits_for_no_reply_and_the_other_markets_go_on(tmp_path: Path) -> None:
+async def test_a_pass_waits_for_no_reply_and_the_other_markets_continue(tmp_path: Path) -> None:
     kernel, venue = await slowly(tmp_path / "journal.db", in_turn, forgets=True)
     for _ in range(4):
         await tick(kernel, venue)
@@ -287,7 +287,7 @@ async def test_a_pass_waits_for_no_reply_and_the_other_markets_go_on(tmp_path: P
     assert venue.arrived.count("open BTC") == 2, "the market goes on"
 
 
-async def test_an_exit_without_a_reply_holds_up_no_entry_of_another_market(tmp_path: Path) -> None:
+async def test_an_exit_without_a_reply_delays_no_entry_in_another_market(tmp_path: Path) -> None:
     kernel, venue = await slowly(tmp_path / "journal.db", in_turn)
     venue.free.set()
     await tick(kernel, venue)
@@ -299,7 +299,7 @@ async def test_an_exit_without_a_reply_holds_up_no_entry_of_another_market(tmp_p
     venue.free.set()
 
 
-async def test_what_follows_in_a_market_waits_for_the_reply_and_goes_on_with_what_it_tells(tmp_path: Path) -> None:
+async def test_the_next_intent_of_a_market_waits_for_the_reply_and_uses_its_result(tmp_path: Path) -> None:
     """A reversal: the entry leaves once, when the close has its reply, and the bar after it sees the new position."""
     kernel, venue = await slowly(tmp_path / "journal.db", turns)
     venue.free.set()
@@ -309,7 +309,7 @@ async def test_what_follows_in_a_market_waits_for_the_reply_and_goes_on_with_wha
     assert venue.positions["BTC"].side == "short"
 
 
-async def test_an_order_that_the_events_tell_of_needs_no_reply(tmp_path: Path) -> None:
+async def test_an_order_whose_event_arrived_needs_no_reply(tmp_path: Path) -> None:
     """The reply is lost on its way: the market goes on, and when it comes after all nothing is done twice."""
     kernel, venue = await slowly(tmp_path / "journal.db", in_turn)
     await tick(kernel, venue)
@@ -353,7 +353,7 @@ async def test_orders_without_an_outcome_degrade_the_run_until_they_have_one(tmp
     assert (state_of(kernel).word, kernel.health.markets_of(ORDERS)) == ("RUNNING", [])
 
 
-async def test_a_run_that_is_cut_has_written_what_is_known_and_its_next_life_sends_the_rest_with_the_same_key(
+async def test_after_a_crash_known_outcomes_are_stored_and_the_rest_is_sent_with_the_same_key(
     tmp_path: Path,
 ) -> None:
     kernel, venue = await slowly(tmp_path / "journal.db", once, forgets=True)
@@ -369,7 +369,7 @@ async def test_a_run_that_is_cut_has_written_what_is_known_and_its_next_life_sen
     assert {coin: one.size for coin, one in venue.positions.items()} == dict.fromkeys(MARKETS, 1), "nothing twice"
 
 
-async def test_the_end_of_a_run_waits_for_replies_and_not_for_one_that_never_comes(tmp_path: Path) -> None:
+async def test_the_end_of_a_run_waits_for_replies_but_not_forever(tmp_path: Path) -> None:
     kernel, venue = await slowly(tmp_path / "journal.db", once, forgets=True)
     venue.minute(BTC="100", ETH="100", SOL="100")
     await kernel.cycle()
@@ -380,7 +380,7 @@ async def test_the_end_of_a_run_waits_for_replies_and_not_for_one_that_never_com
     await kernel.cancel_in_flight()
 
 
-async def test_an_exit_that_had_no_place_leaves_at_the_next_reply(tmp_path: Path) -> None:
+async def test_an_exit_without_a_free_slot_is_sent_at_the_next_reply(tmp_path: Path) -> None:
     kernel, venue = await slowly(tmp_path / "journal.db", in_turn)
     venue.free.set()
     await tick(kernel, venue)
@@ -393,7 +393,7 @@ async def test_an_exit_that_had_no_place_leaves_at_the_next_reply(tmp_path: Path
     assert venue.positions == {}
 
 
-async def test_what_ends_the_run_leaves_the_others_written(tmp_path: Path) -> None:
+async def test_an_answer_that_ends_the_run_leaves_the_other_outcomes_stored(tmp_path: Path) -> None:
     kernel, venue = three(tmp_path / "journal.db", once)
     await kernel.recover()
     kernel.account.mirror.keys_proven = True
@@ -407,7 +407,7 @@ async def test_what_ends_the_run_leaves_the_others_written(tmp_path: Path) -> No
     again.db.close()
 
 
-async def test_at_the_end_every_close_leaves_before_a_strategy_is_told_of_the_first() -> None:
+async def test_at_the_end_every_close_is_sent_before_a_strategy_gets_the_first_event() -> None:
     venue, is_ending = FakeVenue(), False
     venue.minute(BTC="100", ETH="100")
 

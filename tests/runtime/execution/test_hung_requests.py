@@ -149,7 +149,7 @@ async def until(what: str, holds: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("is_one", [False, True])
-async def test_orders_that_hang_in_one_market_hold_up_no_other_and_the_state_says_so(
+async def test_hung_orders_of_one_market_delay_no_other_and_the_state_shows_them(
     trading: Callable[..., Awaitable[Trading]], is_one: bool
 ) -> None:
     """Three strategies, or one that trades all three markets: the others trade on for as long as the order hangs, which is 15 s."""
@@ -201,7 +201,7 @@ async def test_a_daemon_whose_orders_all_hang_is_degraded_and_not_safe(
     await until("passes go on, and with them beats, exits and stops", goes_on)
 
 
-async def test_candles_of_one_market_that_hang_hold_up_no_other(
+async def test_hung_candles_of_one_market_delay_no_other(
     trading: Callable[..., Awaitable[Trading]],
 ) -> None:
     one = await trading("direct")

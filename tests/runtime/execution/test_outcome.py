@@ -37,7 +37,7 @@ CELLS = list(
 
 
 @pytest.mark.parametrize(("code", "submitted", "retryable", "ambiguous", "now_ms"), CELLS)
-def test_every_answer_has_a_move_and_no_doubt_becomes_a_no(
+def test_every_answer_has_a_next_step_and_no_doubt_becomes_a_refusal(
     code: str, submitted: Any, retryable: bool | None, ambiguous: bool, now_ms: int
 ) -> None:
     got = move(error(code, submitted, retryable), ambiguous=ambiguous, now_ms=now_ms)
@@ -61,13 +61,13 @@ def test_every_answer_has_a_move_and_no_doubt_becomes_a_no(
 
 
 @pytest.mark.parametrize("code", sorted(STORED))
-def test_a_stored_refusal_is_final_after_a_doubt_where_keys_are_proven(code: str) -> None:
+def test_a_stored_refusal_settles_a_doubt_if_the_service_keeps_keys(code: str) -> None:
     no = error(code, False, False)
     assert isinstance(move(no, ambiguous=True, keys_proven=False), Again)
     assert move(no, ambiguous=True, keys_proven=True) == End("rejected", code, "said")
 
 
-def test_a_used_token_with_its_trade_is_the_order() -> None:
+def test_a_used_token_with_a_trade_means_that_the_order_was_accepted() -> None:
     used = error("idempotency_conflict", True, False, details={"reason": "used_token", "tradeId": "trd_7"})
     assert move(used, ambiguous=True) == Accept("trd_7")
 
@@ -83,22 +83,22 @@ def test_a_used_token_with_its_trade_is_the_order() -> None:
         ("of_tomorrow", Again(doubt=True)),
     ],
 )
-def test_each_conflict_has_its_own_move(reason: str, expected: object) -> None:
+def test_each_conflict_has_its_own_next_step(reason: str, expected: object) -> None:
     got = move(error("idempotency_conflict", None, None, details={"reason": reason}), ambiguous=True)
     assert got == expected
 
 
-def test_a_copy_that_is_still_being_executed_after_its_fence_is_looked_for_and_never_ended() -> None:
+def test_a_copy_still_executing_after_its_fence_is_searched_for_and_not_ended() -> None:
     running = error("idempotency_conflict", False, True, details={"reason": "in_flight"})
     assert move(running, ambiguous=True, now_ms=LATE) == Look(absent=None)
 
 
-def test_a_conflict_that_says_expired_and_submitted_is_looked_for() -> None:
+def test_a_conflict_with_expired_and_submitted_is_searched_for() -> None:
     torn = error("idempotency_conflict", True, None, details={"reason": "expired"})
     assert move(torn, ambiguous=True) == Look(absent=None)
 
 
-def test_a_stale_plan_is_no_evidence_before_its_fence_and_asks_for_a_search_after_it() -> None:
+def test_a_stale_plan_decides_nothing_before_its_fence_and_causes_a_search_after_it() -> None:
     stale = error("plan_stale", False, False)
     assert move(stale, ambiguous=True) == Again(doubt=False)
     assert move(stale, ambiguous=True, now_ms=FENCE + 5_000) == Again(doubt=False), (
@@ -108,13 +108,13 @@ def test_a_stale_plan_is_no_evidence_before_its_fence_and_asks_for_a_search_afte
     assert move(stale, ambiguous=False) == End("rejected", "plan_stale", "said")
 
 
-def test_a_limit_that_passes_is_waited_for() -> None:
+def test_a_temporary_limit_is_waited_for() -> None:
     busy = error("rate_limited", False, True, after_ms=700)
     assert move(busy) == Again(doubt=False, after_ms=700)
     assert move(busy, now_ms=LATE) == End("expired", "rate_limited", "said")
 
 
-def test_a_stale_plan_settles_a_doubt_where_the_service_keeps_keys() -> None:
+def test_a_stale_plan_settles_a_doubt_if_the_service_keeps_keys() -> None:
     """Whatever copy arrives later meets the same answer; a first copy that had passed would have been replayed."""
     stale = error("plan_stale", False, False)
     assert move(stale, ambiguous=True, keys_proven=True) == End("rejected", "plan_stale", "said")

@@ -50,9 +50,7 @@ class Clocks:
         (0, YEAR_MS, 1), (0, -YEAR_MS, 1), (HOUR_MS, -HOUR_MS, 1),
     ],
 )  # fmt: skip
-def test_a_suspend_and_a_jump_of_the_clock_are_lapses_and_a_small_change_is_none(
-    asleep: int, wall: int, lapses: int
-) -> None:
+def test_a_suspend_or_a_clock_jump_is_a_lapse_and_a_small_change_is_not(asleep: int, wall: int, lapses: int) -> None:
     clocks = Clocks()
     times = clocks.keeper()
     clocks.run(2_000, asleep=asleep, wall=wall)
@@ -159,7 +157,7 @@ def test_a_damaged_highest_wall_clock_expires_unsent_entries_at_one_boot(journal
     assert journal.state.note("wall_high_ms") == str(START_MS + 2 * HOUR_MS)
 
 
-def test_a_damaged_highest_wall_clock_ends_no_pass(journal: Journal) -> None:
+def test_a_damaged_highest_wall_clock_does_not_end_a_pass(journal: Journal) -> None:
     journal.state.write_note("wall_high_ms", "soon")
     with capture_logs() as lines:
         note_wall(journal, START_MS)
@@ -191,7 +189,7 @@ async def test_nothing_is_opened_between_a_lapse_and_the_resync(tmp_path: Path) 
     assert len(venue.fills) == 1
 
 
-async def test_a_clock_that_went_back_does_not_starve_the_strategies_of_bars() -> None:
+async def test_strategies_get_bars_after_the_clock_went_back() -> None:
     venue = FakeVenue(speed=1)
     venue.minute(BTC="100")
     kernel = room(venue)

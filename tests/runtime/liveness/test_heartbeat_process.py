@@ -264,7 +264,7 @@ def test_the_second_connection_goes_to_another_address_than_one_that_hangs(
         wait_for(lambda: one.attempt()[1].kind == "ok")
 
 
-def test_a_name_of_which_no_address_can_be_reached_is_a_failure_that_says_why(
+def test_a_host_without_a_reachable_address_is_a_failure_with_a_reason(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket() as bad:
@@ -429,7 +429,7 @@ def test_over_https_it_trusts_the_same_certificates_as_the_client(
     "base_url",
     ["https://api.example.com", "https://fa\xdf.example/under/", "https://API.Example.com:8443", "https://x.example:443/\xe9", "http://[::1]:8700"],
 )  # fmt: skip
-async def test_it_goes_where_the_client_goes(base_url: str) -> None:
+async def test_it_uses_the_same_address_and_path_as_the_client(base_url: str) -> None:
     orders, exchange = heartbeat._orders(base_url, KEY), Exchange(base_url)
     assert exchange._connections is not None
     host, port, context = exchange._connections._address
@@ -466,7 +466,7 @@ def test_a_connection_that_hangs_is_overtaken_by_a_second_one(brain: Brain, serv
     assert lease.deadline_boot_ns - SHORT.deadline_ns > service.beats[0]  # Counted from the second's own sending.
 
 
-def test_too_many_requests_is_waited_for_as_asked(tmp_path: Path, service: Service) -> None:
+def test_after_429_it_waits_for_the_time_of_retry_after(tmp_path: Path, service: Service) -> None:
     service.mode = "429"
     brain = Brain(tmp_path, f"http://127.0.0.1:{service.port}", SHORT._replace(period_ns=5 * SECOND))
     brain.heartbeat.start()
@@ -611,7 +611,7 @@ def test_the_process_is_small_and_imports_nothing_heavy() -> None:
     }
 
 
-def test_stop_ends_it_at_once_even_while_an_attempt_hangs(brain: Brain) -> None:
+def test_stop_ends_the_process_at_once_even_while_an_attempt_hangs(brain: Brain) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:  # Accepts, never answers.
         deaf = HeartbeatProcess(
             base_url=f"http://127.0.0.1:{listening.getsockname()[1]}",

@@ -77,7 +77,7 @@ def test_without_a_completed_pass_three_heartbeats_are_sent_and_no_more() -> Non
     ids=["none", "one that recovers for long", "a crash loop", "a slow crash loop", "one that warms for long", "one that recovers and warms for long",
          "a crash loop while it warms", "a slow crash loop while it warms"],
 )  # fmt: skip
-def test_runs_without_a_pass_hold_the_switch_until_its_deadline_after_their_third_heartbeat(
+def test_failed_starts_share_three_heartbeats_and_then_the_switch_acts(
     lives: list[tuple[int, int]], warms_after: int, boot_beats: list[int], acts_at: int
 ) -> None:
     """Also when they make passes while they warm, `warms_after` so many seconds. The last completed cycle was at 0 and the last beat on it at 10 s: a life that begins before 70 s still finds the switch standing."""
@@ -180,7 +180,7 @@ def test_a_heartbeat_sent_after_the_margin_is_a_lapse_although_its_answer_is_goo
     assert heartbeat_rule.may_open(R60, late, now_ns=157 * S, acknowledged=1)
 
 
-def test_nothing_armed_is_a_lapse_if_a_switch_was_armed_before() -> None:
+def test_a_missing_switch_is_a_lapse_if_one_was_armed_before() -> None:
     empty = Answer("ok", server_ms=101_000)
     fresh = heartbeat_rule.answered(R60, Heart(), empty, sent_ns=100 * S, now_ns=100 * S, chance=0.5)
     assert (fresh.lapses, fresh.error, fresh.next_ns) == (0, "nothing_armed", 102 * S)
@@ -190,7 +190,7 @@ def test_nothing_armed_is_a_lapse_if_a_switch_was_armed_before() -> None:
     assert (gone.lapses, heartbeat_rule.believed_deadline_ns(R60, gone)) == (1, None)
 
 
-def test_a_deadline_that_does_not_move_is_a_failure_unless_the_service_clock_stands_too() -> None:
+def test_an_unmoved_deadline_is_a_failure_unless_the_service_clock_is_stopped() -> None:
     heart = heartbeat_rule.answered(R60, Heart(), OK, sent_ns=100 * S, now_ns=100 * S, chance=0.5)
     still = heartbeat_rule.answered(
         R60, heart, OK._replace(server_ms=110_000), sent_ns=110 * S, now_ns=110 * S, chance=0.5
@@ -199,7 +199,7 @@ def test_a_deadline_that_does_not_move_is_a_failure_unless_the_service_clock_sta
     assert heartbeat_rule.answered(R60, heart, OK, sent_ns=110 * S, now_ns=110 * S, chance=0.5).error == ""
 
 
-def test_boot_time_that_ran_ahead_is_a_suspend() -> None:
+def test_boot_time_ahead_of_monotonic_time_is_a_suspend() -> None:
     assert heartbeat_rule.suspended(Heart(), boot_ns=3 * S, monotonic_ns=S).lapses == 1
     assert heartbeat_rule.suspended(Heart(), boot_ns=2 * S, monotonic_ns=S).lapses == 0
 
@@ -276,7 +276,7 @@ def test_a_stamp_is_read_as_it_was_written_and_starts_without_a_pass(tmp_path: P
     reader.close()
 
 
-def test_a_damaged_or_foreign_file_is_no_stamp(tmp_path: Path) -> None:
+def test_a_damaged_or_foreign_file_is_not_read_as_a_stamp(tmp_path: Path) -> None:
     path = tmp_path / "progress"
     ProgressWriter(str(path), fence=1).close()
     good = path.read_bytes()
@@ -339,7 +339,7 @@ def test_writer_and_reader_follow_a_file_that_was_removed_or_replaced(tmp_path: 
     assert ProgressReader(str(path)).read() == (5, 2, 2, 7)
 
 
-def test_a_stamp_whose_folder_is_gone_is_written_where_it_was(tmp_path: Path) -> None:
+def test_a_stamp_is_written_again_after_its_folder_was_removed(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     folder.mkdir()
     writer = ProgressWriter(str(folder / "progress"), fence=5)
@@ -360,7 +360,7 @@ def test_the_files_are_private(tmp_path: Path) -> None:
     assert (tmp_path / "progress").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_reload_to_a_nearer_deadline_counts_at_once_and_causes_no_second_resync(tmp_path: Path) -> None:
+def test_a_nearer_deadline_after_a_reload_counts_at_once_and_causes_no_second_resync(tmp_path: Path) -> None:
     """The new process goes on where the old one was, and the deadline of before lies far ahead."""
     lengths, path = heartbeat_rule.beat_timing(600), str(tmp_path / "belief")
     far = heartbeat_rule.answered(

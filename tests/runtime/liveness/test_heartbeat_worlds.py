@@ -368,7 +368,7 @@ MUTANTS: dict[str, tuple[Rules, str]] = {
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_the_worlds_catch_a_rule_that_is_wrong(name: str) -> None:
+def test_the_worlds_detect_a_wrong_rule(name: str) -> None:
     rules, promise = MUTANTS[name]
     first = FIRST.get(name, 0)
     for seed in range(first, first + 1_000):

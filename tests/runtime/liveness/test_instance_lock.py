@@ -45,7 +45,7 @@ ADDRESS = "0x" + "ab" * 20
 # -- holding
 
 
-def test_a_folder_is_held_by_one_and_free_again_afterwards(tmp_path: Path) -> None:
+def test_a_folder_is_locked_by_one_daemon_and_free_afterwards(tmp_path: Path) -> None:
     assert not is_held(tmp_path)
     with hold_state(tmp_path):
         assert is_held(tmp_path)
@@ -133,7 +133,7 @@ def test_a_folder_on_a_failing_disk_is_no_config_error(
     assert caught.value.exit_code is code
 
 
-def test_testing_a_lock_stops_no_start(tmp_path: Path) -> None:
+def test_testing_a_lock_does_not_prevent_a_start(tmp_path: Path) -> None:
     code = "import sys; from pathlib import Path; from bot.runtime.liveness.instance_lock import is_held\nwhile True: is_held(Path(sys.argv[1]))"
     (tmp_path / "lock").touch()
     looker = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
@@ -207,7 +207,7 @@ def test_the_locks_of_a_daemon_end_with_it_although_a_forked_child_lives_on(tmp_
             asker.connect(str(tmp_path / "s"))
 
 
-def test_a_child_that_c_code_forked_is_named_as_the_holder_of_the_lock(tmp_path: Path) -> None:
+def test_the_lock_error_names_a_child_that_c_code_forked(tmp_path: Path) -> None:
     with killed_after_forking("ctypes.PyDLL(None).fork()", tmp_path) as (daemon, child):
         left = rf"a process \(pid {child}\) that a daemon \(pid {daemon}\) started and left running still locks"
         with pytest.raises(BotError, match=rf"{left} {tmp_path}: end it"), hold_state(tmp_path):
@@ -295,7 +295,7 @@ def test_a_folder_with_another_purpose_is_refused_and_its_mode_stays(
     assert private_dir(folder) == folder
 
 
-def test_a_full_garbage_collection_that_is_near_runs_while_nothing_is_due() -> None:
+def test_a_nearly_due_full_garbage_collection_runs_while_nothing_is_due() -> None:
     assert gc.get_threshold()[2] > LOOKS_MAX, "or it would still come by itself"
     looked: list[int] = []
 
@@ -316,7 +316,7 @@ def test_a_full_garbage_collection_that_is_near_runs_while_nothing_is_due() -> N
     assert looked == 2 * ([1] * LOOKS_MAX + [2])
 
 
-def test_a_hardened_process_leaves_no_core_and_shows_its_memory_to_nobody() -> None:
+def test_a_hardened_process_leaves_no_core_file_and_hides_its_memory() -> None:
     code = (
         "import ctypes, json, os, resource; from bot.runtime.liveness.instance_lock import harden; harden(); mask = os.umask(0);"
         f"print(json.dumps([resource.getrlimit(resource.RLIMIT_CORE), ctypes.CDLL(None).prctl({PR_GET_DUMPABLE}, 0, 0, 0, 0), mask]))"

@@ -216,7 +216,7 @@ def test_the_description_is_of_this_version_and_well_formed(document: dict[str, 
     assert "HTTPValidationError" not in text
 
 
-def test_every_operation_tells_its_failures_and_its_headers(document: dict[str, Any]) -> None:
+def test_every_operation_describes_its_failures_and_headers(document: dict[str, Any]) -> None:
     for path, methods in document["paths"].items():
         for method, made in methods.items():
             answers = made["responses"]
@@ -238,7 +238,7 @@ def test_every_operation_tells_its_failures_and_its_headers(document: dict[str, 
     ["POST /v1/orders", "POST /v1/orders/confirm", "POST /v1/positions/{market}/close", "POST /v1/guardians", "POST /v1/webhooks",
      "POST /v1/keys", "POST /v1/account/kill"],
 )  # fmt: skip
-def test_the_routes_with_idempotency_say_so(name: str, document: dict[str, Any]) -> None:
+def test_the_routes_with_idempotency_describe_it(name: str, document: dict[str, Any]) -> None:
     headers = {one["name"]: one["schema"] for one in operation(document, name)["parameters"] if one["in"] == "header"}
     more = {"X-Confirm-Token"} if name == "POST /v1/guardians" else set()
     assert set(headers) == {"Idempotency-Key", "X-Expires-After", "X-API-Version"} | more
@@ -399,7 +399,7 @@ async def test_the_root_leads_to_the_docs(box: Box) -> None:
     assert (answer.status_code, answer.headers["location"]) == (302, "/docs")
 
 
-async def test_every_error_leads_to_its_own_row(box: Box) -> None:
+async def test_every_error_links_to_its_own_row(box: Box) -> None:
     assert set(MEANINGS) == set(CODES)
     seen = _Seen()
     seen.feed((await box.http.get("/docs/errors")).text)
@@ -408,7 +408,7 @@ async def test_every_error_leads_to_its_own_row(box: Box) -> None:
     assert refused["docsUrl"].endswith("/docs/errors#not_found")
 
 
-async def test_every_operation_stands_in_the_docs_and_for_language_models(box: Box, rules: list[Rule]) -> None:
+async def test_every_operation_is_in_the_docs_and_in_llms_txt(box: Box, rules: list[Rule]) -> None:
     docs = (await box.http.get("/docs")).text
     llms = await box.http.get("/llms.txt")
     assert llms.headers["content-type"] == "text/plain; charset=utf-8"
@@ -453,7 +453,7 @@ INJECTED = """() => new Promise((done) => {
 })"""
 
 
-def test_a_browser_shows_the_pages_without_a_word_of_complaint_and_runs_nothing_that_was_put_into_them(
+def test_a_browser_shows_the_pages_without_errors_and_runs_no_injected_code(
     served: serving.Served,
 ) -> None:
     if shutil.which(CHROMIUM) is None:

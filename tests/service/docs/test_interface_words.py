@@ -31,7 +31,7 @@ def told(text: str) -> dict[str, str]:
     return found
 
 
-def test_every_field_of_a_request_stands_in_the_interface_and_every_field_there_is_taken(shared: Path) -> None:
+def test_requests_accept_exactly_the_fields_of_the_interface(shared: Path) -> None:
     path = shared / "spec" / "trading-service.md"
     if not path.is_file():
         pytest.skip("the interface document is not here")

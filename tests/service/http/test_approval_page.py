@@ -100,7 +100,7 @@ def test_an_owner_pastes_a_key_and_denies(served: Served, browser: Any) -> None:
         assert (looked.complaints, looked.elsewhere) == ([], [])
 
 
-def test_another_sites_form_moves_nothing(served: Served, browser: Any) -> None:
+def test_a_form_of_another_site_changes_nothing(served: Served, browser: Any) -> None:
     with httpx.Client(base_url=served.base_url, timeout=60) as http:
         started = http.post("/v1/oauth/device").json()
         page = browser.new_page()

@@ -90,12 +90,12 @@ async def test_no_answer_waits_for_an_acknowledgement(port: int, monkeypatch: py
     assert taken == [1]
 
 
-async def test_a_head_that_drips_ends_with_408(port: int) -> None:
+async def test_a_slowly_sent_head_ends_with_408(port: int) -> None:
     pieces = [b"GET /v1/system/status HTTP/1.1\r\n", *[b"X-A: b\r\n"] * 1_000]
     refused(await until_closed(port, *pieces, pause=0.02), 408)
 
 
-async def test_a_body_that_drips_is_cut_and_orders_nothing(port: int, box: Box) -> None:
+async def test_a_slowly_sent_body_is_cut_off_and_orders_nothing(port: int, box: Box) -> None:
     caller = await box.caller()
     body = json.dumps(ENTRY).encode()
     head = (
@@ -107,11 +107,11 @@ async def test_a_body_that_drips_is_cut_and_orders_nothing(port: int, box: Box) 
     assert (await caller.get("/v1/trades"))["trades"] == []
 
 
-async def test_a_connection_that_never_asks_is_closed(port: int) -> None:
+async def test_a_connection_without_a_request_is_closed(port: int) -> None:
     assert await until_closed(port) == b""
 
 
-async def test_a_head_without_end_is_431(port: int) -> None:
+async def test_an_endless_head_gets_a_431(port: int) -> None:
     line = b"X-Long: " + b"a" * 1_000 + b"\r\n"
     answer = await until_closed(port, b"GET / HTTP/1.1\r\n", *[line] * 33)
     assert str(connections.HEAD_BYTES_MAX) in refused(answer, 431)["message"]
@@ -127,11 +127,11 @@ async def test_a_head_without_end_is_431(port: int) -> None:
         b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
     ],
 )
-async def test_what_is_no_http_gets_the_error_object(port: int, raw: bytes) -> None:
+async def test_input_that_is_not_http_gets_the_error_object(port: int, raw: bytes) -> None:
     refused(await until_closed(port, raw), 400)
 
 
-async def test_a_slow_caller_who_keeps_asking_is_served(port: int) -> None:
+async def test_a_slow_caller_that_keeps_sending_is_served(port: int) -> None:
     """Patience is for each request: many on one connection, over longer than one may take, all pass."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for _ in range(6):

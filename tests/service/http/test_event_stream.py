@@ -156,7 +156,7 @@ async def test_pages_filters_and_resumes_give_the_same_sequence(start: Start, wo
             assert [(m.id, m.event) for m in got] == [(event["id"], event["type"]) for event in expected]
 
 
-async def test_a_stream_rings_at_once_and_has_its_headers(start: Start) -> None:
+async def test_a_stream_sends_at_once_and_has_its_headers(start: Start) -> None:
     async with trading(start()) as trader:
         last = (await trader.page())["lastEventId"]
         async with trader.stream(last, "fill") as answer:
@@ -205,7 +205,7 @@ async def test_a_stream_that_cannot_begin_is_a_plain_error(
     assert (await box.http.get("/v1/events/stream")).status_code == 401
 
 
-async def test_a_reset_goes_on_for_a_reader_who_is_there_and_wipes_the_place_of_a_later_one(start: Start) -> None:
+async def test_a_connected_reader_continues_over_a_reset_and_a_later_cursor_is_void(start: Start) -> None:
     async with trading(start()) as trader:
         await trader.order()
         page = await trader.page()
@@ -277,7 +277,7 @@ async def all_of(began: list[asyncio.Event]) -> None:
             await one.wait()
 
 
-async def test_sixty_four_streams_are_the_most_and_one_that_ends_makes_room(start: Start) -> None:
+async def test_at_most_sixty_four_streams_are_open_and_an_ended_one_frees_a_slot(start: Start) -> None:
     async with trading(start()) as trader:
         last = (await trader.page())["lastEventId"]
         began = [asyncio.Event() for _ in range(STREAMS_MAX)]
@@ -321,7 +321,7 @@ async def test_a_stop_with_open_streams_takes_less_than_two_seconds(start: Start
         await asyncio.gather(*tasks)
 
 
-async def test_only_what_is_on_disk_is_heard_of(start: Start, tmp_path: Path) -> None:
+async def test_a_stream_sends_only_events_that_are_on_disk(start: Start, tmp_path: Path) -> None:
     """Killed while it tells: whatever the stream has said is there after the restart, under the same id."""
     served = start(db=tmp_path / "s.db")
     heard: dict[str, str] = {}
@@ -357,7 +357,7 @@ async def test_only_what_is_on_disk_is_heard_of(start: Start, tmp_path: Path) ->
     assert {key: json.loads(data) for key, data in heard.items()} == {key: kept[key] for key in heard}
 
 
-async def test_the_clients_stream_goes_on_over_a_restart_and_ends_when_access_does(
+async def test_the_clients_stream_continues_over_a_restart_and_ends_with_its_access(
     start: Start, tmp_path: Path
 ) -> None:
     served = start(db=tmp_path / "s.db")

@@ -26,7 +26,7 @@ def filled(rule: Rule) -> str:
     return rule.path.replace("{coin}", "BTC").replace("{market}", "BTC").replace("{oid}", "1").replace("{id}", "grd_1")
 
 
-async def test_every_route_with_a_caller_refuses_none_and_an_unknown_one_before_it_reads_the_body(box: Box) -> None:
+async def test_every_route_refuses_missing_and_unknown_credentials_before_it_reads_the_body(box: Box) -> None:
     for rule in rules_of(box):
         if rule.access == "none":
             continue
@@ -167,7 +167,7 @@ async def test_a_bad_order_names_its_field_and_orders_nothing(
 
 
 @pytest.mark.parametrize("name", ["BTCUSDT", "btc-usd", "perp:BTC-PERP", "BTCX"])
-async def test_a_market_that_is_not_listed_comes_with_the_one_that_is_probably_meant(caller: Caller, name: str) -> None:
+async def test_the_refusal_of_an_unlisted_market_suggests_the_likely_one(caller: Caller, name: str) -> None:
     requests = [
         ("POST", "/v1/orders", ENTRY | {"market": name}),
         ("POST", "/v1/orders/suggest", {"coin": name, "notionalUsd": 100}),
@@ -182,7 +182,7 @@ async def test_a_market_that_is_not_listed_comes_with_the_one_that_is_probably_m
         assert error["fix"] == {"action": "search_markets", "path": "/v1/markets"}
 
 
-async def test_an_unknown_name_comes_with_the_nearest_known_one(caller: Caller) -> None:
+async def test_the_refusal_of_an_unknown_name_suggests_the_nearest_one(caller: Caller) -> None:
     error = assert_refused(await caller.send("POST", "/v1/orders", ENTRY | {"leverge": 3}), 400, "invalid_input")
     assert "leverge is unknown; did you mean leverage?" in error["message"]
     error = assert_refused(await caller.send("GET", "/v1/events?limits=3"), 400, "invalid_input")
@@ -225,7 +225,7 @@ async def test_unknown_markets_are_404_everywhere(caller: Caller) -> None:
     assert_refused(await caller.send("POST", "/v1/positions/NOPE/close", {}), 404, "not_found")
 
 
-async def test_headers_that_cannot_be_are_refused(caller: Caller) -> None:
+async def test_invalid_headers_are_refused(caller: Caller) -> None:
     assert_refused(await caller.send("GET", "/v1/account", X_API_Version="2020-01-01"), 400, "invalid_input")
     assert (await caller.send("GET", "/v1/account", X_API_Version="2026-10-19")).status_code == 200
     assert_refused(await caller.send("POST", "/v1/orders", ENTRY, key="x" * 256), 400, "invalid_input")
@@ -244,7 +244,7 @@ async def test_good_answers_have_the_headers_too(caller: Caller) -> None:
     assert len(answer.headers.get_list("x-request-id")) == 1
 
 
-async def test_limits_of_rate_are_kept_and_said(open_box: OpenBox, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rate_limits_are_enforced_and_reported(open_box: OpenBox, monkeypatch: pytest.MonkeyPatch) -> None:
     # Nothing is given back meanwhile, however long the questions take.
     monkeypatch.setattr(rate_limits, "monotonic_ns", lambda: 1)
     box = await open_box(clock="3600x", start_ms=None)
@@ -294,7 +294,7 @@ async def test_a_body_that_was_cut_has_no_effect(box: Box, caller: Caller, part:
     assert (await caller.get("/v1/trades"))["trades"] == []
 
 
-async def test_our_own_mistake_is_a_500_that_claims_nothing(
+async def test_an_internal_error_is_a_500_that_does_not_say_whether_the_order_was_sent(
     box: Box, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any) -> None:

@@ -114,17 +114,17 @@ def interface(served: serving.Served, part: str) -> list[str]:
 
 
 @pytest.mark.parametrize("part", ["trading", "rest"])
-def test_every_operation_keeps_to_the_description(part: str, served: serving.Served, tmp_path: Path) -> None:
+def test_every_operation_matches_its_description(part: str, served: serving.Served, tmp_path: Path) -> None:
     conform(served, tmp_path, interface(served, part), EXAMPLES)
 
 
-def test_what_ends_things_keeps_to_the_description(served: serving.Served, tmp_path: Path) -> None:
+def test_ending_operations_match_their_description(served: serving.Served, tmp_path: Path) -> None:
     conform(served, tmp_path, [name for name in operations_of(served) if name in ENDING], EXAMPLES)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("part", ["trading", "rest"])
-def test_every_operation_keeps_to_the_description_for_long(
+def test_every_operation_matches_its_description_in_a_long_run(
     part: str, served: serving.Served, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     if not is_soaked(request.config):

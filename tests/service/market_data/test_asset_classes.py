@@ -40,7 +40,7 @@ def event(seed: int, *, hours: int = 48, prior: float = 0.4, pace: float = 1.0) 
 # ── Prices ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_events_price_is_the_chance_of_yes() -> None:
+def test_an_events_price_is_the_probability_of_yes() -> None:
     """A martingale: of what was seen at a price, that part is settled Yes, in every bin, at every distance from the end."""
     bins: dict[int, list[float]] = {}
     for seed in range(1_500):
@@ -134,7 +134,7 @@ async def test_a_market_has_one_name_in_any_case(open_box: OpenBox, name: str) -
 # ── At their instants ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_event_is_traded_and_settled_and_the_account_is_told(open_box: OpenBox, tmp_path: Path) -> None:
+async def test_an_event_is_traded_and_settled_and_the_account_gets_the_event(open_box: OpenBox, tmp_path: Path) -> None:
     options = {"markets": ("BTC", EVENT), "start_ms": MONDAY_MS, "db": tmp_path / "s.db"}
     box = await open_box(**options)
     await box.price(EVENT, "0.4")
@@ -168,7 +168,7 @@ async def test_an_event_is_traded_and_settled_and_the_account_is_told(open_box: 
     assert (await box.digest())["digest"] == digest
 
 
-async def test_a_simulated_event_is_settled_to_where_its_price_went(open_box: OpenBox) -> None:
+async def test_a_simulated_event_is_settled_to_its_last_price(open_box: OpenBox) -> None:
     box = await open_box(markets=(EVENT,), start_ms=MONDAY_MS, **PAST)
     await box.advance(7 * HOUR_MS)
     market = (await box.http.get("/v1/markets")).json()["markets"][0]

@@ -20,7 +20,7 @@ async def listed(box: Box, more: str = "") -> dict[str, Any]:
     return {one["coin"]: one for one in found}
 
 
-async def test_when_one_is_settled_the_next_one_is_there_and_begins_in_the_open(open_box: OpenBox) -> None:
+async def test_the_next_market_of_a_series_opens_when_one_is_settled(open_box: OpenBox) -> None:
     box = await open_box(hold_prices=False, markets=MARKETS, seed=5)
     first = (await listed(box))[SIX_HOURS]
     await box.http.post("/sandbox/v1/clock/advance", json={"toMs": first["expiresAt"] - 1}, headers=box.control)
@@ -37,7 +37,7 @@ async def test_when_one_is_settled_the_next_one_is_there_and_begins_in_the_open(
     assert candles[-1]["close"] == following["markPx"]
 
 
-async def test_one_is_traded_to_its_end_and_the_next_one_after_it(open_box: OpenBox) -> None:
+async def test_a_market_is_traded_to_its_end_and_then_the_next_of_its_series(open_box: OpenBox) -> None:
     box = await open_box(hold_prices=False, markets=MARKETS, seed=5)
     caller = await box.caller()
     for number in (1, 2, 3):
@@ -53,7 +53,7 @@ async def test_one_is_traded_to_its_end_and_the_next_one_after_it(open_box: Open
     assert (await caller.get("/v1/account"))["positions"] == []
 
 
-async def test_after_weeks_each_series_still_has_one_open_and_old_ones_stand_in_no_list(open_box: OpenBox) -> None:
+async def test_after_weeks_each_series_has_one_open_market_and_old_ones_are_not_listed(open_box: OpenBox) -> None:
     box = await open_box(hold_prices=False, markets=(SIX_HOURS,), seed=2)
     await box.advance(20 * 24 * HOUR_MS)
     found = await listed(box)
@@ -65,7 +65,7 @@ async def test_after_weeks_each_series_still_has_one_open_and_old_ones_stand_in_
     assert outcomes == {0, 100_000_000}
 
 
-async def test_a_restart_at_any_instant_goes_on_with_the_same_markets_and_prices(
+async def test_a_restart_at_any_instant_continues_with_the_same_markets_and_prices(
     open_box: OpenBox, tmp_path: Path
 ) -> None:
     whole = await open_box(hold_prices=False, markets=MARKETS, seed=3)
@@ -85,7 +85,7 @@ async def test_a_restart_at_any_instant_goes_on_with_the_same_markets_and_prices
         assert (await cut.http.get(path)).content == (await whole.http.get(path)).content
 
 
-async def test_a_restore_and_a_held_service_know_later_markets_too(open_box: OpenBox) -> None:
+async def test_a_restored_service_and_one_with_held_prices_have_the_later_markets(open_box: OpenBox) -> None:
     box = await open_box(markets=MARKETS)
     first = (await listed(box))[SIX_HOURS]["expiresAt"]
     await box.http.post("/sandbox/v1/clock/advance", json={"toMs": first + HOUR_MS}, headers=box.control)
@@ -106,7 +106,7 @@ async def test_a_restore_and_a_held_service_know_later_markets_too(open_box: Ope
     assert set(await listed(box)) == {SIX_HOURS, FINAL}
 
 
-def test_later_markets_of_a_kind_are_not_all_alike_and_never_foregone() -> None:
+def test_later_markets_of_a_kind_differ_and_their_outcomes_are_open() -> None:
     series = EventSeries(dict(CATALOGUE), seed=1, start_ms=START_MS, is_held=False)
     for coin in ("event:HOME-WIN", "event:RAIN-TOMORROW", "event:TREATY-SIGNED", "event:CPI-ABOVE-3"):
         at, seen = START_MS - START_MS % HOUR_MS, []

@@ -100,7 +100,7 @@ def test_a_price_that_comes_to_the_extreme_of_a_longer_candle_does_not_stand_sti
     assert sum(bar.high == bar.low for bar in minutes) < 0.01 * len(minutes)
 
 
-def test_walking_there_and_starting_there_are_the_same() -> None:
+def test_advancing_to_an_instant_and_starting_at_it_give_the_same_prices() -> None:
     coins = ("BTC", "AAPL")
     walked = feed_at(coins, START_MS)
     for at in (START_MS + 1, START_MS + 20_000, START_MS + 3_599_999, START_MS + 5_000_000):
@@ -112,14 +112,14 @@ def test_walking_there_and_starting_there_are_the_same() -> None:
         assert fresh.next_ms() == walked.next_ms()
 
 
-def test_a_start_in_the_middle_of_an_instant_leaves_the_later_markets_to_come() -> None:
+def test_a_start_in_the_middle_of_an_instant_still_sends_the_later_markets() -> None:
     feed = PriceFeed({coin: simulated(coin) for coin in ("BTC", "ETH", "SOL")})
     feed.start(START_MS, upto="ETH")
     assert (feed.next_ms(), feed.pop().coin) == (START_MS, "SOL")
     assert feed.next_ms() == START_MS + 20_000
 
 
-def test_the_seed_decides_and_the_order_of_asking_does_not() -> None:
+def test_prices_depend_on_the_seed_and_not_on_the_order_of_requests() -> None:
     one, two = simulated("BTC"), simulated("BTC")
     far = [one.bar_at(START_MS + days * DAY_MS) for days in (30, 3, 0)]
     assert [two.bar_at(START_MS + days * DAY_MS) for days in (0, 3, 30)] == far[::-1]
@@ -160,7 +160,7 @@ async def test_no_answer_depends_on_later_prices(open_box: OpenBox) -> None:
     assert all(closed[c["ts"]] == c for c in seen if c["closed"])
 
 
-async def test_calm_prices_are_not_logged_and_marks_are_seen_all_the_same(open_box: OpenBox) -> None:
+async def test_quiet_prices_are_not_logged_but_change_the_mark(open_box: OpenBox) -> None:
     box = await open_box(hold_prices=False)
     caller = await box.caller()
     await caller.post(
@@ -230,9 +230,7 @@ async def test_funding_of_all_markets_comes_before_any_price_of_the_same_instant
     assert at_hour[:3] == [("funding", "BTC", "90000"), ("funding", "ETH", "2400"), ("guardian", None, None)]
 
 
-async def test_a_hold_that_is_over_when_it_comes_lets_no_clock_guardian_overtake_the_prices_of_its_instant(
-    open_box: OpenBox, tmp_path: Path
-) -> None:
+async def test_an_expired_max_hold_acts_after_the_prices_of_its_instant(open_box: OpenBox, tmp_path: Path) -> None:
     """Of two recorded markets: the first one's open fills an entry whose hold has long been over, the second one's what a schedule would cancel."""
     hour = START_MS - START_MS % 3_600_000 + 7_200_000
     options = stepping(tmp_path, hour, BTC=(100_000, 99_000), ETH=(2_500, 2_480))
@@ -285,7 +283,7 @@ async def test_a_recorded_file_is_played_and_its_market_closes_at_the_end(open_b
     await box.advance(3_600_000)
 
 
-async def test_health_says_what_the_status_says_of_a_market_that_has_closed(open_box: OpenBox, tmp_path: Path) -> None:
+async def test_health_and_status_agree_on_a_closed_market(open_box: OpenBox, tmp_path: Path) -> None:
     path = write(tmp_path / "BTC.csv", flat_rows(40))
     box = await open_box(data=((None, path),), markets=("BTC", "ETH"), hold_prices=False, start_ms=None)
     caller = await box.caller()
@@ -297,7 +295,7 @@ async def test_health_says_what_the_status_says_of_a_market_that_has_closed(open
     assert seen == [("ok", "ok"), ("degraded", "degraded")]
 
 
-async def test_coarse_files_and_holes_are_played_as_they_are(open_box: OpenBox, tmp_path: Path) -> None:
+async def test_coarse_files_and_gaps_are_played_unchanged(open_box: OpenBox, tmp_path: Path) -> None:
     start = START_MS - START_MS % 3_600_000
     rows = flat_rows(30, start, 3_600_000)
     del rows[20]
@@ -308,7 +306,7 @@ async def test_coarse_files_and_holes_are_played_as_they_are(open_box: OpenBox, 
     assert (await box.http.get("/v1/markets/BTC/candles?interval=1m")).json()["candles"] == []
 
 
-async def test_a_restart_in_the_middle_of_a_file_goes_on_in_it(open_box: OpenBox, tmp_path: Path) -> None:
+async def test_a_restart_in_the_middle_of_a_file_continues_there(open_box: OpenBox, tmp_path: Path) -> None:
     path = write(tmp_path / "BTC.csv", flat_rows(60))
     more: dict[str, Any] = {
         "data": ((None, path),),
@@ -326,7 +324,7 @@ async def test_a_restart_in_the_middle_of_a_file_goes_on_in_it(open_box: OpenBox
     assert [c["close"] for c in candles if c["closed"]] == [str(100_001 + i) for i in range(41)]
 
 
-async def test_a_command_in_the_middle_of_a_bar_takes_nothing_from_what_rests(
+async def test_a_command_in_the_middle_of_a_bar_does_not_change_resting_orders_fills(
     open_box: OpenBox, tmp_path: Path
 ) -> None:
     rows = flat_rows(20)
@@ -347,7 +345,7 @@ async def test_a_command_in_the_middle_of_a_bar_takes_nothing_from_what_rests(
     assert fills[1:] == [("100800", "0.01")]
 
 
-def test_a_recorded_source_knows_its_holes() -> None:
+def test_a_recorded_source_reports_its_gaps() -> None:
     source = RecordedSource([Candle(0, 1, 1, 1, 1, 0), Candle(120_000, 1, 1, 1, 1, 0)], 60_000)
     assert source.bar_at(59_999) is not None
     assert source.bar_at(60_000) is None

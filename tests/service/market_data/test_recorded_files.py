@@ -93,17 +93,17 @@ def test_an_odd_interval_is_refused(tmp_path: Path) -> None:
         ("BTCUSDT(1).csv", "BTC"),
     ],
 )
-def test_a_files_name_says_its_market(name: str, coin: str) -> None:
+def test_the_market_is_read_from_the_file_name(name: str, coin: str) -> None:
     assert coin_of(Path(name), ("BTC", "ETH", "HYPE", "AAPL")) == coin
 
 
-def test_a_name_that_says_none_asks_for_it() -> None:
+def test_a_file_name_without_a_market_is_refused_with_advice() -> None:
     with pytest.raises(ConfigError, match="COIN="):
         coin_of(Path("candles.csv"), ("BTC",))
 
 
 @pytest.mark.parametrize("given", ["event:RATE-CUT", "EVENT:rate-cut", "perp:btc", "btc"])
-def test_a_file_is_played_for_the_market_that_it_is_given_for(given: str, tmp_path: Path) -> None:
+def test_a_file_is_played_for_its_given_market(given: str, tmp_path: Path) -> None:
     path = tmp_path / "x=y.csv"
     path.write_text(f"{HEADER}\n1750000020000,0.4,0.6,0.3,0.5,10\n1750000080000,0.5,0.5,0.4,0.4,10\n")
     candles = CandleFile().convert(f"{given}={path}", None, None)
@@ -113,7 +113,7 @@ def test_a_file_is_played_for_the_market_that_it_is_given_for(given: str, tmp_pa
     assert (list(machine.state.markets), machine.feed.last_px(coin)) == ([coin], 0.5 * E8)
 
 
-def test_odds_beyond_the_last_prices_of_an_event_are_held_to_them(tmp_path: Path) -> None:
+def test_odds_beyond_the_price_limits_of_an_event_are_clamped(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text(f"{HEADER}\n1750000020000,0.9995,1,0.0002,0.9999,10\n1750000080000,0.5,0.5,0.4,0.4,10\n")
     machine = build(HostOptions(clock="manual", data=(("event:RATE-CUT", path),))).machine

@@ -79,7 +79,7 @@ async def no(client: Client, name: str, **arguments: Any) -> Any:
     return error
 
 
-async def test_a_door_that_could_not_open_opens_for_the_next_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_mcp_starts_for_the_next_agent_after_a_failed_start(monkeypatch: pytest.MonkeyPatch) -> None:
     class Manager:
         runs = 0
 
@@ -100,7 +100,7 @@ async def test_a_door_that_could_not_open_opens_for_the_next_agent(monkeypatch: 
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_both_eras_see_the_tools_of_the_table_and_no_other(box: Box, caller: Caller, mode: str) -> None:
+async def test_both_protocol_versions_list_exactly_the_tools_of_the_table(box: Box, caller: Caller, mode: str) -> None:
     async with agent(box, caller, mode) as client:
         assert client.protocol_version == MODES[mode]
         listed = (await client.list_tools()).tools
@@ -166,7 +166,7 @@ async def test_an_order_is_planned_confirmed_and_confirmed_only_once(box: Box, c
 
 
 @pytest.mark.parametrize("name", sorted(name for name, row in TABLE.items() if row[1] and name != "plan_order"))
-async def test_a_reading_tool_answers_what_rest_answers(box: Box, caller: Caller, name: str) -> None:
+async def test_a_reading_tool_gives_the_answer_of_rest(box: Box, caller: Caller, name: str) -> None:
     await caller.post("/v1/orders", LONG | {"bracket": {"stopLoss": {"pct": 2}}})
     tool = TOOLS[name]
     arguments: dict[str, Any] = dict.fromkeys(tool.places, "BTC")
@@ -184,7 +184,7 @@ async def test_a_reading_tool_answers_what_rest_answers(box: Box, caller: Caller
         assert said == harmless(await caller.get(path + query))
 
 
-async def test_the_acting_tools_do_what_rest_does(box: Box, caller: Caller) -> None:
+async def test_an_acting_tool_has_the_effect_of_its_rest_route(box: Box, caller: Caller) -> None:
     resting = {"type": "limit", "limitPx": "90000", "leverage": 1}
     async with agent(box, caller) as client:
         await caller.post("/v1/orders", LONG | {"usdAmount": 500})
@@ -205,7 +205,7 @@ async def test_the_acting_tools_do_what_rest_does(box: Box, caller: Caller) -> N
         assert (await yes(client, "get_account"))["positions"] == []
 
 
-async def test_every_tool_opens_to_its_scopes_and_to_no_other(box: Box) -> None:
+async def test_every_tool_accepts_its_scopes_and_no_other(box: Box) -> None:
     session = await owner(box)
     callers = {scope: await make(session, scopes=[scope]) for scope in (READ, TRADE, CLOSE, OUTCOMES)}
     enough: dict[str, dict[str, Any]] = {
@@ -271,7 +271,7 @@ async def test_a_schedule_of_an_order_takes_a_plan_and_its_token_once(box: Box, 
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_an_agent_with_a_revoked_key_reads_why(box: Box, caller: Caller, mode: str) -> None:
+async def test_an_agent_with_a_revoked_key_gets_the_reason(box: Box, caller: Caller, mode: str) -> None:
     gone = await make(caller, scopes=[READ])
     await caller.delete(f"/v1/keys/{gone.opened['id']}")
     with pytest.RaisesGroup(pytest.RaisesExc(MCPError, match="the API key has been revoked"), flatten_subgroups=True):
@@ -280,7 +280,7 @@ async def test_an_agent_with_a_revoked_key_reads_why(box: Box, caller: Caller, m
 
 
 @pytest.mark.parametrize("given", [None, True, 1.5, 1.0, [1], {}])
-async def test_a_request_whose_id_is_not_allowed_is_told_so(box: Box, caller: Caller, given: Any) -> None:
+async def test_a_request_with_an_invalid_id_is_refused_with_the_reason(box: Box, caller: Caller, given: Any) -> None:
     answer = await box.http.post("/mcp", json=DISCOVER | {"id": given}, headers=caller.headers | ACCEPT)
     said = answer.json()
     assert (answer.status_code, said["jsonrpc"], said["id"], said["error"]["code"]) == (400, "2.0", None, -32600)
@@ -288,7 +288,7 @@ async def test_a_request_whose_id_is_not_allowed_is_told_so(box: Box, caller: Ca
     assert said["error"]["data"]["code"] == "invalid_input"
 
 
-async def test_a_close_only_key_arms_only_what_protects_and_opens_nothing(box: Box, caller: Caller) -> None:
+async def test_a_close_only_key_arms_only_protecting_guardians_and_opens_nothing(box: Box, caller: Caller) -> None:
     closer = await make(caller, scopes=[CLOSE])
     async with agent(box, closer) as client:
         drawdown = await no(client, "create_guardian", type="account_drawdown", maxLossPctFromDayStart=5)
@@ -296,7 +296,7 @@ async def test_a_close_only_key_arms_only_what_protects_and_opens_nothing(box: B
         assert (await no(client, "plan_order", **LONG))["orderSubmitted"] is False
 
 
-async def test_the_caps_of_a_key_hold_for_tools(box: Box, caller: Caller) -> None:
+async def test_the_caps_of_a_key_apply_to_tools(box: Box, caller: Caller) -> None:
     bound = await make(caller, scopes=[READ, TRADE], allowedCoins=["ETH"])
     async with agent(box, bound) as client:
         refused = await no(client, "plan_order", **LONG)
@@ -342,7 +342,7 @@ async def test_a_refusal_is_the_error_object(
 # ── The door ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_without_a_credential_the_door_says_where_to_get_one(box: Box, caller: Caller) -> None:
+async def test_without_a_credential_mcp_says_where_to_get_one(box: Box, caller: Caller) -> None:
     for headers in ({}, {"Authorization": "Bearer wrong"}):
         answer = await box.http.post("/mcp", json=DISCOVER, headers=ACCEPT | headers)
         assert_told(answer, 401, "unauthorized")
@@ -358,7 +358,7 @@ async def test_without_a_credential_the_door_says_where_to_get_one(box: Box, cal
     assert_told(await box.http.post("/mcp", json=DISCOVER, headers=ACCEPT | gone.headers), 401, "unauthorized")
 
 
-async def test_the_door_is_one_address_and_one_method(box: Box, caller: Caller) -> None:
+async def test_mcp_has_one_path_and_one_method(box: Box, caller: Caller) -> None:
     headers = caller.headers | ACCEPT
     good = await box.http.post("/mcp", json=DISCOVER, headers=headers)
     assert good.status_code == 200
@@ -376,7 +376,7 @@ async def test_the_door_is_one_address_and_one_method(box: Box, caller: Caller) 
     assert huge.status_code == 413
 
 
-async def test_the_door_takes_the_bodies_that_rest_takes(box: Box, caller: Caller) -> None:
+async def test_mcp_accepts_the_same_bodies_as_rest(box: Box, caller: Caller) -> None:
     headers = caller.headers | ACCEPT
     body = json.dumps(DISCOVER).encode()
     good = await box.http.post("/mcp", content=body, headers=headers | {"Content-Type": "application/json"})
@@ -396,7 +396,7 @@ async def test_the_door_takes_the_bodies_that_rest_takes(box: Box, caller: Calle
         assert says in error["message"]
 
 
-async def test_a_page_of_another_site_may_not_ask(box: Box, caller: Caller) -> None:
+async def test_a_page_of_another_site_is_refused(box: Box, caller: Caller) -> None:
     headers = caller.headers | ACCEPT
     for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
         answer = await box.http.post("/mcp", json=DISCOVER, headers=headers | {"Origin": origin})
@@ -408,16 +408,14 @@ async def test_a_page_of_another_site_may_not_ask(box: Box, caller: Caller) -> N
     assert_told(foreign, 400, "invalid_input")
 
 
-async def test_what_the_answer_of_a_call_is_numbered_with_is_the_number_of_its_request(
-    box: Box, caller: Caller
-) -> None:
+async def test_the_answer_of_a_call_has_the_id_of_its_request(box: Box, caller: Caller) -> None:
     params = {"name": "get_book", "arguments": {"coin": "NOPE"}}
     call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     answer = await box.http.post("/mcp", json=call, headers=caller.headers | ACCEPT)
     assert answer.json()["result"]["structuredContent"]["error"]["requestId"] == answer.headers["X-Request-Id"]
 
 
-async def test_a_call_costs_what_its_request_costs(open_box: OpenBox, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_uses_the_rate_limit_of_its_request(open_box: OpenBox, monkeypatch: pytest.MonkeyPatch) -> None:
     # Nothing is given back meanwhile, however long the calls take.
     monkeypatch.setattr(rate_limits, "monotonic_ns", lambda: 1)
     box: Box = await open_box(clock="1x", start_ms=None, hold_prices=False)
@@ -441,7 +439,7 @@ async def test_a_lost_answer_of_the_service_leaves_the_outcome_open(box: Box, ca
     assert (error["code"], error["orderSubmitted"]) == ("internal_error", "unknown")
 
 
-def test_text_of_others_is_short_and_has_no_control_characters() -> None:
+def test_foreign_text_is_short_and_has_no_control_characters() -> None:
     said = harmless(
         {"name": "a\u202eb\x1b[2J\x00c\nd" + "x" * 500, "list": ["\u200bz"], "n": 1, "none": None, "note": "y" * 9_999}
     )
@@ -497,7 +495,7 @@ async def test_bot_mcp_offers_the_same_tools_over_stdio(served: serving.Served) 
         )
 
 
-def test_bot_mcp_says_at_its_start_that_the_key_is_refused_or_the_service_away(
+def test_bot_mcp_reports_at_its_start_a_refused_key_or_an_absent_service(
     served: serving.Served, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from bot.cli.app import call

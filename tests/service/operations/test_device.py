@@ -113,7 +113,7 @@ async def test_a_device_waits_and_takes_its_key_once(box: Box, caller: Caller, p
     assert len((await caller.get("/v1/keys"))["keys"]) == 2
 
 
-async def test_a_denied_device_hears_no(box: Box, caller: Caller, patient: list[int]) -> None:
+async def test_a_denied_device_gets_a_refusal(box: Box, caller: Caller, patient: list[int]) -> None:
     started, page = await start(box), Page(box)
     await page.sign_in(started, caller)
     assert "Denied" in (await page.press("deny", name="x", scope="read")).text
@@ -123,7 +123,7 @@ async def test_a_denied_device_hears_no(box: Box, caller: Caller, patient: list[
     assert len((await caller.get("/v1/keys"))["keys"]) == 1
 
 
-async def test_a_device_code_lives_ten_minutes(box: Box, caller: Caller, patient: list[int]) -> None:
+async def test_a_device_code_is_valid_for_ten_minutes(box: Box, caller: Caller, patient: list[int]) -> None:
     started, page = await start(box), Page(box)
     await page.sign_in(started, caller)
     patient[0] += 600
@@ -137,7 +137,7 @@ async def test_a_device_code_lives_ten_minutes(box: Box, caller: Caller, patient
     assert_refused(short, 400, "invalid_input")
 
 
-async def test_a_page_whose_request_was_decided_elsewhere_takes_the_next_code(box: Box, caller: Caller) -> None:
+async def test_a_page_whose_request_was_decided_elsewhere_accepts_the_next_code(box: Box, caller: Caller) -> None:
     first, second, page, other = await start(box), await start(box), Page(box), Page(box)
     await page.sign_in(first, caller)
     mine, box.http.cookies = box.http.cookies, httpx.Cookies()
@@ -152,7 +152,7 @@ async def test_a_page_whose_request_was_decided_elsewhere_takes_the_next_code(bo
     assert "Approved" in (await page.press("approve", name="x", scope="read")).text
 
 
-async def test_five_wrong_codes_a_minute_are_all_that_one_may_try(box: Box, caller: Caller, patient: list[int]) -> None:
+async def test_a_sixth_code_within_a_minute_is_refused(box: Box, caller: Caller, patient: list[int]) -> None:
     started, page = await start(box), Page(box)
     await page.open()
     for _ in range(5):
@@ -163,7 +163,7 @@ async def test_five_wrong_codes_a_minute_are_all_that_one_may_try(box: Box, call
     assert (await page.press("code", userCode=lower)).status_code == 200
 
 
-async def test_the_page_wants_its_own_form_its_own_origin_and_its_own_cookie(box: Box, caller: Caller) -> None:
+async def test_the_page_requires_its_own_form_origin_and_cookie(box: Box, caller: Caller) -> None:
     started, page = await start(box), Page(box)
     shown = await page.open(f"?userCode={started['userCode']}")
     assert f'value="{started["userCode"]}"' in shown.text
@@ -205,7 +205,7 @@ async def test_the_page_wants_its_own_form_its_own_origin_and_its_own_cookie(box
     assert len((await caller.get("/v1/keys"))["keys"]) == 1
 
 
-async def test_a_visit_that_newer_ones_crowd_out_while_its_form_comes_is_signed_in_all_the_same(
+async def test_a_visit_dropped_for_newer_ones_while_its_form_arrives_still_signs_in(
     box: Box, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes_approval, "VISITS_MAX", 1)
@@ -225,7 +225,7 @@ async def test_a_visit_that_newer_ones_crowd_out_while_its_form_comes_is_signed_
     assert (answer.status_code, started["userCode"] in answer.text) == (200, True), answer.text
 
 
-async def test_only_an_owner_decides_and_only_with_what_is_offered(
+async def test_only_an_owner_decides_and_only_with_the_offered_scopes(
     box: Box, caller: Caller, patient: list[int]
 ) -> None:
     reader, started, page = await make(caller, scopes=["read"]), await start(box), Page(box)

@@ -170,7 +170,7 @@ async def test_a_guardian_of_one_market_is_armed_where_its_key_may_trade(open_bo
             assert (answer.status_code == 200) == (market in kind.reach), (row.type, market, answer.text)
 
 
-async def test_a_block_of_one_keys_markets_ends_with_a_switch_that_covers_them(open_box: OpenBox) -> None:
+async def test_a_new_switch_lifts_a_block_only_if_it_covers_the_blocked_markets(open_box: OpenBox) -> None:
     box = await opened_box(open_box)
     caller = await filled_account(box)
     both = await make(caller, scopes=[TRADE], allowedCoins=["BTC", "ETH"])

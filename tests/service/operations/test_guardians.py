@@ -133,7 +133,7 @@ async def test_a_schedule_places_its_order_each_time(box: Box, caller: Caller) -
     assert (await caller.get("/v1/guardians"))["guardians"][0]["fireCount"] == 3
 
 
-async def test_a_member_that_a_template_does_not_have_is_kept_ignored_and_told(box: Box, caller: Caller) -> None:
+async def test_an_unknown_member_of_a_template_is_stored_ignored_and_reported(box: Box, caller: Caller) -> None:
     template = BARE | {
         "zzz": {"deep": [1]},
         "braket": {},
@@ -157,7 +157,7 @@ async def test_a_member_that_a_template_does_not_have_is_kept_ignored_and_told(b
     assert len((await caller.get("/v1/trades"))["trades"]) == 1
 
 
-async def test_a_member_that_a_guardian_of_an_order_does_not_have_is_told(caller: Caller) -> None:
+async def test_an_unknown_member_of_an_orders_guardian_is_reported(caller: Caller) -> None:
     order = BARE | {"guardians": [{"type": "trailing_stop", "trailPct": 1, "zzz": "mine"}]}
     told = [{"code": "unknown_member", "message": "the service ignores guardians.0.zzz, which is unknown"}]
     plan = (await caller.post("/v1/orders", order | {"dryRun": True}))["plan"]
@@ -177,7 +177,7 @@ async def test_a_refused_template_is_a_skipped_run_with_its_code(box: Box, calle
     assert (await caller.get("/v1/trades"))["trades"] == []
 
 
-async def test_a_kill_switch_that_an_order_brought_along_waits_for_no_deadline(caller: Caller) -> None:
+async def test_a_kill_switch_in_an_order_waits_for_no_deadline(caller: Caller) -> None:
     placed = await caller.post("/v1/orders", BARE | {"guardians": [{"type": "kill_switch"}]})
     (guardian,) = placed["guardians"]
     assert (guardian["nextDeadline"], guardian["blocksOpens"]) == (None, True)
@@ -185,7 +185,7 @@ async def test_a_kill_switch_that_an_order_brought_along_waits_for_no_deadline(c
     assert [(e["subtype"], e["data"]["nextDeadline"]) for e in events] == [("armed", None), ("fired", None)]
 
 
-async def test_guardians_of_every_type_ride_on_an_order(box: Box, caller: Caller) -> None:
+async def test_an_order_may_contain_guardians_of_every_type(box: Box, caller: Caller) -> None:
     inline = [
         body_of(kind) for kind in ("trailing_stop", "max_hold", "account_drawdown", "dead_man_switch", "schedule")
     ]
@@ -271,7 +271,7 @@ async def test_a_late_kill_is_refused_and_stays_refused(caller: Caller) -> None:
     assert (await caller.get("/v1/guardians"))["guardians"] == []
 
 
-async def test_the_kill_has_a_bucket_of_its_own(open_box: OpenBox) -> None:
+async def test_the_kill_has_its_own_rate_limit(open_box: OpenBox) -> None:
     box = await open_box(clock="real")
     caller = await box.caller()
     answer = await caller.send("POST", "/v1/account/kill", {})

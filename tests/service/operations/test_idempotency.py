@@ -42,7 +42,7 @@ async def test_another_request_under_the_key_is_a_conflict_and_has_no_effect(cal
     assert len((await caller.get("/v1/trades"))["trades"]) == 1
 
 
-async def test_a_final_refusal_is_kept_and_a_passing_one_is_not(box: Box, caller: Caller) -> None:
+async def test_a_final_refusal_is_stored_and_a_temporary_one_is_not(box: Box, caller: Caller) -> None:
     small = ENTRY | {"usdAmount": 1}
     first = await caller.send("POST", "/v1/orders", small, key="small")
     assert_refused(first, 422, "below_min_notional")
@@ -55,7 +55,7 @@ async def test_a_final_refusal_is_kept_and_a_passing_one_is_not(box: Box, caller
     assert "idempotency-replayed" not in (await caller.send("POST", "/v1/orders", deep, key="deep")).headers
 
 
-async def test_refusals_at_the_edge_are_not_kept(caller: Caller) -> None:
+async def test_refusals_of_the_gateway_are_not_stored(caller: Caller) -> None:
     assert (await caller.send("POST", "/v1/orders", ENTRY | {"usdAmount": -1}, key="k")).status_code == 400
     assert (await caller.send("POST", "/v1/orders", ENTRY, key="k")).status_code == 200
 
@@ -95,7 +95,7 @@ async def test_a_late_request_is_refused_and_stays_refused(box: Box, caller: Cal
         ("/v1/account/kill", {}),
     ],
 )
-async def test_what_is_made_late_is_not_made_and_what_was_made_in_time_is_told_again_late(
+async def test_a_late_creation_is_refused_and_a_late_repeat_gets_the_first_answer(
     box: Box, caller: Caller, path: str, body: dict[str, Any]
 ) -> None:
     before = (await caller.get("/v1/account"))["lastEventId"]
@@ -121,7 +121,7 @@ async def test_a_reset_fences_earlier_keys(caller: Caller) -> None:
     await caller.post("/v1/orders", ENTRY, key="new")
 
 
-async def test_guardians_are_armed_once_a_key(caller: Caller) -> None:
+async def test_a_guardian_is_armed_once_per_idempotency_key(caller: Caller) -> None:
     body = {"type": "dead_man_switch", "heartbeatSeconds": 60}
     first = await caller.post("/v1/guardians", body, key="k")
     assert await caller.post("/v1/guardians", body, key="k") == first
@@ -164,7 +164,7 @@ async def test_answers_are_forgotten_after_a_week_in_memory_too_and_their_keys_m
     assert len((await caller.get("/v1/trades"))["trades"]) == 2
 
 
-def test_the_fingerprint_looks_through_spelling() -> None:
+def test_the_fingerprint_ignores_spelling() -> None:
     from bot.service.views.strict_json import fingerprint, parse
 
     def mark(text: str) -> Any:

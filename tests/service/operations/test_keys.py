@@ -88,14 +88,14 @@ async def test_a_bad_key_request_names_its_field(caller: Caller, body: Any, fiel
     assert error["details"]["fields"][0]["field"].startswith(field)
 
 
-async def test_an_account_has_fifty_keys_and_room_again_after_a_revocation(caller: Caller) -> None:
+async def test_an_account_has_at_most_fifty_keys_and_a_revocation_frees_one(caller: Caller) -> None:
     made = [await caller.post("/v1/keys", {}) for _ in range(49)]
     assert_refused(await caller.send("POST", "/v1/keys", {}), 422, "limit_exceeded")
     await caller.delete(f"/v1/keys/{made[0]['id']}")
     await caller.post("/v1/keys", {})
 
 
-async def test_a_revoked_key_is_gone_at_once_and_a_foreign_one_was_never_there(box: Box, caller: Caller) -> None:
+async def test_a_revoked_key_is_not_found_at_once_and_neither_is_a_foreign_one(box: Box, caller: Caller) -> None:
     reader, stranger = await make(caller), await box.caller()
     foreign = await stranger.send("DELETE", f"/v1/keys/{reader.opened['id']}")
     unknown = await stranger.send("DELETE", "/v1/keys/key_99999999")
@@ -190,7 +190,9 @@ async def test_the_daily_cap_is_the_keys_own_and_starts_anew_at_midnight(box: Bo
     assert (await trader.send("POST", "/v1/orders", order(200, leverage=5))).status_code == 200
 
 
-async def test_what_rests_is_taken_from_what_is_left_of_the_day_and_is_not_used_yet(box: Box, caller: Caller) -> None:
+async def test_resting_entries_reduce_the_remaining_daily_cap_but_are_not_counted_as_used(
+    box: Box, caller: Caller
+) -> None:
     await box.price("BTC", "100000")
     await caller.send("PATCH", "/v1/settings", {"dailyTradeCapUsd": 1000})
     order = {"market": "BTC", "side": "long", "usdAmount": 900, "type": "limit", "limitPx": "90000"}
@@ -203,7 +205,7 @@ async def test_what_rests_is_taken_from_what_is_left_of_the_day_and_is_not_used_
     assert (await caller.get("/v1/account"))["budget"]["remainingTodayUsd"] == "1000"
 
 
-async def test_a_reset_gives_the_daily_caps_of_account_and_keys_back(caller: Caller) -> None:
+async def test_a_reset_restores_the_daily_caps_of_account_and_keys(caller: Caller) -> None:
     trader = await make(caller, scopes=TRADER, maxDailyNotionalUsd=500)
     assert (await caller.send("PATCH", "/v1/settings", {"dailyTradeCapUsd": 600})).status_code == 200
     await trader.post("/v1/orders", order(400))
@@ -215,9 +217,7 @@ async def test_a_reset_gives_the_daily_caps_of_account_and_keys_back(caller: Cal
     await refused(trader, order(200), "maxDailyNotionalUsd")
 
 
-async def test_the_leverage_cap_binds_what_is_asked_for_and_what_an_order_has_by_default(
-    box: Box, caller: Caller
-) -> None:
+async def test_the_leverage_cap_applies_to_given_and_default_leverage(box: Box, caller: Caller) -> None:
     trader = await make(caller, scopes=TRADER, maxLeverage=3)
     await refused(trader, order(100, leverage=4), "maxLeverage")
     clamped = await trader.post("/v1/orders", order(100, market="ETH", leverage=10, leverageMode="clamp"))
@@ -235,14 +235,14 @@ async def test_the_leverage_cap_binds_what_is_asked_for_and_what_an_order_has_by
     assert (await trader.send("POST", "/v1/positions/BTC/close", {})).status_code == 200
 
 
-async def test_a_plan_made_wide_is_judged_by_the_key_that_confirms(caller: Caller) -> None:
+async def test_a_plan_is_checked_against_the_caps_of_the_confirming_key(caller: Caller) -> None:
     narrow = await make(caller, scopes=TRADER, maxLeverage=3)
     plan = await caller.post("/v1/orders", order(100, leverage=10, dryRun=True))
     answer = await narrow.send("POST", "/v1/orders/confirm", {"confirmToken": plan["confirmToken"]})
     assert assert_refused(answer, 403, "key_limit_exceeded")["details"]["cap"] == "maxLeverage"
 
 
-async def test_the_allowed_coins_bind_orders_closes_and_guardians(box: Box, caller: Caller) -> None:
+async def test_allowed_coins_apply_to_orders_closes_and_guardians(box: Box, caller: Caller) -> None:
     trader = await make(caller, scopes=TRADER, allowedCoins=["perp:eth"])
     await refused(trader, order(100), "allowedCoins")
     await trader.post("/v1/orders", order(100, market="eth"))
@@ -256,7 +256,7 @@ async def test_the_allowed_coins_bind_orders_closes_and_guardians(box: Box, call
     await refused(none, order(100, market="ETH"), "allowedCoins")
 
 
-async def test_a_key_confined_to_markets_takes_no_protection_away_elsewhere(box: Box, caller: Caller) -> None:
+async def test_a_key_limited_to_markets_removes_no_protection_in_others(box: Box, caller: Caller) -> None:
     paths = (await box.http.get("/openapi.json")).json()["paths"]
     stop = {"stopLoss": {"pct": 5}}
     held = await caller.post(
@@ -295,7 +295,7 @@ async def test_the_cap_on_open_positions_counts_markets_with_a_position_or_an_en
     assert (await trader.send("POST", "/v1/orders", order(100, market="ETH"))).status_code == 200
 
 
-async def test_a_key_is_suggested_nothing_that_its_markets_and_their_number_forbid(box: Box, caller: Caller) -> None:
+async def test_suggestions_respect_the_keys_markets_and_their_number(box: Box, caller: Caller) -> None:
     await caller.post("/v1/orders", order(100))
     elsewhere = await make(caller, scopes=TRADER, allowedCoins=["ETH"])
     full = await make(caller, scopes=TRADER, maxOpenPositions=1)
@@ -372,7 +372,7 @@ async def test_a_cap_is_accepted_in_every_form(caller: Caller, given: Any, shown
         "None",
     ],
 )
-async def test_what_is_no_cap_is_refused_and_changes_nothing(caller: Caller, given: Any) -> None:
+async def test_an_invalid_cap_is_refused_and_changes_nothing(caller: Caller, given: Any) -> None:
     for name in ("maxTradeUsd", "dailyTradeCapUsd"):
         error = assert_refused(await caller.send("PATCH", "/v1/settings", {name: given}), 400, "invalid_input")
         assert error["details"]["fields"][0]["field"] == name
@@ -380,7 +380,7 @@ async def test_what_is_no_cap_is_refused_and_changes_nothing(caller: Caller, giv
     assert await caller.get("/v1/settings") == {"maxTradeUsd": None, "dailyTradeCapUsd": None}
 
 
-async def test_self_limits_bind_every_credential_of_the_account(box: Box, caller: Caller) -> None:
+async def test_self_limits_apply_to_every_credential_of_the_account(box: Box, caller: Caller) -> None:
     trader = await make(caller, scopes=TRADER)
     await caller.send("PATCH", "/v1/settings", {"maxTradeUsd": 100, "dailyTradeCapUsd": "150"})
     for who in (caller, trader):
@@ -394,7 +394,7 @@ async def test_self_limits_bind_every_credential_of_the_account(box: Box, caller
     assert (await caller.post("/v1/positions/BTC/close"))["position"] is None
 
 
-async def test_a_revoked_key_takes_its_entries_and_schedules_along_and_says_so(box: Box, caller: Caller) -> None:
+async def test_revoking_a_key_cancels_its_entries_and_schedules_and_reports_them(box: Box, caller: Caller) -> None:
     trader = await make(caller, scopes=TRADER)
     limit = order(100, type="limit", limitPx="90000")
     held = await trader.post("/v1/orders", order(100, bracket={"stopLoss": {"pct": 5}}))
@@ -422,7 +422,7 @@ async def test_a_revoked_key_takes_its_entries_and_schedules_along_and_says_so(b
 
 
 @pytest.mark.parametrize("ends", [1, START_MS // 1000 + 3_600, START_MS - 1, START_MS])
-async def test_a_key_that_would_end_before_it_begins_is_refused(caller: Caller, ends: int) -> None:
+async def test_a_key_with_a_past_expiry_is_refused(caller: Caller, ends: int) -> None:
     answer = await caller.send("POST", "/v1/keys", {"expiresAt": ends}, key="k")
     error = assert_refused(answer, 400, "invalid_input")
     assert "milliseconds?" in error["message"]

@@ -89,7 +89,7 @@ def test_local_numbers_find_their_country(number: str, country: str | None, expe
         ("4155552671", "US", "Canada", "countryCode"),
     ],
 )
-def test_what_is_no_number_or_does_not_agree_names_its_field(
+def test_the_refusal_of_an_invalid_number_names_its_field(
     number: str, country: str | None, code: str | None, field: str
 ) -> None:
     with pytest.raises(Refused) as no:
@@ -103,7 +103,7 @@ def test_countries_that_share_a_calling_code_agree_with_it() -> None:
     assert parse_phone("4165550123", "Canada", "1").e164 == "+14165550123"
 
 
-def test_the_list_is_by_name_and_each_entry_finds_itself() -> None:
+def test_the_list_is_sorted_by_name_and_each_entry_can_be_found() -> None:
     listed = countries()
     assert len(listed) > 230
     names = [country.name for country in listed]

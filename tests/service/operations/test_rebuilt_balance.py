@@ -64,7 +64,7 @@ async def test_an_isolated_position_whose_price_halves_costs_its_margin_in_every
 
 
 @pytest.mark.parametrize("px", ["95500", "95100", "94000", "90000"])
-async def test_a_cross_account_that_is_liquidated_has_lost_what_it_had_and_no_more(box: Box, px: str) -> None:
+async def test_a_liquidated_cross_account_loses_its_balance_and_no_more(box: Box, px: str) -> None:
     caller = await box.caller(startingBalanceUsd=5_000)
     await box.price("ETH", "2500")
     await caller.post("/v1/orders", order(90_000, leverage=20))
@@ -75,7 +75,7 @@ async def test_a_cross_account_that_is_liquidated_has_lost_what_it_had_and_no_mo
     assert Decimal(snapshot["balanceUsd"]) >= 0
 
 
-async def test_after_a_row_of_gaps_closes_and_liquidations_the_books_still_agree(open_box: OpenBox) -> None:
+async def test_after_gaps_closes_and_liquidations_the_accounting_still_agrees(open_box: OpenBox) -> None:
     box = await open_box(markets=("AAPL", "BTC"))
     await box.price("AAPL", "200")
     caller = await box.caller(startingBalanceUsd=5_000)

@@ -44,7 +44,7 @@ async def test_a_phone_opens_an_account_once_and_finds_it_again(box: Box) -> Non
     assert (await owner(box)).opened["accountId"] == said["accountId"]
 
 
-async def test_a_code_is_answered_alike_for_known_and_unknown_numbers(box: Box) -> None:
+async def test_known_and_unknown_numbers_get_the_same_answer_to_a_code_request(box: Box) -> None:
     await owner(box)
     known, unknown = await ask(box), await ask(box, "+447911123457")
     assert set(known) == set(unknown)
@@ -88,7 +88,7 @@ async def test_a_newer_code_voids_the_older_one(box: Box) -> None:
     assert (await verify(box, second)).status_code == 200
 
 
-async def test_a_code_lives_ten_minutes_of_real_time(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_code_is_valid_for_ten_minutes_of_real_time(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     real = SystemClock().now_ms()
     monkeypatch.setattr(sign_in.SystemClock, "now_ms", lambda self: real)
     code = (await ask(box))["sandboxCode"]
@@ -132,12 +132,12 @@ async def test_a_nickname_is_two_to_thirty_two_printable_characters(box: Box, ni
     assert (await verify(box, code)).status_code == 200  # No try was used up.
 
 
-async def test_a_nickname_is_made_up_when_there_is_none(box: Box) -> None:
+async def test_a_missing_nickname_is_generated(box: Box) -> None:
     assert re.fullmatch(r"[a-z]+-[a-z]+-[0-9]{4}", (await owner(box)).opened["nickname"])
     assert (await owner(box, "+447911123457", nickname="Ωμέγα 漢")).opened["nickname"] == "Ωμέγα 漢"
 
 
-async def test_invites_are_asked_of_new_numbers_when_they_are_on(open_box: OpenBox) -> None:
+async def test_new_numbers_need_an_invite_if_invites_are_on(open_box: OpenBox) -> None:
     box = await open_box(invite_codes=("letmein-42",))
     code = (await ask(box))["sandboxCode"]
     for given in ({}, {"inviteCode": "letmein-43"}):
@@ -170,7 +170,7 @@ async def test_codes_are_capped_by_number_and_by_address_in_real_time(
         await ask(free)
 
 
-async def test_numbers_codes_and_sessions_outlive_a_restart(tmp_path: Path, open_box: OpenBox) -> None:
+async def test_numbers_codes_and_sessions_survive_a_restart(tmp_path: Path, open_box: OpenBox) -> None:
     options = HostOptions(
         db=tmp_path / "s.db", clock="manual", start_ms=START_MS, hold_prices=True, markets=("BTC",), port=8700
     )

@@ -192,7 +192,7 @@ async def test_an_inline_trailing_stop_protects_and_follows(box: Box, caller: Ca
     assert (await caller.get("/v1/trades"))["trades"][0]["kind"] == "guardian"
 
 
-async def test_what_suggest_answers_can_be_sent_as_it_is(caller: Caller) -> None:
+async def test_a_suggested_order_can_be_sent_unchanged(caller: Caller) -> None:
     found = await caller.post("/v1/orders/suggest", {"coin": "BTC", "notionalUsd": 250, "leverage": 3})
     assert found["feasible"] is True
     request = found["request"]
@@ -204,7 +204,7 @@ async def test_what_suggest_answers_can_be_sent_as_it_is(caller: Caller) -> None
     assert made["position"] is None
 
 
-async def test_a_reset_wipes_trades_and_events_and_goes_on_numbering(caller: Caller) -> None:
+async def test_a_reset_wipes_trades_and_events_and_continues_the_numbering(caller: Caller) -> None:
     await caller.post("/v1/orders", ENTRY)
     before = (await caller.get("/v1/account"))["lastEventId"]
     reset = await caller.post("/v1/sandbox/accounts/reset", {"balanceUsd": 500})
@@ -220,7 +220,7 @@ async def test_a_reset_wipes_trades_and_events_and_goes_on_numbering(caller: Cal
     assert (await caller.get("/v1/trades"))["trades"] == []
 
 
-async def test_pages_of_events_are_the_feed_whatever_the_limit(box: Box, caller: Caller) -> None:
+async def test_pages_of_events_give_the_whole_feed_for_any_limit(box: Box, caller: Caller) -> None:
     for _ in range(4):
         await caller.post("/v1/orders", ENTRY)
         await caller.post("/v1/positions/BTC/close")
@@ -254,7 +254,7 @@ async def test_trades_page_backwards_by_seq(caller: Caller) -> None:
     assert (await caller.get("/v1/trades?coin=ETH"))["trades"] == []
 
 
-async def test_another_account_sees_none_of_it(box: Box, caller: Caller) -> None:
+async def test_another_account_sees_nothing_of_an_account(box: Box, caller: Caller) -> None:
     made = await caller.post("/v1/orders", ENTRY)
     guardian = await caller.post("/v1/guardians", {"type": "dead_man_switch", "heartbeatSeconds": 60})
     other = await box.caller()

@@ -49,7 +49,7 @@ def trades(http: httpx.Client) -> int:
     return len(http.get("/v1/trades").json()["trades"])
 
 
-def test_a_dropped_request_does_nothing_and_a_lost_reply_does_all(http: httpx.Client) -> None:
+def test_a_dropped_request_has_no_effect_and_a_lost_reply_has_the_full_effect(http: httpx.Client) -> None:
     fault(http, "post_orders", "drop")
     with pytest.raises(httpx.RemoteProtocolError):
         http.post("/v1/orders", json=ENTRY, headers={"Idempotency-Key": "k"})
@@ -64,7 +64,7 @@ def test_a_dropped_request_does_nothing_and_a_lost_reply_does_all(http: httpx.Cl
     assert faults(http) == []
 
 
-def test_a_fault_is_for_its_operation_and_its_count(http: httpx.Client) -> None:
+def test_a_fault_affects_only_its_operation_and_its_count(http: httpx.Client) -> None:
     made = fault(http, "get_account", "status_429", count=2)
     assert made == [{"id": made[0]["id"], "op": "get_account", "kind": "status_429", "remaining": 2, "ms": None}]
     assert http.get("/v1/limits").status_code == 200
@@ -79,7 +79,7 @@ def test_a_fault_is_for_its_operation_and_its_count(http: httpx.Client) -> None:
     assert http.get("/v1/markets").status_code == 200
 
 
-def test_faults_are_for_v1_alone_and_are_cleared(http: httpx.Client) -> None:
+def test_faults_affect_only_v1_and_can_be_cleared(http: httpx.Client) -> None:
     fault(http, "*", "drop", count=50)
     assert faults(http)[0]["remaining"] == 50
     assert http.get("/v1/nothing").status_code == 404
@@ -88,7 +88,7 @@ def test_faults_are_for_v1_alone_and_are_cleared(http: httpx.Client) -> None:
     assert http.get("/v1/account").status_code == 200
 
 
-def test_a_delay_delays(http: httpx.Client) -> None:
+def test_a_delay_fault_delays_the_answer(http: httpx.Client) -> None:
     fault(http, "get_account", "delay", ms=300)
     began = time.monotonic()
     assert http.get("/v1/account").status_code == 200
@@ -130,7 +130,7 @@ def test_the_stream_repeats_an_event_too(http: httpx.Client) -> None:
     assert ids[0] == ids[1] != ids[2]
 
 
-async def test_the_client_of_the_package_tells_the_faults_apart(http: httpx.Client, served: serving.Served) -> None:
+async def test_the_client_distinguishes_the_faults(http: httpx.Client, served: serving.Served) -> None:
     key = http.headers["Authorization"].removeprefix("Bearer ")
     order = OrderRequest.from_wire(ENTRY)
     async with Client(served.base_url, key) as client:
@@ -173,7 +173,7 @@ async def test_at_most_a_hundred_faults_are_set(box: Box) -> None:
     assert_refused(await box.http.post("/sandbox/v1/faults", json=body, headers=box.control), 400, "invalid_input")
 
 
-def test_a_stream_ends_with_a_resync_when_the_service_goes_back(http: httpx.Client, served: serving.Served) -> None:
+def test_a_stream_ends_with_a_resync_when_the_service_is_restored(http: httpx.Client, served: serving.Served) -> None:
     assert http.post("/sandbox/v1/snapshot", json={"name": "a"}, headers=CONTROL).status_code == 200
     with (
         httpx.Client(base_url=served.base_url, headers=http.headers, timeout=60) as reader,

@@ -17,7 +17,7 @@ async def next_page(caller: Caller, cursor: str) -> Any:
 
 
 @pytest.mark.parametrize("types", ["", "fill", "account", "guardian.fired"])
-async def test_no_cursor_that_was_handed_out_since_leads_to_a_410(caller: Caller, types: str) -> None:
+async def test_no_cursor_issued_since_the_reset_gets_a_410(caller: Caller, types: str) -> None:
     """Wherever an id comes from: the opening, the snapshot, the reset, a page without `since`, a filter that lets nothing through."""
     await next_page(caller, caller.opened["lastEventId"])
     filters = f"?types={types}" if types else ""
@@ -37,7 +37,7 @@ async def test_no_cursor_that_was_handed_out_since_leads_to_a_410(caller: Caller
         assert (first["type"], first["subtype"]) == ("account", "reset")
 
 
-async def test_a_wiped_cursor_is_410_and_the_fix_leads_on(caller: Caller) -> None:
+async def test_a_wiped_cursor_gets_a_410_with_a_usable_fix(caller: Caller) -> None:
     before = (await caller.post("/v1/orders", ENTRY))["lastEventId"]
     await caller.post("/v1/sandbox/accounts/reset")
     gone = await caller.send("GET", f"/v1/events?since={before}")
@@ -47,7 +47,7 @@ async def test_a_wiped_cursor_is_410_and_the_fix_leads_on(caller: Caller) -> Non
     await next_page(caller, fix["lastEventId"])
 
 
-async def test_a_reset_goes_back_to_what_the_account_was_opened_with(box: Box) -> None:
+async def test_a_reset_restores_the_opening_balance(box: Box) -> None:
     """A balance that a reset is given is that epoch's, for the next reset says nothing of it."""
     for asked, opened in ((None, "10000"), (2500, "2500")):
         caller = await box.caller(**({} if asked is None else {"startingBalanceUsd": asked}))
@@ -60,7 +60,7 @@ async def test_a_reset_goes_back_to_what_the_account_was_opened_with(box: Box) -
             assert nav["ranges"]["all"] == "0"
 
 
-async def test_a_plan_that_only_shrinks_says_what_its_confirm_says_of_protection(caller: Caller) -> None:
+async def test_a_reducing_plan_and_its_confirm_agree_on_protection(caller: Caller) -> None:
     for stop in ({}, {"bracket": {"stopLoss": {"pct": 5}}}):
         await caller.post("/v1/orders", {"market": "BTC", "side": "long", "usdAmount": 500} | stop)
         for usd in (100, 300):
@@ -71,7 +71,7 @@ async def test_a_plan_that_only_shrinks_says_what_its_confirm_says_of_protection
         await caller.post("/v1/positions/BTC/close")
 
 
-async def test_another_order_that_waits_without_a_stop_says_nothing_of_a_close(caller: Caller) -> None:
+async def test_a_waiting_order_without_a_stop_does_not_make_a_close_unprotected(caller: Caller) -> None:
     """`protected` is of the order that is answered for: of what it leaves, and of what waits of it."""
     waits = {"market": "BTC", "side": "long", "size": "0.001", "type": "limit", "limitPx": "50000"}
     assert (await caller.post("/v1/orders", waits))["protected"] is False

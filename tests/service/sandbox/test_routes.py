@@ -11,7 +11,7 @@ from tests.service.builders import ENTRY, assert_refused
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
 
 
-async def test_the_clock_advances_by_to_and_to_the_next_instant(box: Box, caller: Caller) -> None:
+async def test_the_clock_advances_by_a_time_to_a_time_and_to_the_next_instant(box: Box, caller: Caller) -> None:
     assert (await box.advance(500))["now"] == START_MS + 500
     to = await box.http.post("/sandbox/v1/clock/advance", json={"toMs": START_MS + 1000}, headers=box.control)
     assert to.json()["now"] == START_MS + 1000
@@ -23,7 +23,7 @@ async def test_the_clock_advances_by_to_and_to_the_next_instant(box: Box, caller
     assert (await caller.get("/v1/guardians"))["guardians"] == []
 
 
-async def test_a_step_that_is_too_large_says_the_largest_one(box: Box) -> None:
+async def test_the_refusal_of_a_too_large_step_names_the_largest_step(box: Box) -> None:
     most = 400 * 86_400_000
     for body, allowed in (({"ms": most + 1}, most), ({"toMs": START_MS + most + 1}, START_MS + most)):
         answer = await box.http.post("/sandbox/v1/clock/advance", json=body, headers=box.control)
@@ -31,7 +31,7 @@ async def test_a_step_that_is_too_large_says_the_largest_one(box: Box) -> None:
         assert (field["field"], field["allowed"]) == (next(iter(body)), f"<= {allowed}")
 
 
-async def test_a_next_instant_that_is_years_away_says_how_to_go_on(box: Box, caller: Caller) -> None:
+async def test_the_refusal_of_a_distant_next_instant_says_what_to_do(box: Box, caller: Caller) -> None:
     await caller.post("/v1/guardians", {"type": "schedule", "cron": "0 0 29 2 *", "action": "cancel_orders"})
     answer = await box.http.post("/sandbox/v1/clock/advance", json={"toNext": True}, headers=box.control)
     error = assert_refused(answer, 400, "invalid_input")
@@ -43,7 +43,7 @@ async def test_a_next_instant_that_is_years_away_says_how_to_go_on(box: Box, cal
     assert (step.status_code, step.json()["processed"]) == (200, 1)
 
 
-async def test_the_clock_never_goes_back_nor_takes_two_answers(box: Box) -> None:
+async def test_the_clock_never_goes_back_and_refuses_two_targets(box: Box) -> None:
     await box.advance(10)
     for body in (
         {"toMs": START_MS},
@@ -58,7 +58,7 @@ async def test_the_clock_never_goes_back_nor_takes_two_answers(box: Box) -> None
         assert_refused(answer, 400, "invalid_input")
 
 
-async def test_a_clock_changes_speed_and_says_so(box: Box) -> None:
+async def test_a_clock_changes_speed_and_reports_it(box: Box) -> None:
     faster = await box.http.patch("/sandbox/v1/clock", json={"speed": 60}, headers=box.control)
     assert (faster.json()["mode"], faster.json()["speed"]) == ("accelerated", 60)
     assert faster.headers["x-sandbox-clock"].endswith("; speed=60")
@@ -80,7 +80,7 @@ async def test_a_clock_changes_speed_and_says_so(box: Box) -> None:
         {"px": "1", "volume": "92233720368.54775808"},
     ],
 )
-async def test_what_a_file_cannot_hold_of_a_pushed_price_is_refused(
+async def test_a_pushed_price_that_a_file_cannot_store_is_refused(
     open_box: OpenBox, tmp_path: Path, body: dict[str, str]
 ) -> None:
     box = await open_box(db=tmp_path / "s.db")
@@ -137,7 +137,7 @@ async def test_quotes_of_an_event_market_lie_within_its_prices(open_box: OpenBox
         assert answer.status_code in (200, 422)
 
 
-async def test_a_push_takes_a_simulated_market_over(open_box: OpenBox) -> None:
+async def test_a_pushed_price_ends_the_simulation_of_its_market(open_box: OpenBox) -> None:
     box = await open_box(hold_prices=False)
     await box.advance(60_000)
     await box.price("BTC", "50000")
@@ -148,7 +148,7 @@ async def test_a_push_takes_a_simulated_market_over(open_box: OpenBox) -> None:
     assert other[-1]["ts"] == START_MS + 660_000
 
 
-async def test_the_digest_changes_with_events_and_with_nothing_else(box: Box, caller: Caller) -> None:
+async def test_only_events_change_the_digest(box: Box, caller: Caller) -> None:
     before = await box.digest()
     await caller.get("/v1/account")
     await caller.post("/v1/orders", ENTRY | {"dryRun": True})

@@ -25,7 +25,7 @@ async def candles(box: Box, coin: str = "ETH") -> Any:
 
 
 @pytest.mark.parametrize("durable", [False, True])
-async def test_a_restore_is_exact_and_what_follows_is_the_same_again(
+async def test_a_restore_is_exact_and_the_same_commands_give_the_same_events(
     open_box: OpenBox, tmp_path: Path, durable: bool
 ) -> None:
     box = await open_box(hold_prices=False, db=tmp_path / "s.db" if durable else ":memory:")
@@ -61,9 +61,7 @@ async def test_a_restore_is_exact_and_what_follows_is_the_same_again(
     assert await caller.post("/v1/orders", ENTRY, key="before") == first
 
 
-async def test_an_answer_that_was_kept_after_the_snapshot_is_forgotten_with_it(
-    open_box: OpenBox, tmp_path: Path
-) -> None:
+async def test_a_restore_forgets_an_answer_stored_after_the_snapshot(open_box: OpenBox, tmp_path: Path) -> None:
     box = await open_box(db=tmp_path / "s.db")
     await box.price("BTC", "100000")
     caller = await box.caller()
@@ -76,7 +74,7 @@ async def test_an_answer_that_was_kept_after_the_snapshot_is_forgotten_with_it(
     assert len((await caller.get("/v1/trades"))["trades"]) == 1
 
 
-async def test_an_answer_that_a_snapshot_kept_is_found_again_after_a_restart(open_box: OpenBox, tmp_path: Path) -> None:
+async def test_a_restored_answer_is_repeated_after_a_restart(open_box: OpenBox, tmp_path: Path) -> None:
     box = await open_box(db=tmp_path / "s.db")
     await box.price("BTC", "100000")
     caller = await box.caller()
@@ -95,7 +93,9 @@ async def test_an_answer_that_a_snapshot_kept_is_found_again_after_a_restart(ope
     assert len((await caller.get("/v1/trades"))["trades"]) == 1
 
 
-async def test_a_key_made_after_a_restore_was_not_used_by_the_one_that_had_its_id(box: Box, caller: Caller) -> None:
+async def test_a_new_key_after_a_restore_does_not_inherit_the_usage_of_its_ids_former_key(
+    box: Box, caller: Caller
+) -> None:
     await control(box, "POST", "/snapshot", {"name": "a"})
     before = await caller.post("/v1/keys", {})
     await box.advance(60_000)
@@ -129,7 +129,7 @@ async def test_a_restored_file_opens_restored_and_keeps_its_snapshots(open_box: 
 
 
 @pytest.mark.soak(kills=2, full=20)
-def test_a_kill_right_after_the_answer_comes_back_restored(tmp_path: Path, kills: int) -> None:
+def test_a_restore_survives_a_kill_right_after_its_answer(tmp_path: Path, kills: int) -> None:
     env = {"BOT_CONTROL_TOKEN": CONTROL_TOKEN}
     options: dict[str, Any] = {"port": 0, "clock": "60x", "db": tmp_path / "s.db", "markets": ["BTC"], "seed": 1}
     kept: Any = None
@@ -161,7 +161,7 @@ def test_a_kill_right_after_the_answer_comes_back_restored(tmp_path: Path, kills
             serving.end(served)
 
 
-async def test_a_fork_is_a_service_of_its_own(box: Box, caller: Caller) -> None:
+async def test_a_fork_is_a_separate_service(box: Box, caller: Caller) -> None:
     await caller.post("/v1/orders", ENTRY, key="k")
     kept = (await control(box, "POST", "/snapshot", {"name": "here"})).json()
     await caller.post("/v1/orders", ENTRY)
@@ -183,7 +183,7 @@ async def test_a_fork_is_a_service_of_its_own(box: Box, caller: Caller) -> None:
 
 
 @pytest.mark.parametrize("durable", [False, True])
-async def test_a_webhook_that_was_made_before_a_fork_is_known_again_there_by_its_key(
+async def test_a_fork_answers_a_repeated_webhook_registration_by_its_key(
     open_box: OpenBox, tmp_path: Path, durable: bool
 ) -> None:
     box = await open_box(db=tmp_path / "s.db" if durable else ":memory:")
@@ -203,7 +203,7 @@ async def test_a_webhook_that_was_made_before_a_fork_is_known_again_there_by_its
 
 
 @pytest.mark.parametrize("durable", [False, True])
-async def test_a_reset_is_the_start(open_box: OpenBox, tmp_path: Path, durable: bool) -> None:
+async def test_a_reset_gives_the_state_at_the_start(open_box: OpenBox, tmp_path: Path, durable: bool) -> None:
     options: dict[str, Any] = {"hold_prices": False, "db": tmp_path / "s.db" if durable else ":memory:"}
     box = await open_box(**options)
 
@@ -231,7 +231,9 @@ async def test_a_reset_is_the_start(open_box: OpenBox, tmp_path: Path, durable: 
         assert await box.digest() == before
 
 
-async def test_a_seed_makes_other_prices_and_comes_before_the_first_command(open_box: OpenBox, tmp_path: Path) -> None:
+async def test_a_seed_changes_the_prices_and_is_refused_after_the_first_command(
+    open_box: OpenBox, tmp_path: Path
+) -> None:
     async def hour(box: Box, seed: int | None) -> Any:
         if seed is not None:
             assert (await control(box, "POST", "/seed", {"seed": seed})).json() == {"seed": seed}
@@ -276,7 +278,7 @@ async def test_names_and_seeds_have_bounds(box: Box) -> None:
     assert (await control(box, "POST", "/snapshot", {"name": "n1"})).status_code == 200
 
 
-async def test_a_stream_ends_with_a_resync_when_the_service_goes_back(box: Box, caller: Caller) -> None:
+async def test_a_stream_ends_with_a_resync_when_the_service_is_restored(box: Box, caller: Caller) -> None:
     served = box.service.streams
     bell = served.enter(caller.opened["accountId"])
     before = served.generation
@@ -287,7 +289,7 @@ async def test_a_stream_ends_with_a_resync_when_the_service_goes_back(box: Box, 
     served.leave(caller.opened["accountId"], bell)
 
 
-async def test_a_restored_real_clock_says_that_it_left_the_wall(open_box: OpenBox) -> None:
+async def test_a_restored_real_clock_reports_that_it_differs_from_the_wall_clock(open_box: OpenBox) -> None:
     box = await open_box(clock="real", start_ms=None, hold_prices=False)
     kept = (await control(box, "POST", "/snapshot", {"name": "a"})).json()
     assert "x-sandbox-clock" not in (await box.http.get("/v1/system/status")).headers
@@ -295,7 +297,7 @@ async def test_a_restored_real_clock_says_that_it_left_the_wall(open_box: OpenBo
     assert (await box.http.get("/v1/system/status")).headers["x-sandbox-clock"].endswith("; speed=1")
 
 
-async def test_a_real_clock_that_does_not_follow_the_wall_back_says_what_time_it_is(
+async def test_a_real_clock_ahead_of_the_wall_clock_reports_its_time(
     open_box: OpenBox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wall = Clocks()
@@ -309,7 +311,7 @@ async def test_a_real_clock_that_does_not_follow_the_wall_back_says_what_time_it
     assert "x-sandbox-clock" not in (await box.http.get("/v1/system/status")).headers
 
 
-async def test_a_request_whose_account_goes_while_it_comes_in_does_nothing(box: Box, caller: Caller) -> None:
+async def test_a_request_whose_account_is_removed_while_it_arrives_does_nothing(box: Box, caller: Caller) -> None:
 
     async def gone() -> None:
         assert (await control(box, "POST", "/reset")).status_code == 200
@@ -320,7 +322,7 @@ async def test_a_request_whose_account_goes_while_it_comes_in_does_nothing(box: 
     assert (await box.digest())["events"] == 0
 
 
-async def test_a_reset_after_a_change_of_speed_follows_the_wall_again(open_box: OpenBox) -> None:
+async def test_after_a_reset_the_clock_follows_the_wall_clock_again(open_box: OpenBox) -> None:
     box = await open_box(clock="real", start_ms=None, hold_prices=False)
     await box.http.patch("/sandbox/v1/clock", json={"speed": 60}, headers=box.control)
     assert "x-sandbox-clock" in (await box.http.get("/v1/system/status")).headers

@@ -17,7 +17,7 @@ from tests.service.builders import ENTRY, assert_refused, owner, scoped
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
 
 
-def test_a_key_has_its_form_and_is_known_by_its_digest_only() -> None:
+def test_a_key_has_its_form_and_only_its_digest_is_stored() -> None:
     minted = mint(42)
     assert re.fullmatch(r"bbk_test_24000000_[0-9A-Za-z]{43}_[0-9A-Za-z]{6}", minted.secret)
     assert minted.prefix == minted.secret[:12]
@@ -40,7 +40,7 @@ def test_a_key_has_its_form_and_is_known_by_its_digest_only() -> None:
 
 
 @pytest.mark.parametrize("access", list(Access))
-def test_the_scopes_open_what_the_table_says(access: Access) -> None:
+def test_the_scopes_allow_exactly_the_rights_of_the_table(access: Access) -> None:
     allowed = {
         Access.NONE: {"read", "trade", "trade:close_only", "outcomes", "owner"},
         Access.READ: {"read"},
@@ -100,7 +100,7 @@ async def test_a_key_that_only_closes_never_opens(box: Box, caller: Caller) -> N
 
 
 @pytest.mark.parametrize(("meanwhile", "left"), [(None, "0.005"), ("part", None), ("all", None), ("turned", "0.02")])
-async def test_a_key_that_only_closes_confirms_what_only_shrinks_whoever_planned_it(
+async def test_a_close_only_key_confirms_only_reducing_plans_of_any_key(
     box: Box, caller: Caller, meanwhile: str | None, left: str | None
 ) -> None:
     """Reduce-only, whatever has become of the position since: cut to it, and refused where nothing is left to close."""
@@ -137,7 +137,7 @@ async def test_a_revoked_key_is_refused_at_once(box: Box, caller: Caller) -> Non
 
 
 @pytest.mark.parametrize("way", ["revoked key", "expired key", "ended session"])
-async def test_a_credential_that_ends_while_its_request_comes_in_does_nothing(
+async def test_a_credential_that_ends_while_its_request_arrives_has_no_effect(
     box: Box, caller: Caller, way: str
 ) -> None:
     expires = {"expiresAt": START_MS + 1_000} if way == "expired key" else {}
@@ -174,7 +174,7 @@ async def test_a_key_that_is_revoked_while_a_name_is_looked_up_registers_no_webh
     assert box.service.machine.state.webhooks == {}
 
 
-async def test_the_control_wants_its_own_token(box: Box, caller: Caller, open_box: OpenBox) -> None:
+async def test_the_control_requires_its_own_token(box: Box, caller: Caller, open_box: OpenBox) -> None:
     for headers in ({}, caller.headers, {"Authorization": "Bearer bbc_tes"}, {"Authorization": "Bearer "}):
         assert_refused(await box.http.get("/sandbox/v1/clock", headers=headers), 401, "unauthorized")
     off = replace(await open_box())

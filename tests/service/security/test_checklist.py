@@ -24,10 +24,10 @@ CLOSE = "trade:close_only"
 
 CHECKLIST: dict[str, list[str]] = {
     "1 keys: form, digest only, an unknown one costs a comparison too": [
-        "service/security/test_access.py::test_a_key_has_its_form_and_is_known_by_its_digest_only",
+        "service/security/test_access.py::test_a_key_has_its_form_and_only_its_digest_is_stored",
         "service/state_machine/test_command_log.py::test_nothing_in_the_file_is_a_usable_secret",
-        "service/security/test_secrets.py::test_no_secret_stands_in_the_database_or_in_the_log",
-        "service/security/test_checklist.py::test_an_unknown_key_is_compared_like_a_known_one",
+        "service/security/test_secrets.py::test_no_secret_is_in_the_database_or_in_the_log",
+        "service/security/test_checklist.py::test_an_unknown_key_is_compared_in_the_same_way_as_a_known_one",
     ],
     "2 revoked and expired keys: the next request, an open stream within two seconds": [
         "service/security/test_access.py::test_a_revoked_key_is_refused_at_once",
@@ -40,8 +40,8 @@ CHECKLIST: dict[str, list[str]] = {
         "service/security/test_access.py::test_a_key_that_only_closes_never_opens",
     ],
     "4 what is another's is not there": [
-        "service/security/test_scope_matrix.py::test_an_operation_opens_to_its_scopes_and_to_nobody_else",
-        "service/security/test_checklist.py::test_what_is_anothers_answers_like_what_never_was",
+        "service/security/test_scope_matrix.py::test_an_operation_accepts_its_scopes_and_no_other_caller",
+        "service/security/test_checklist.py::test_foreign_objects_and_missing_objects_get_the_same_answer",
     ],
     "5 mass assignment; source gives no rights": [
         "contract/test_every_answer.py::test_an_unknown_name_is_refused_with_the_nearest_known_one",
@@ -49,29 +49,29 @@ CHECKLIST: dict[str, list[str]] = {
     ],
     "6 wallet views show no plan, key, order or guardian": [
         "service/views/test_views.py::test_a_wallet_is_read_without_a_credential_and_shows_no_plan",
-        "service/security/test_scope_matrix.py::test_a_public_route_asks_for_no_credential_and_looks_at_none",
+        "service/security/test_scope_matrix.py::test_a_public_route_ignores_credentials",
     ],
     "7 sign-in codes: tries, life, caps, same answer, not in the log": [
         "service/operations/test_sign_in.py::test_a_code_has_five_tries_and_one_use",
-        "service/operations/test_sign_in.py::test_a_code_lives_ten_minutes_of_real_time",
+        "service/operations/test_sign_in.py::test_a_code_is_valid_for_ten_minutes_of_real_time",
         "service/operations/test_sign_in.py::test_codes_are_capped_by_number_and_by_address_in_real_time",
-        "service/operations/test_sign_in.py::test_a_code_is_answered_alike_for_known_and_unknown_numbers",
-        "service/security/test_secrets.py::test_no_secret_stands_in_the_database_or_in_the_log",
+        "service/operations/test_sign_in.py::test_known_and_unknown_numbers_get_the_same_answer_to_a_code_request",
+        "service/security/test_secrets.py::test_no_secret_is_in_the_database_or_in_the_log",
     ],
     "8 device codes: bits, wrong tries, life, a page that says what is asked": [
         "service/operations/test_device.py::test_a_user_code_has_at_least_34_bits",
-        "service/operations/test_device.py::test_five_wrong_codes_a_minute_are_all_that_one_may_try",
-        "service/operations/test_device.py::test_a_device_code_lives_ten_minutes",
+        "service/operations/test_device.py::test_a_sixth_code_within_a_minute_is_refused",
+        "service/operations/test_device.py::test_a_device_code_is_valid_for_ten_minutes",
         "service/http/test_approval_page.py::test_an_owner_signs_in_by_phone_and_approves_with_chosen_scopes",
     ],
     "9 bounds: body, depth, page, header, slow callers, streams": [
         "contract/test_every_answer.py::test_a_body_is_at_most_64_kilobytes_however_it_comes",
         "contract/test_every_answer.py::test_a_body_is_at_most_32_deep",
         "contract/test_bounds.py::test_a_query_is_held_to_its_bounds",
-        "service/http/test_connections.py::test_a_head_that_drips_ends_with_408",
-        "service/http/test_connections.py::test_a_head_without_end_is_431",
-        "service/http/test_connections.py::test_a_body_that_drips_is_cut_and_orders_nothing",
-        "service/http/test_event_stream.py::test_sixty_four_streams_are_the_most_and_one_that_ends_makes_room",
+        "service/http/test_connections.py::test_a_slowly_sent_head_ends_with_408",
+        "service/http/test_connections.py::test_an_endless_head_gets_a_431",
+        "service/http/test_connections.py::test_a_slowly_sent_body_is_cut_off_and_orders_nothing",
+        "service/http/test_event_stream.py::test_at_most_sixty_four_streams_are_open_and_an_ended_one_frees_a_slot",
     ],
     "10 numbers are ASCII digits": [
         "contract/test_every_answer.py::test_what_is_no_json_number_is_refused",
@@ -79,25 +79,25 @@ CHECKLIST: dict[str, list[str]] = {
     ],
     "11 SQL has parameters": ["test_house.py::test_make_lint_finds_nothing"],
     "12 no page of another site, no other name": [
-        "service/security/test_checklist.py::test_a_page_of_another_site_is_told_nothing_that_lets_it_read",
-        "service/http/test_gateway.py::test_headers_that_cannot_be_are_refused",
-        "service/docs/test_documents.py::test_a_browser_shows_the_pages_without_a_word_of_complaint_and_runs_nothing_that_was_put_into_them",
+        "service/security/test_checklist.py::test_a_page_of_another_site_gets_no_header_that_lets_it_read",
+        "service/http/test_gateway.py::test_invalid_headers_are_refused",
+        "service/docs/test_documents.py::test_a_browser_shows_the_pages_without_errors_and_runs_no_injected_code",
     ],
-    "13 a 500 shows its number only": ["service/http/test_gateway.py::test_our_own_mistake_is_a_500_that_claims_nothing"],
+    "13 a 500 shows its number only": ["service/http/test_gateway.py::test_an_internal_error_is_a_500_that_does_not_say_whether_the_order_was_sent"],
     "14 every pin has a hash": ["test_house.py::test_every_pin_is_exact_and_has_hashes_and_names_no_registry"],
     "15 webhook targets": [
         "service/webhooks/test_address_policy.py::test_a_special_purpose_address_is_never_connected_to",
-        "service/webhooks/test_address_policy.py::test_no_spelling_of_loopback_passes",
+        "service/webhooks/test_address_policy.py::test_no_spelling_of_loopback_is_accepted",
         "service/webhooks/test_address_policy.py::test_one_bad_address_among_good_ones_refuses_the_name",
-        "service/webhooks/test_address_policy.py::test_the_form_of_an_address_is_judged",
+        "service/webhooks/test_address_policy.py::test_an_address_of_invalid_form_is_refused",
     ],
     "16 the checked address is the one connected to, by the name's certificate; no redirects; deadlines; a breaker": [
         "service/webhooks/test_webhooks.py::test_tls_is_checked_against_the_name_though_the_connection_goes_to_the_address",
-        "service/webhooks/test_webhooks.py::test_a_name_is_resolved_anew_for_each_attempt_and_refused_when_it_turns_inward",
-        "service/webhooks/test_webhooks.py::test_whatever_is_no_2xx_with_a_short_body_is_a_failure_and_is_repeated",
-        "service/webhooks/test_webhooks.py::test_a_receiver_that_hangs_or_drips_ends_at_the_total_deadline",
-        "service/webhooks/test_webhooks.py::test_410_disables_at_once_and_forgets_what_was_owed",
-        "service/webhooks/test_webhooks.py::test_one_delivery_at_a_time_goes_to_an_endpoint_and_a_long_queue_is_not_a_long_knocking",
+        "service/webhooks/test_webhooks.py::test_a_name_is_resolved_for_each_attempt_and_refused_if_it_becomes_private",
+        "service/webhooks/test_webhooks.py::test_any_answer_but_a_2xx_with_a_short_body_is_a_failure_and_is_retried",
+        "service/webhooks/test_webhooks.py::test_a_hanging_or_slow_receiver_is_cut_off_at_the_total_deadline",
+        "service/webhooks/test_webhooks.py::test_410_disables_at_once_and_drops_the_pending_deliveries",
+        "service/webhooks/test_webhooks.py::test_an_endpoint_gets_one_delivery_at_a_time_and_a_long_queue_causes_no_burst",
     ],
     "17 webhook secrets: forms, shown once, encrypted; a receiver may hold two": [
         "service/webhooks/test_webhooks.py::test_a_secret_is_shown_once_and_a_replay_of_its_creation_has_none",
@@ -111,7 +111,7 @@ CHECKLIST: dict[str, list[str]] = {
         "client/test_webhook_verify.py::test_no_delivery_makes_verify_raise",
     ],
     "19 private targets only from loopback": [
-        "service/webhooks/test_webhooks.py::test_a_service_beyond_loopback_calls_no_private_address_and_cannot_be_told_to",
+        "service/webhooks/test_webhooks.py::test_a_service_beyond_loopback_never_calls_a_private_address",
         "service/webhooks/test_address_policy.py::test_a_private_address_is_for_a_service_on_loopback_only",
     ],
     "20 the daemon asks https or this machine, judges certificates, follows nothing elsewhere": [
@@ -133,7 +133,7 @@ CHECKLIST: dict[str, list[str]] = {
         "cli/operate/test_operate.py::test_no_file_answer_or_argument_contains_a_key",
         "runtime/test_daemon.py::test_a_run_appears_in_prometheus_and_in_notices_to_people",
         "runtime/liveness/test_heartbeat_process.py::test_the_credential_is_in_neither_arguments_nor_environment_nor_files",
-        "runtime/liveness/test_instance_lock.py::test_a_hardened_process_leaves_no_core_and_shows_its_memory_to_nobody",
+        "runtime/liveness/test_instance_lock.py::test_a_hardened_process_leaves_no_core_file_and_hides_its_memory",
         "test_logs.py::test_no_secret_gets_into_a_line",
     ],
     "23 files for their owner alone": [
@@ -144,25 +144,25 @@ CHECKLIST: dict[str, list[str]] = {
         "runtime/test_many_strategies.py::test_an_entry_that_was_written_waits_while_its_strategy_is_paused",
     ],
     "27 mcp: origin, bearer on every POST, metadata, no query tokens, headers that agree with the body": [
-        "service/mcp/test_tools.py::test_a_page_of_another_site_may_not_ask",
-        "service/mcp/test_tools.py::test_without_a_credential_the_door_says_where_to_get_one",
-        "service/mcp/test_tools.py::test_the_door_is_one_address_and_one_method",
-        "service/security/test_checklist.py::test_a_header_that_says_another_call_than_the_body_is_refused",
-        "service/security/test_checklist.py::test_a_page_in_the_list_may_ask_and_read_and_no_other_may",
+        "service/mcp/test_tools.py::test_a_page_of_another_site_is_refused",
+        "service/mcp/test_tools.py::test_without_a_credential_mcp_says_where_to_get_one",
+        "service/mcp/test_tools.py::test_mcp_has_one_path_and_one_method",
+        "service/security/test_checklist.py::test_a_header_that_names_another_call_than_the_body_is_refused",
+        "service/security/test_checklist.py::test_only_a_listed_page_may_send_requests_and_read_answers",
     ],
     "28 tools are the same service": [
-        "service/mcp/test_tools.py::test_every_tool_opens_to_its_scopes_and_to_no_other",
-        "service/mcp/test_tools.py::test_the_caps_of_a_key_hold_for_tools",
+        "service/mcp/test_tools.py::test_every_tool_accepts_its_scopes_and_no_other",
+        "service/mcp/test_tools.py::test_the_caps_of_a_key_apply_to_tools",
         "service/mcp/test_tools.py::test_a_refusal_is_the_error_object",
     ],
     "29 order tools: JSON, a key, done though the caller left": [
-        "service/mcp/test_tools.py::test_the_door_is_one_address_and_one_method",
+        "service/mcp/test_tools.py::test_mcp_has_one_path_and_one_method",
         "service/mcp/test_tools.py::test_an_order_is_planned_confirmed_and_confirmed_only_once",
-        "service/security/test_checklist.py::test_an_agent_that_leaves_in_the_middle_of_a_call_leaves_nothing_half_done",
+        "service/security/test_checklist.py::test_an_agent_that_disconnects_during_a_call_leaves_no_partial_effect",
     ],
     "30 hints, and the text of others as data": [
-        "service/mcp/test_tools.py::test_both_eras_see_the_tools_of_the_table_and_no_other",
-        "service/mcp/test_tools.py::test_text_of_others_is_short_and_has_no_control_characters",
+        "service/mcp/test_tools.py::test_both_protocol_versions_list_exactly_the_tools_of_the_table",
+        "service/mcp/test_tools.py::test_foreign_text_is_short_and_has_no_control_characters",
     ],
     "31 strategies come from where the config says, and are known by their hash": [
         "runtime/strategy_host/test_loader.py::test_nothing_is_imported_from_the_current_directory",
@@ -186,7 +186,7 @@ CHECKLIST: dict[str, list[str]] = {
 NOT_THERE = {26, 32}  # a dashboard; a strategy in a process of its own
 
 
-def test_every_line_of_the_checklist_has_tests_that_are_there(repository: Path) -> None:
+def test_every_line_of_the_checklist_names_existing_tests(repository: Path) -> None:
     lines = {int(line.split(" ", 1)[0]) for line in CHECKLIST}
     assert lines == set(range(1, 35)) - NOT_THERE
     known: dict[str, set[str]] = {}
@@ -198,7 +198,7 @@ def test_every_line_of_the_checklist_has_tests_that_are_there(repository: Path) 
         assert test in known[file], f"no test {name}"
 
 
-async def test_an_unknown_key_is_compared_like_a_known_one(
+async def test_an_unknown_key_is_compared_in_the_same_way_as_a_known_one(
     box: Box, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared: list[tuple[int, int]] = []
@@ -216,7 +216,7 @@ async def test_an_unknown_key_is_compared_like_a_known_one(
     assert compared == [(64, 64)] * 5
 
 
-async def test_what_is_anothers_answers_like_what_never_was(box: Box, caller: Caller) -> None:
+async def test_foreign_objects_and_missing_objects_get_the_same_answer(box: Box, caller: Caller) -> None:
     other = await box.caller()
     await other.post("/v1/orders", ENTRY)
     oid = (await other.get("/v1/orders"))["orders"][0]["oid"]
@@ -261,7 +261,7 @@ async def test_a_source_gives_no_rights_and_no_body_names_its_account(box: Box, 
     assert (await caller.get("/v1/trades"))["trades"] == []
 
 
-async def test_a_page_of_another_site_is_told_nothing_that_lets_it_read(box: Box, caller: Caller) -> None:
+async def test_a_page_of_another_site_gets_no_header_that_lets_it_read(box: Box, caller: Caller) -> None:
     origin = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
     for path in ("/v1/orders", "/v1/account", "/mcp", "/v1/markets", "/device", "/sandbox/v1/clock"):
         answers = [await box.http.options(path, headers=origin)]
@@ -271,7 +271,7 @@ async def test_a_page_of_another_site_is_told_nothing_that_lets_it_read(box: Box
             assert [name for name in answer.headers if name.startswith("access-control")] == [], path
 
 
-async def test_a_page_in_the_list_may_ask_and_read_and_no_other_may(open_box: OpenBox) -> None:
+async def test_only_a_listed_page_may_send_requests_and_read_answers(open_box: OpenBox) -> None:
     page, evil = "https://app.example", "https://evil.example"
     box = await open_box(origins=(page + "/",))
     caller = await box.caller()
@@ -296,7 +296,7 @@ async def test_a_page_in_the_list_may_ask_and_read_and_no_other_may(open_box: Op
         assert_told(foreign, 403, "forbidden")
 
 
-async def test_a_header_that_says_another_call_than_the_body_is_refused(box: Box, caller: Caller) -> None:
+async def test_a_header_that_names_another_call_than_the_body_is_refused(box: Box, caller: Caller) -> None:
     meta = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
@@ -318,7 +318,7 @@ async def test_a_header_that_says_another_call_than_the_body_is_refused(box: Box
 
 
 @pytest.mark.parametrize("how", ["disconnect", "cancel"])
-async def test_an_agent_that_leaves_in_the_middle_of_a_call_leaves_nothing_half_done(
+async def test_an_agent_that_disconnects_during_a_call_leaves_no_partial_effect(
     box: Box, caller: Caller, how: str
 ) -> None:
     """After any number of the loop's turns: the order is there once, whole, and the same call again learns of it."""

@@ -25,12 +25,12 @@ def test_a_burst_passes_and_then_the_rate(monkeypatch: pytest.MonkeyPatch) -> No
     assert passed == policy.per_second
 
 
-def test_limits_that_are_off_stop_nobody() -> None:
+def test_disabled_rate_limits_refuse_nobody() -> None:
     limits = rate_limits.RateLimits(enabled=False)
     assert all(limits.take("accounts", "ip").retry_after == 0 for _ in range(1000))
 
 
-def test_the_callers_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_callers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rate_limits, "CALLERS_MAX", 10)
     limits = rate_limits.RateLimits()
     for number in range(100):
@@ -39,17 +39,17 @@ def test_the_callers_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(("text", "speed"), [("real", 1), ("manual", 0), ("60x", 60), ("3600x", 3600), (" 1.5X ", 1.5)])
-def test_a_clock_is_written_in_words(text: str, speed: float) -> None:
+def test_a_clock_option_is_a_word_or_a_speed(text: str, speed: float) -> None:
     assert parse_clock(text) == speed
 
 
 @pytest.mark.parametrize("text", ["", "x", "0.5x", "3601x", "-1", "nan", "infx", "soon"])
-def test_other_words_are_no_clock(text: str) -> None:
+def test_other_texts_are_refused_as_clock_options(text: str) -> None:
     with pytest.raises(ConfigError, match="must be real, manual, or a speed"):
         parse_clock(text)
 
 
-def test_a_clock_goes_on_from_its_instant_when_its_speed_changes() -> None:
+def test_a_clock_continues_from_its_instant_when_its_speed_changes() -> None:
     clock = ServiceClock.start(0, 5_000)
     assert (clock.now_ms(), clock.mode, clock.is_real) == (5_000, "manual", False)
     clock.move_to(6_000)

@@ -230,9 +230,7 @@ async def test_every_route_has_a_row(box: Box) -> None:
 
 
 @pytest.mark.parametrize(("method", "path", "body"), PUBLIC, ids=[f"{m} {p}" for m, p, _ in PUBLIC])
-async def test_a_public_route_asks_for_no_credential_and_looks_at_none(
-    box: Box, method: str, path: str, body: Any
-) -> None:
+async def test_a_public_route_ignores_credentials(box: Box, method: str, path: str, body: Any) -> None:
     caller = await box.caller()
     gone = await make(caller, scopes=[READ])
     await caller.delete(f"/v1/keys/{gone.opened['id']}")
@@ -247,7 +245,7 @@ async def test_a_public_route_asks_for_no_credential_and_looks_at_none(
         assert len({answer.content for answer in answers}) == 1  # Not even its owner sees more of a wallet.
 
 
-async def test_the_control_opens_to_its_token_and_to_no_account(box: Box) -> None:
+async def test_the_control_accepts_its_token_and_no_account_key(box: Box) -> None:
     _, callers = await room(box)
     before = (await box.digest())["digest"]
     rules = [rule for rule in rules_of(box).values() if rule.access is Access.CONTROL]
@@ -260,7 +258,7 @@ async def test_the_control_opens_to_its_token_and_to_no_account(box: Box) -> Non
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=IDS)
-async def test_an_operation_opens_to_its_scopes_and_to_nobody_else(box: Box, operation: Operation) -> None:
+async def test_an_operation_accepts_its_scopes_and_no_other_caller(box: Box, operation: Operation) -> None:
     session, callers = await room(box)
     stranger = await box.caller()
     strange = await things(stranger)
@@ -317,7 +315,7 @@ async def test_an_operation_opens_to_its_scopes_and_to_nobody_else(box: Box, ope
 
 
 @pytest.mark.parametrize("who", list(PRINCIPALS))
-async def test_event_markets_want_outcomes_besides(box: Box, who: str) -> None:
+async def test_event_markets_also_need_the_scope_outcomes(box: Box, who: str) -> None:
     session, callers = await room(box)
     caller = callers[who]
     event = BTC | {"market": "event:NO-SUCH-THING"}
@@ -333,7 +331,7 @@ async def test_event_markets_want_outcomes_besides(box: Box, who: str) -> None:
     assert (await caller.send("POST", "/v1/orders", event)).status_code == status
 
 
-async def test_what_guards_an_event_market_is_disarmed_only_with_outcomes(open_box: OpenBox) -> None:
+async def test_a_guardian_of_an_event_market_is_disarmed_only_with_outcomes(open_box: OpenBox) -> None:
     box: Box = await open_box(markets=("event:RATE-CUT",))
     first = await box.caller()
     bought = {

@@ -25,7 +25,7 @@ def everything(db: Path) -> bytes:
     return b"\n".join(parts)
 
 
-def test_no_secret_stands_in_the_database_or_in_the_log(tmp_path: Path) -> None:
+def test_no_secret_is_in_the_database_or_in_the_log(tmp_path: Path) -> None:
     db = tmp_path / "s.db"
     served = start(db=db, port=0, markets=["BTC"], rate_limits=False, invite_codes=["invite-of-mine"])
     secrets: dict[str, str] = {"invite": "invite-of-mine"}

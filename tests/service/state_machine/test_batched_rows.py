@@ -21,7 +21,7 @@ def made(tmp_path: Path, name: str) -> sqlite3.Connection:
     return sqlite3.connect(tmp_path / name, isolation_level=None)
 
 
-def test_a_batch_in_few_statements_leaves_what_it_leaves_one_by_one(tmp_path: Path, base_seed: int) -> None:
+def test_a_batch_stores_the_same_rows_as_single_statements(tmp_path: Path, base_seed: int) -> None:
     chance = Random(base_seed)
     batch: list[Statement] = []
     for seq in range(1, 400):

@@ -107,7 +107,7 @@ async def test_a_restart_gives_the_same_state_events_and_answers(
             assert codec.digest(again.service.machine.state) == state
 
 
-async def test_a_restart_replays_rows_behind_a_snapshot(open_box: OpenBox, tmp_path: Path) -> None:
+async def test_a_restart_replays_the_rows_after_a_snapshot(open_box: OpenBox, tmp_path: Path) -> None:
     db = tmp_path / "s.db"
     box = await open_box(db=db)
     caller = await box.caller()
@@ -126,7 +126,7 @@ async def test_a_restart_replays_rows_behind_a_snapshot(open_box: OpenBox, tmp_p
     await Caller(again.http, caller.opened).post("/v1/orders", ENTRY)
 
 
-async def test_simulated_prices_go_on_as_if_there_had_been_no_restart(open_box: OpenBox, tmp_path: Path) -> None:
+async def test_simulated_prices_are_the_same_with_and_without_a_restart(open_box: OpenBox, tmp_path: Path) -> None:
     whole = await open_box(hold_prices=False)
     await whole.advance(7_200_000)
     db = tmp_path / "s.db"
@@ -217,7 +217,7 @@ async def closed_file(tmp_path: Path) -> Path:
     return db
 
 
-async def test_a_file_that_replays_to_other_events_is_refused(tmp_path: Path) -> None:
+async def test_a_file_whose_replay_gives_other_events_is_refused(tmp_path: Path) -> None:
     db = await closed_file(tmp_path)
     with sqlite3.connect(db) as raw:
         raw.execute("UPDATE commands SET chain = x'00' WHERE seq = 3")
@@ -284,7 +284,7 @@ async def test_a_file_in_use_is_refused(open_box: OpenBox, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_BUSY_RECOVERY]
 )
-async def test_a_disk_that_fails_and_a_lock_are_no_mistake_of_the_options(
+async def test_a_failing_disk_or_a_lock_is_not_reported_as_a_wrong_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     def fails(*_: Any, **__: Any) -> sqlite3.Connection:
@@ -302,7 +302,7 @@ async def test_a_disk_that_fails_and_a_lock_are_no_mistake_of_the_options(
     build(options(tmp_path / "s.db")).machine.log.close()  # It has left no lock.
 
 
-async def test_a_disk_without_room_for_the_lock_is_no_mistake_of_the_options(
+async def test_a_full_disk_at_the_lock_is_not_reported_as_a_wrong_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> int:
@@ -328,7 +328,7 @@ async def test_a_clock_that_is_behind_may_be_set_by_the_next_start(tmp_path: Pat
         assert caught.value.exit_code not in NO_RESTART
 
 
-async def test_a_file_goes_on_with_the_prices_that_it_began_with(open_box: OpenBox, tmp_path: Path) -> None:
+async def test_a_file_keeps_its_seed_and_its_markets(open_box: OpenBox, tmp_path: Path) -> None:
     box = await open_box(db=tmp_path / "s.db", seed=7)
     await box.service.stop()
     with pytest.raises(ConfigError, match="created with seed 7"):
@@ -340,7 +340,7 @@ async def test_a_file_goes_on_with_the_prices_that_it_began_with(open_box: OpenB
     again.machine.log.close()
 
 
-async def test_nothing_is_applied_or_kept_after_a_mistake_of_our_own_in_a_command(
+async def test_an_exception_in_a_command_leaves_nothing_applied_or_stored(
     open_box: OpenBox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     box = await open_box(db=tmp_path / "s.db")
@@ -369,7 +369,7 @@ async def test_nothing_is_applied_or_kept_after_a_mistake_of_our_own_in_a_comman
         Row(2, 0, "\ud800", b""),  # Half of a character, which no text of a file has.
     ],
 )
-async def test_a_failed_commit_is_reported_once_and_nothing_waits_successfully(tmp_path: Path, row: Row) -> None:
+async def test_a_failed_commit_is_reported_once_and_fails_every_waiting_request(tmp_path: Path, row: Row) -> None:
     failures: list[BaseException] = []
     command_log = CommandLog(tmp_path / "s.db", failures.append)
     command_log.open()
@@ -386,7 +386,7 @@ async def test_a_failed_commit_is_reported_once_and_nothing_waits_successfully(t
     command_log.close()
 
 
-async def test_what_is_let_go_gives_its_room_back_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deleted_rows_give_their_space_back_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_module, "PAGES_FREE", 16)
     db, reply = tmp_path / "s.db", Reply(0, "f", "req_1", 200, b"x" * 3_000)
     command_log = CommandLog(db)
@@ -429,7 +429,7 @@ def spoil(db: Path, table: str, column: str) -> None:
         raw.execute(f"UPDATE {table} SET {column} = ?", (packed[:-1] + bytes([packed[-1] ^ 1]),))
 
 
-async def test_a_damaged_snapshot_is_told_as_a_damaged_file(open_box: OpenBox, tmp_path: Path) -> None:
+async def test_a_damaged_snapshot_is_reported_as_a_damaged_file(open_box: OpenBox, tmp_path: Path) -> None:
     db = tmp_path / "s.db"
     box = await open_box(db=db)
     await box.caller()
@@ -440,7 +440,7 @@ async def test_a_damaged_snapshot_is_told_as_a_damaged_file(open_box: OpenBox, t
             build(options(db))
 
 
-async def test_a_damaged_snapshot_of_a_name_is_refused_with_the_way_out(open_box: OpenBox, tmp_path: Path) -> None:
+async def test_a_damaged_named_snapshot_is_refused_with_advice(open_box: OpenBox, tmp_path: Path) -> None:
     db = tmp_path / "s.db"
     box = await open_box(db=db)
     assert (await box.http.post("/sandbox/v1/snapshot", json={"name": "a"}, headers=box.control)).status_code == 200
@@ -457,7 +457,7 @@ async def test_a_damaged_snapshot_of_a_name_is_refused_with_the_way_out(open_box
         assert answer.status_code == 200
 
 
-async def test_downtime_is_no_silence_for_a_dead_man_switch(open_box: OpenBox, tmp_path: Path) -> None:
+async def test_downtime_does_not_count_against_a_dead_man_switch(open_box: OpenBox, tmp_path: Path) -> None:
     db = tmp_path / "s.db"
     box = await open_box(db=db, clock="real", start_ms=None, hold_prices=True)
     caller = await box.caller()
@@ -475,7 +475,7 @@ async def test_downtime_is_no_silence_for_a_dead_man_switch(open_box: OpenBox, t
     assert now + 25_000 <= guardian["nextDeadline"] <= armed["nextDeadline"] + hour + 120_000
 
 
-async def test_a_start_that_is_killed_before_it_caught_up_leaves_its_downtime_to_the_next_one(
+async def test_a_start_killed_during_catch_up_leaves_its_downtime_to_the_next_start(
     open_box: OpenBox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     down = 86_405_000

@@ -63,9 +63,7 @@ async def test_kill_9_while_a_guardian_fires_leaves_exactly_one_flatten(
         serving.end(served)
 
 
-async def test_a_schedule_runs_no_minute_twice_over_a_kill_and_none_of_the_time_away(
-    start: Start, tmp_path: Path
-) -> None:
+async def test_over_a_kill_a_schedule_runs_no_minute_twice_and_skips_the_downtime(start: Start, tmp_path: Path) -> None:
     headers: dict[str, str] = {}
     away: list[tuple[float, float]] = []  # at the latest still there, at the earliest there again
     for _ in range(3):

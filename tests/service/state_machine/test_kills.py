@@ -93,7 +93,7 @@ async def waiting(http: httpx.AsyncClient) -> tuple[float, dict[str, int], float
 
 
 @pytest.mark.soak(kills=15, full=100)
-async def test_an_acknowledged_order_is_there_once_after_kill_9_under_load_and_guardians_wait_on(
+async def test_after_kill_9_under_load_each_acknowledged_order_exists_once_and_guardians_stay_armed(
     nursery: Nursery, tmp_path: Path, kills: int, base_seed: int
 ) -> None:
     chance = Random(base_seed)

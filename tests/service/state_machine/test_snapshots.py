@@ -75,7 +75,7 @@ async def test_only_accounts_that_moved_are_written_again(open_box: OpenBox, tmp
     assert tracked(machine.state).asked == {callers[3].opened["accountId"]}
 
 
-async def test_a_file_is_whole_at_every_moment_of_a_snapshot_in_pieces(open_box: OpenBox, tmp_path: Path) -> None:
+async def test_a_file_is_valid_at_every_moment_of_a_snapshot_in_pieces(open_box: OpenBox, tmp_path: Path) -> None:
     db = tmp_path / "s.db"
     box, callers = await busy(open_box, db, 6)
     machine = box.service.machine

@@ -102,7 +102,7 @@ async def test_account_and_order_bodies_are_those_of_the_interface(box: Box, cal
         assert_event(event)
 
 
-async def test_a_liquidation_and_a_leverage_change_are_told(box: Box, caller: Caller) -> None:
+async def test_a_liquidation_and_a_leverage_change_are_reported(box: Box, caller: Caller) -> None:
     await caller.post("/v1/sandbox/accounts/reset", {"balanceUsd": 500})
     await caller.post("/v1/orders", {"market": "BTC", "side": "long", "usdAmount": 4000, "leverage": 10})
     change = {"market": "BTC", "side": "long", "usdAmount": 100, "leverage": 20, "acknowledgeLeverageChange": True}
@@ -117,7 +117,7 @@ async def test_a_liquidation_and_a_leverage_change_are_told(box: Box, caller: Ca
     assert "leverage" in {e["subtype"] for e in page["events"]}
 
 
-async def test_funding_is_told_and_adds_up(box: Box, caller: Caller) -> None:
+async def test_funding_is_reported_and_adds_up(box: Box, caller: Caller) -> None:
     await caller.post("/v1/orders", {"market": "BTC", "side": "long", "usdAmount": 5000})
     await box.advance(3 * 3_600_000)
     page = await caller.get("/v1/events?types=funding")

@@ -39,7 +39,7 @@ async def buy(caller: Caller, usd: int = 1000, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_a_body_is_what_its_model_writes(path: str, caller: Caller) -> None:
+async def test_a_body_equals_the_output_of_its_model(path: str, caller: Caller) -> None:
     await buy(caller, bracket={"stopLoss": {"pct": 5}})
     body = await caller.get(path.format(address=address(caller)))
     model = getattr(bot.wire, BODIES[path])
@@ -59,7 +59,7 @@ async def test_a_wallet_is_read_without_a_credential_and_shows_no_plan(box: Box,
     assert {traded[name] for name in ("requestId", "idempotencyKey", "source", "venueOid", "guardianId")} == {None}
 
 
-async def test_a_wallet_shows_of_an_order_that_has_partly_filled_no_more_than_that(box: Box, caller: Caller) -> None:
+async def test_a_wallet_shows_only_the_filled_part_of_an_order(box: Box, caller: Caller) -> None:
     placed = await buy(caller, 9000, type="limit", limitPx="90000")
     await box.price("BTC", "89000", volume="0.2")
     mine = (await caller.get("/v1/trades"))["trades"][0]
@@ -159,7 +159,7 @@ async def series(box: Box, caller: Caller, span: str) -> list[tuple[int, str]]:
     return [(point["ts"], point["navUsd"]) for point in body["series"]]
 
 
-async def test_the_series_stands_on_the_boundaries_of_its_step_and_ends_now(box: Box, caller: Caller) -> None:
+async def test_the_series_has_a_point_at_each_step_boundary_and_one_now(box: Box, caller: Caller) -> None:
     await buy(caller)
     await box.advance(40 * DAY_MS)
     now = START_MS + 40 * DAY_MS
@@ -172,7 +172,7 @@ async def test_the_series_stands_on_the_boundaries_of_its_step_and_ends_now(box:
         assert [b - a for (a, _), (b, _) in pairwise(found[:-1])] == [steps[span]] * (count - 1)
 
 
-async def test_a_point_is_the_value_that_its_step_ended_with(box: Box, caller: Caller) -> None:
+async def test_a_point_is_the_value_at_the_end_of_its_step(box: Box, caller: Caller) -> None:
     """Read live just before each boundary, and again in the series."""
     first = START_MS - START_MS % FIVE_MINUTES + FIVE_MINUTES
     await box.advance(first - START_MS - 1)
@@ -217,7 +217,7 @@ async def test_a_range_of_an_older_account_begins_with_the_value_of_its_first_po
     assert by_account == by_range == by_series != 0
 
 
-async def test_what_happens_on_a_boundary_belongs_to_the_point_that_stands_there(box: Box, caller: Caller) -> None:
+async def test_an_event_on_a_boundary_belongs_to_the_point_of_that_boundary(box: Box, caller: Caller) -> None:
     await box.advance(FIVE_MINUTES - START_MS % FIVE_MINUTES)
     at = box.service.machine.clock.now_ms()
     await buy(caller)
@@ -260,7 +260,7 @@ async def test_a_reset_starts_the_series_anew(box: Box, caller: Caller) -> None:
 
 
 @pytest.mark.parametrize("late", [0, 1])
-def test_what_is_kept_is_bounded_and_tells_every_boundary(late: int) -> None:
+def test_stored_values_are_bounded_and_cover_every_boundary(late: int) -> None:
     """A stand every five minutes for 60 days, thinned each day: each range's boundaries are told as if all had been kept."""
     whole: list[Stand] = []
     kept: list[Stand] = []
@@ -295,7 +295,7 @@ async def test_home_shows_the_largest_positions_first(open_box: OpenBox) -> None
     assert any("The service has no stop" in said for said in home["guidance"])
 
 
-async def test_home_takes_a_no_for_what_it_is_worth(open_box: OpenBox) -> None:
+async def test_home_values_a_no_position_at_the_price_of_no(open_box: OpenBox) -> None:
     box: Box = await open_box(markets=("BTC", "event:RAIN-TOMORROW"))
     await box.price("BTC", "100000")
     await box.price("event:RAIN-TOMORROW", "0.05")
@@ -326,7 +326,7 @@ async def test_the_page_of_a_wallet_is_escaped_and_loads_nothing(box: Box) -> No
     assert "no account on this service" in (await box.http.get(f"/watch/{STRANGER}")).text
 
 
-async def test_a_stand_is_worth_what_the_ledger_says(open_box: OpenBox) -> None:
+async def test_a_position_value_equals_the_ledgers(open_box: OpenBox) -> None:
     """Long and short, cross and isolated: the same to the last digit."""
     box: Box = await open_box(markets=("BTC", "ETH", "AAPL"))
     for coin, px in (("BTC", "100000"), ("ETH", "3000.7"), ("AAPL", "231.13")):
@@ -345,7 +345,7 @@ async def test_a_stand_is_worth_what_the_ledger_says(open_box: OpenBox) -> None:
     assert nav.value(stand.cash, sizes) == ledger.account_value(state, account)
 
 
-async def test_trades_that_are_over_are_counted_once(
+async def test_finished_trades_are_counted_once(
     open_box: OpenBox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     box = await open_box(db=tmp_path / "s.db")

@@ -59,7 +59,7 @@ def test_a_private_address_is_for_a_service_on_loopback_only(address: str) -> No
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_a_public_address_is_connected_to(address: str) -> None:
+def test_a_public_address_is_accepted(address: str) -> None:
     judge(address, private=False)
 
 
@@ -77,7 +77,7 @@ def test_a_public_address_is_connected_to(address: str) -> None:
         "[::ffff:7f00:1]",
     ],
 )
-def test_no_spelling_of_loopback_passes(spelling: str) -> None:
+def test_no_spelling_of_loopback_is_accepted(spelling: str) -> None:
     with pytest.raises(TargetRefused, match="not a public address"):
         target_of(f"https://{spelling}/hook", private=False)
 
@@ -102,12 +102,12 @@ def test_no_spelling_of_loopback_passes(spelling: str) -> None:
         ("https://example.com:99999/", "well-formed"),
     ],
 )
-def test_the_form_of_an_address_is_judged(url: str, why: str) -> None:
+def test_an_address_of_invalid_form_is_refused(url: str, why: str) -> None:
     with pytest.raises(TargetRefused, match=why):
         target_of(url, private=False)
 
 
-def test_a_service_on_loopback_takes_http_and_any_port() -> None:
+def test_a_service_on_loopback_accepts_http_and_any_port() -> None:
     target = target_of("http://127.0.0.1:8080/a?b=1#c", private=True)
     assert (target.host, target.port, target.path, target.authority) == ("127.0.0.1", 8080, "/a?b=1", "127.0.0.1:8080")
     assert target_of("https://[2606:4700::1]/", private=False).authority == "[2606:4700::1]"
@@ -121,6 +121,6 @@ async def test_one_bad_address_among_good_ones_refuses_the_name() -> None:
         await addresses_of(target_of("https://example.com/", private=False), resolve, private=False)
 
 
-def test_a_name_is_no_literal() -> None:
+def test_a_host_name_is_not_taken_for_an_ip_literal() -> None:
     assert literals("example.com") == []
     assert literals("x" * 300) == []

@@ -114,7 +114,7 @@ async def test_no_event_is_lost_to_a_kill_9_and_each_comes_under_its_own_id(
         assert receiver.open_most <= 2  # a killed sender's connection may not be seen closed yet
 
 
-async def test_the_schedule_goes_on_where_a_kill_9_left_it(start: Start, tmp_path: Path) -> None:
+async def test_the_retry_schedule_continues_after_kill_9(start: Start, tmp_path: Path) -> None:
     db = tmp_path / "s.db"
     answers = [status(500)]
     async with receiving(answer=lambda number, got: answers[0]) as receiver:

@@ -116,7 +116,7 @@ async def test_a_bad_registration_names_its_field(caller: Caller, body: Any, fie
     assert answer.json()["error"]["details"]["fields"][0]["field"].startswith(field)
 
 
-async def test_a_type_that_no_event_has_is_taken_told_and_matches_nothing(box: Box, caller: Caller) -> None:
+async def test_an_unknown_event_type_is_accepted_with_a_warning_and_matches_nothing(box: Box, caller: Caller) -> None:
     body = {"url": "http://127.0.0.1:9/", "types": ["dividend", "fill", "x" * 64]}
     made = await caller.post("/v1/webhooks", body)
     assert (made["types"], [one["code"] for one in made["warnings"]]) == (body["types"], ["unknown_type"] * 2)
@@ -126,7 +126,7 @@ async def test_a_type_that_no_event_has_is_taken_told_and_matches_nothing(box: B
     assert [kind for kind in EVENT_SUBTYPES if endpoint.wants(kind, EVENT_SUBTYPES[kind][0])] == ["fill"]
 
 
-async def test_twenty_webhooks_are_the_most_and_another_account_sees_none_of_them(box: Box, caller: Caller) -> None:
+async def test_an_account_has_at_most_twenty_webhooks_and_other_accounts_see_none(box: Box, caller: Caller) -> None:
     ids = [(await caller.post("/v1/webhooks", {"url": "http://127.0.0.1:9/"}))["id"] for _ in range(20)]
     refused = await caller.send("POST", "/v1/webhooks", {"url": "http://127.0.0.1:9/"})
     assert (refused.status_code, refused.json()["error"]["code"]) == (422, "limit_exceeded")
@@ -137,7 +137,7 @@ async def test_twenty_webhooks_are_the_most_and_another_account_sees_none_of_the
     assert (await caller.send("POST", "/v1/webhooks", {"url": "http://127.0.0.1:9/"})).status_code == 200
 
 
-async def test_a_service_beyond_loopback_calls_no_private_address_and_cannot_be_told_to() -> None:
+async def test_a_service_beyond_loopback_never_calls_a_private_address() -> None:
     async with opened(host="0.0.0.0") as box:
         caller = await box.caller()
         for url in (
@@ -177,7 +177,7 @@ async def test_a_delivery_is_the_event_signed_as_the_standard_says() -> None:
         )  # the service's clock, like every instant of a body; it stands still here
 
 
-def test_our_signature_is_the_librarys() -> None:
+def test_the_signature_equals_that_of_the_reference_library() -> None:
     for key in (b"k" * 32, SECRET.encode(), "ключ и ещё".encode(), b"\x00\xff" * 12):
         at = datetime(2026, 11, 20, 12, tzinfo=UTC)
         ours = signing.signature(key, "evt_1", str(int(at.timestamp())), b'{"a":1}')
@@ -248,7 +248,7 @@ async def test_the_schedule_is_ten_attempts_in_75_hours_with_one_id_and_then_the
         (status(200, body=b"x" * 70_000), 200),
     ],
 )
-async def test_whatever_is_no_2xx_with_a_short_body_is_a_failure_and_is_repeated(
+async def test_any_answer_but_a_2xx_with_a_short_body_is_a_failure_and_is_retried(
     answer: bytes, last_status: int | None
 ) -> None:
     clock = ManualClock(REAL_MS)
@@ -268,7 +268,7 @@ async def test_whatever_is_no_2xx_with_a_short_body_is_a_failure_and_is_repeated
         assert (await the_hook(caller))["lastStatus"] == 200
 
 
-async def test_a_receiver_that_hangs_or_drips_ends_at_the_total_deadline() -> None:
+async def test_a_hanging_or_slow_receiver_is_cut_off_at_the_total_deadline() -> None:
     async with receiving(answer=lambda number, got: HANG) as receiver:
         poster = HttpDelivery(private=True, clock=SystemClock(), total_seconds=0.2)
         outcome = await poster.post(receiver.url, {}, b"{}")
@@ -277,7 +277,7 @@ async def test_a_receiver_that_hangs_or_drips_ends_at_the_total_deadline() -> No
 
 
 @pytest.mark.parametrize("code", [429, 503, 500])
-async def test_retry_after_is_never_undercut(code: int) -> None:
+async def test_a_retry_never_comes_before_retry_after(code: int) -> None:
     clock = ManualClock(REAL_MS)
     answer = status(code, "Retry-After: 600")
     async with receiving(answer=lambda number, got: answer) as receiver, opened(clock) as box:
@@ -304,7 +304,7 @@ async def test_a_retry_after_date_is_read_too() -> None:
     "date",
     ["soon", "Fri, 01 Jan 99999999999 00:00:00 GMT", "Fri, 01 Jan 2027 00:00:00 +99999999999999"],
 )
-async def test_a_retry_after_that_is_no_instant_is_passed_over(date: str) -> None:
+async def test_an_unreadable_retry_after_is_ignored(date: str) -> None:
     answer = status(503, f"Retry-After: {date}")
     async with receiving(answer=lambda number, got: answer) as receiver, opened(ManualClock(REAL_MS)) as box:
         poster = HttpDelivery(private=True, clock=SystemClock())
@@ -326,7 +326,7 @@ async def test_no_cookie_of_a_receiver_is_kept() -> None:
         await poster.aclose()
 
 
-async def test_410_disables_at_once_and_forgets_what_was_owed() -> None:
+async def test_410_disables_at_once_and_drops_the_pending_deliveries() -> None:
     async with receiving(answer=lambda number, got: status(410)) as receiver, opened() as box:
         caller, hook = await hooked(box, receiver.url, types=["fill"])
         await order(caller)
@@ -339,7 +339,7 @@ async def test_410_disables_at_once_and_forgets_what_was_owed() -> None:
         assert box.service.dispatcher.next_due_ms() is None
 
 
-async def test_one_delivery_at_a_time_goes_to_an_endpoint_and_a_long_queue_is_not_a_long_knocking() -> None:
+async def test_an_endpoint_gets_one_delivery_at_a_time_and_a_long_queue_causes_no_burst() -> None:
     clock = ManualClock(REAL_MS)
     answers = [status(500)]
     async with receiving(answer=lambda number, got: answers[0]) as receiver, opened(clock) as box:
@@ -372,7 +372,7 @@ async def test_an_endpoint_too_far_behind_is_disabled(monkeypatch: pytest.Monkey
         assert (await the_hook(caller))["disabledReason"] == "backlog"
 
 
-async def test_an_endpoint_too_far_behind_is_disabled_also_while_it_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endpoint_too_far_behind_is_disabled_also_between_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "BACKLOG_MAX", 5)
     answer = status(503, "Retry-After: 86400")
     async with receiving(answer=lambda number, got: answer) as receiver, opened(ManualClock(REAL_MS)) as box:
@@ -387,7 +387,7 @@ async def test_an_endpoint_too_far_behind_is_disabled_also_while_it_rests(monkey
         assert len(receiver.got) == 1
 
 
-async def test_a_reset_keeps_the_webhook_and_what_is_owed() -> None:
+async def test_a_reset_keeps_the_webhook_and_its_pending_deliveries() -> None:
     clock = ManualClock(REAL_MS)
     answers = [status(500)]
     async with receiving(answer=lambda number, got: answers[0]) as receiver, opened(clock) as box:
@@ -404,7 +404,7 @@ async def test_a_reset_keeps_the_webhook_and_what_is_owed() -> None:
         assert (await the_hook(caller))["status"] == "active"
 
 
-async def test_a_fork_that_goes_back_leaves_the_webhooks_it_began_with_to_their_service() -> None:
+async def test_a_restored_fork_does_not_send_the_webhooks_of_its_original_service() -> None:
     long = {"market": "BTC", "side": "long", "usdAmount": 50}
     async with receiving() as receiver, receiving() as forks_own, opened() as box:
         caller, _ = await hooked(box, receiver.url, types=["fill"])
@@ -425,7 +425,7 @@ async def test_a_fork_that_goes_back_leaves_the_webhooks_it_began_with_to_their_
         assert len(forks_own.got) == 2
 
 
-async def test_the_first_delivery_loads_what_it_needs_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_first_delivery_loads_its_modules_outside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Orders that come meanwhile do not wait for it."""
     loaded: list[threading.Thread] = []
 
@@ -460,7 +460,7 @@ async def test_a_removed_webhook_gets_nothing_more() -> None:
 # ── To the checked address ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_name_is_resolved_anew_for_each_attempt_and_refused_when_it_turns_inward() -> None:
+async def test_a_name_is_resolved_for_each_attempt_and_refused_if_it_becomes_private() -> None:
     asked: list[str] = []
     addresses = [["127.0.0.1"], ["127.0.0.1", "169.254.169.254"], []]
 
@@ -527,7 +527,7 @@ async def test_the_file_holds_no_secret_and_a_copy_without_its_key_signs_nothing
     assert receiver.got == []
 
 
-async def test_a_secret_cannot_be_tried_out_against_what_is_kept_of_its_request(tmp_path: Path) -> None:
+async def test_a_stored_request_fingerprint_does_not_allow_guessing_its_secret(tmp_path: Path) -> None:
     body = {"url": "http://127.0.0.1:9/x", "secret": "hunter22"}
     async with opened(db=tmp_path / "s.db") as box:
         caller = await box.caller()
@@ -542,7 +542,7 @@ async def test_a_secret_cannot_be_tried_out_against_what_is_kept_of_its_request(
         assert (other.status_code, other.json()["error"]["details"]["reason"]) == (422, "fingerprint")
 
 
-async def test_what_is_owed_and_how_it_stands_is_taken_up_after_a_stop(tmp_path: Path) -> None:
+async def test_pending_deliveries_and_their_attempts_continue_after_a_stop(tmp_path: Path) -> None:
     clock = ManualClock(REAL_MS)
     answers = [status(500)]
     async with receiving(answer=lambda number, got: answers[0]) as receiver:
@@ -570,7 +570,7 @@ async def test_what_is_owed_and_how_it_stands_is_taken_up_after_a_stop(tmp_path:
             assert box.service.dispatcher.next_due_ms() is None
 
 
-async def test_an_endpoint_that_asked_for_peace_has_it_also_after_a_stop(tmp_path: Path) -> None:
+async def test_an_endpoints_retry_after_is_honoured_also_after_a_stop(tmp_path: Path) -> None:
     clock = ManualClock(REAL_MS)
     answers = [status(503, "Retry-After: 600")]
     async with receiving(answer=lambda number, got: answers[0]) as receiver:
