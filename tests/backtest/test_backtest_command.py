@@ -85,7 +85,7 @@ def test_the_manifest_names_code_config_data_and_every_assumption(tmp_path: Path
     assert str(tmp_path) not in (folder / "manifest.json").read_text().replace(str(STRATEGIES), "")
 
 
-def test_a_tick_that_is_coarse_for_the_prices_is_said(tmp_path: Path, data: Path):
+def test_a_tick_that_is_coarse_for_the_prices_is_reported(tmp_path: Path, data: Path):
     (tmp_path / "low").mkdir()
     low = write(minutes(60, px=1.23456, decimals=6), tmp_path / "low" / "BTC_1m.csv")
     made = config(tmp_path)
@@ -108,7 +108,7 @@ def test_a_market_whose_candles_end_a_day_before_the_others_is_named(tmp_path: P
     ]
 
 
-def test_a_session_from_before_all_data_begins_with_them_and_says_so(tmp_path: Path, data: Path):
+def test_a_backtest_before_all_data_begins_with_the_data_and_reports_it(tmp_path: Path, data: Path):
     """Its figures are of the time of the candles: years without any would dilute what is annual."""
     made = config(tmp_path)
     whole, early = (run(tmp_path, made, data, *more, "--outages", "1") for more in ((), ("--from", "2020-01-01")))
@@ -122,7 +122,7 @@ def test_a_session_from_before_all_data_begins_with_them_and_says_so(tmp_path: P
 
 
 @pytest.mark.parametrize(("start", "told"), [("03:00", []), ("03:07", ["ETH"])])
-def test_a_session_that_begins_amid_a_candle_says_where_its_first_orders_fill(
+def test_a_backtest_that_begins_inside_a_candle_reports_how_its_first_orders_fill(
     tmp_path: Path, start: str, told: list[str]
 ):
     """Not at an open: with candles of a day at the low or the high of the day."""
@@ -149,7 +149,7 @@ def test_the_curve_can_be_read_by_numpy_and_ends_where_the_summary_does(tmp_path
     assert summary["figures"]["Return [%]"] == pytest.approx(100 * (summary["endUsd"] / 10_000 - 1), abs=1e-6)
 
 
-def test_a_band_says_how_far_all_path_policies_are_apart_and_for_which_orders_the_path_mattered(
+def test_a_band_shows_the_range_over_path_policies_and_the_orders_that_depend_on_it(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ):
     wild = write(minutes(900, vol=0.02), tmp_path / "wild_BTC_1m.csv")
@@ -218,7 +218,7 @@ def test_a_warm_up_in_the_range_and_a_market_that_begins_later_are_proven_too(
     assert capsys.readouterr().out.count("causal: equal decisions on data cut at 5 instants") == 2
 
 
-def test_nothing_is_called_causal_that_was_not_proven(
+def test_without_a_proof_a_strategy_is_not_called_causal(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     from contextlib import contextmanager
@@ -274,7 +274,7 @@ def test_an_outage_that_begins_before_the_last_candle_ends_with_it(
     assert (summary["guardians"], len(summary["outages"]), len(summary["left"])) == ([], 1, 1)
 
 
-def test_a_run_that_is_stopped_keeps_what_it_reached(
+def test_a_stopped_run_keeps_its_results_so_far(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     from contextlib import contextmanager
@@ -303,7 +303,7 @@ def test_a_run_that_is_stopped_keeps_what_it_reached(
     )
 
 
-def test_a_disk_that_is_full_is_said_with_the_folder(
+def test_a_full_disk_is_reported_with_the_folder(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def full(*_: object) -> None:
@@ -319,7 +319,7 @@ def test_a_disk_that_is_full_is_said_with_the_folder(
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_disk_that_is_full_in_the_middle_ends_the_session_there_and_what_was_reached_is_told(
+def test_a_disk_that_fills_up_ends_the_backtest_and_the_results_so_far_are_printed(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
 ):
     """`/dev/full` takes nothing; events are written away when there are more than so many."""
@@ -447,7 +447,7 @@ def presses(folder: Path, number: int, *, times: int = 1) -> Path:
     return made
 
 
-def test_in_a_session_a_call_has_no_limit_and_ctrl_c_keeps_what_was_reached(
+def test_in_a_backtest_a_call_has_no_time_limit_and_ctrl_c_keeps_the_results_so_far(
     number: signal.Signals,
     tmp_path: Path,
     data: Path,
@@ -473,7 +473,7 @@ def test_in_a_session_a_call_has_no_limit_and_ctrl_c_keeps_what_was_reached(
     assert [one.name for one in left.iterdir()] == ["events.jsonl"]
 
 
-def test_a_backtest_under_nohup_outlives_its_terminal(tmp_path: Path, data: Path, number: signal.Signals):
+def test_a_backtest_under_nohup_continues_after_its_terminal_closes(tmp_path: Path, data: Path, number: signal.Signals):
     """nohup has the hangup ignored."""
     signal.signal(number, signal.SIG_IGN)
     folder = run(tmp_path, presses(tmp_path, number), data)
@@ -492,7 +492,7 @@ def strategy(folder: Path, body: str) -> Path:
     return made
 
 
-def test_what_a_strategy_prints_is_no_part_of_the_json(tmp_path: Path, data: Path, capfd: pytest.CaptureFixture[str]):
+def test_a_strategys_prints_are_not_in_the_json(tmp_path: Path, data: Path, capfd: pytest.CaptureFixture[str]):
     made = strategy(tmp_path, 'print("a close", bar.close)')
     out = str(tmp_path / "runs")
     assert call(["backtest", str(made), "--data", str(data), "--out", out, "--json"]) == 0
@@ -512,7 +512,7 @@ def test_a_signal_returned_without_a_list_gives_an_error_with_the_right_form(tmp
 
 
 @pytest.mark.parametrize(("told", "ms"), [("300ms", 300), ("1.005s", 1_005), ("0s", 0), ("0", 0), ("0.5s", 500)])
-def test_latency_is_told_in_milliseconds_too_and_may_be_none(tmp_path: Path, data: Path, told: str, ms: int):
+def test_latency_may_be_given_in_milliseconds_or_as_zero(tmp_path: Path, data: Path, told: str, ms: int):
     manifest = json.loads((run(tmp_path, config(tmp_path), data, "--latency", told) / "manifest.json").read_text())
     assert manifest["options"]["latency_ms"] == ms
 
@@ -587,7 +587,7 @@ def test_bad_options_give_one_sentence(
     assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").iterdir()), "no empty folder is left"
 
 
-def test_a_file_that_is_given_twice_is_read_once_and_said_to_be(
+def test_a_file_that_is_given_twice_is_read_once_and_reported(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ):
     folder = run(tmp_path, config(tmp_path), data, "--data", f"BTC={data.parent / '.' / data.name}")
@@ -597,7 +597,7 @@ def test_a_file_that_is_given_twice_is_read_once_and_said_to_be(
     assert not any("twice" in one for one in manifest["assumptions"])
 
 
-def test_data_with_holes_are_refused_with_the_report_until_they_are_accepted(
+def test_data_with_gaps_are_refused_with_the_report_until_they_are_accepted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     whole = minutes(600)
@@ -611,7 +611,7 @@ def test_data_with_holes_are_refused_with_the_report_until_they_are_accepted(
     assert "60 candles are missing inside the range" in capsys.readouterr().out
 
 
-def test_what_was_accepted_of_the_data_is_an_assumption(tmp_path: Path):
+def test_accepted_faults_of_the_data_are_listed_as_assumptions(tmp_path: Path):
     candles = minutes(120)
     rows = [*range(60), 59, *range(60, 120)]
     twice = candles.pick(rows)
@@ -635,7 +635,7 @@ def test_a_market_without_candles_and_a_warm_up_that_is_too_long_are_named(
     assert "BTC: 10 of the 30 1m bars of warm-up lie before the range, the others in it" in told
 
 
-def test_the_caps_of_a_key_refuse_in_a_session_what_they_refuse_live(
+def test_the_caps_of_a_key_refuse_the_same_orders_in_a_backtest_as_live(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     data = write(minutes(2 * 1_440), tmp_path / "BTC_1m.csv")
@@ -701,7 +701,7 @@ def test_without_the_extras_the_same_manifest_gives_the_same_bytes(tmp_path: Pat
         assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
 
 
-def test_of_many_guardians_that_fired_the_terminal_says_how_many_more_there_are(tmp_path: Path, data: Path):
+def test_the_terminal_shows_how_many_more_guardians_fired(tmp_path: Path, data: Path):
     from bot.cli.backtest.summary import GUARDIANS_SHOWN, summary_lines
     from tests.backtest.builders import ran, settings
 

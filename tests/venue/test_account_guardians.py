@@ -15,7 +15,7 @@ from tests.scenario import run
 # ── max_hold ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_position_is_closed_so_many_seconds_after_its_first_opening_fill():
+def test_max_hold_closes_a_position_its_seconds_after_the_first_opening_fill():
     run("""
         mark BTC 100
         long BTC 5 stop 2% hold 60
@@ -44,7 +44,7 @@ def test_a_max_hold_that_is_armed_later_counts_from_the_first_fill_too():
     """)
 
 
-def test_a_flip_starts_the_time_anew_and_a_close_ends_it():
+def test_a_flip_restarts_the_holding_time_and_a_close_ends_it():
     run("""
         mark BTC 100
         long BTC 5 hold 60
@@ -70,7 +70,7 @@ def test_a_limit_entrys_max_hold_runs_from_its_first_fill():
     """)
 
 
-def test_a_max_hold_needs_a_position_or_an_order_to_ride_on():
+def test_a_max_hold_needs_a_position_or_an_order():
     run("""
         mark BTC 100
         hold BTC 60                    | no not_found
@@ -78,7 +78,7 @@ def test_a_max_hold_needs_a_position_or_an_order_to_ride_on():
     """)
 
 
-def test_an_exit_that_works_already_is_not_doubled_by_a_max_hold():
+def test_a_max_hold_adds_no_exit_beside_a_working_one():
     venue = VenueDriver((market(level_size=10**7, level_step=600_000), "100"))
     for _ in range(2):
         venue.place(order(size="1.5", allow_partial=True))
@@ -110,7 +110,7 @@ def test_a_drawdown_fires_at_the_first_price_at_which_the_days_loss_is_reached()
 
 
 @pytest.mark.parametrize("come", ["jump", "move"])
-def test_what_rests_does_not_fill_below_a_floor_that_an_exit_at_work_has_found(come: str):
+def test_a_resting_entry_does_not_fill_below_a_floor_that_a_working_exit_has_reached(come: str):
     venue = VenueDriver((market(level_size=10**7, level_step=600_000), "100"))
     for _ in range(2):
         venue.place(order(size="1.5", allow_partial=True))
@@ -125,7 +125,7 @@ def test_what_rests_does_not_fill_below_a_floor_that_an_exit_at_work_has_found(c
     assert [(e.kind, e.reason) for e in events if isinstance(e, OrderChanged)] == [("limit", "guardian")]
 
 
-def test_an_order_that_waits_opens_nothing_below_a_floor_that_the_one_before_it_has_found():
+def test_a_waiting_order_opens_nothing_below_a_floor_that_an_earlier_order_has_reached():
     venue = VenueDriver((market(taker_rate=1_000_000), "100"), rules=Rules(fill_at="next"))
     venue.arm(drawdown("0.5", "block_opens"))
     for size in ("60", "20"):
@@ -179,7 +179,7 @@ def test_several_positions_share_the_floor_exactly():
     """)
 
 
-def test_a_stop_on_the_way_fires_before_the_floor_that_lies_behind_it():
+def test_a_stop_nearer_than_the_floor_fires_first():
     run("""
         mark BTC 100
         mark ETH 100
@@ -199,7 +199,7 @@ def test_a_stop_on_the_way_fires_before_the_floor_that_lies_behind_it():
     """)
 
 
-def test_a_profit_elsewhere_holds_the_floor_off():
+def test_a_profit_in_another_market_delays_the_floor():
     run("""
         mark BTC 100
         mark ETH 100
@@ -213,7 +213,7 @@ def test_a_profit_elsewhere_holds_the_floor_off():
     """)
 
 
-def test_the_day_starts_at_midnight_and_counts_what_is_unrealised():
+def test_the_day_starts_at_midnight_and_counts_unrealised_profit():
     run("""
         mark BTC 100
         drawdown 10%
@@ -266,7 +266,7 @@ def test_block_opens_and_cancel_orders_leave_the_position_and_fire_once():
         """)
 
 
-def test_a_floor_that_fees_reach_falls_due_at_that_very_instant():
+def test_a_floor_reached_by_fees_acts_at_that_instant():
     run("""
         mark BTC 100 fee 1% 1%
         drawdown 1%
@@ -290,7 +290,7 @@ def test_a_drawdown_armed_after_the_loss_fires_at_once():
     """)
 
 
-def test_a_disarmed_drawdown_watches_no_more():
+def test_a_disarmed_drawdown_does_not_fire():
     venue = run("""
         mark BTC 100
         drawdown 5%
@@ -301,7 +301,7 @@ def test_a_disarmed_drawdown_watches_no_more():
     assert venue.position().floor_level is None
 
 
-def test_the_tighter_of_two_drawdowns_fires_first_and_the_other_still_watches():
+def test_the_tighter_of_two_drawdowns_fires_first_and_the_other_stays_armed():
     run("""
         mark BTC 100
         drawdown 10%
@@ -312,7 +312,7 @@ def test_the_tighter_of_two_drawdowns_fires_first_and_the_other_still_watches():
     """)
 
 
-def test_a_calm_band_ends_where_the_floor_may_be_reached():
+def test_a_quiet_band_ends_where_the_floor_may_be_reached():
     venue = VenueDriver((market(), "100"), (market("ETH"), "50"))
     venue.arm(drawdown("5"))
     venue.place(order(size="10"))
@@ -325,7 +325,7 @@ def test_a_calm_band_ends_where_the_floor_may_be_reached():
     assert band_of(venue.state, "BTC").until_ms <= T0 + DAY_MS
 
 
-def test_an_account_with_nothing_has_nothing_to_lose():
+def test_a_drawdown_of_an_empty_account_does_not_fire():
     venue = VenueDriver((market(), "100"))
     venue.do(c.ResetAccount("a", 0))
     venue.arm(drawdown("1"))
@@ -356,7 +356,7 @@ def test_a_schedule_armed_in_its_minute_runs_at_the_next_one():
     assert armed.deadline_ms == T0 + 60_000
 
 
-def test_a_scheduled_order_takes_the_ordinary_path():
+def test_a_scheduled_order_passes_the_ordinary_checks():
     venue = run("""
         mark BTC 100
         schedule 5_*_*_*_* long BTC 1 stop 2% take 4% trail 1%
@@ -404,7 +404,7 @@ def test_flatten_by_schedule_closes_and_blocks_until_it_is_disarmed():
     """)
 
 
-def test_runs_that_downtime_missed_do_not_happen():
+def test_scheduled_runs_during_downtime_are_skipped():
     run("""
         mark BTC 100
         schedule */10_*_*_*_* cancel_orders
@@ -429,7 +429,7 @@ def test_downtime_moves_no_max_hold_and_no_end_of_a_day():
     """)
 
 
-def test_a_scheduled_order_is_its_keys_order():
+def test_a_scheduled_order_counts_for_the_key_that_armed_it():
     venue = VenueDriver((market(), "100"))
     key = Key("k", "a", "k", "p", "d", ("trade",), T0, "key", max_exposure=e8("150"), expires_ms=T0 + 3 * 3_600_000)
     venue.do(c.CreateKey(key))
@@ -450,7 +450,7 @@ def test_a_scheduled_market_must_exist():
     assert code_of(venue.arm(GuardianSpec("schedule", cron="* * * * *", order=order("DOGE", size="1")))) == "not_found"
 
 
-def test_a_schedule_that_rides_on_an_order_names_a_market_that_exists():
+def test_a_schedule_in_an_order_must_name_an_existing_market():
     venue = VenueDriver((market(), "100"))
     rides = GuardianSpec("schedule", cron="* * * * *", order=order("DOGE", size="1"))
     for limit in ({}, {"limit_px": "90"}):
@@ -459,7 +459,7 @@ def test_a_schedule_that_rides_on_an_order_names_a_market_that_exists():
     assert venue.account.guardians == {}
 
 
-def test_a_schedule_whose_market_is_not_there_any_more_is_skipped():
+def test_a_schedule_whose_market_is_gone_is_skipped():
     venue = VenueDriver((market(), "100"))
     armed = venue.arm(GuardianSpec("schedule", cron="* * * * *", order=order(size="1"))).answer
     armed.spec.order.coin = "DOGE"
@@ -492,7 +492,7 @@ def test_a_kill_acts_at_once_and_blocks_until_it_is_lifted():
     assert {(t.kind, t.reason) for t in venue.account.trades if t.guardian} == {("kill", "kill")}
 
 
-def test_a_kill_says_what_it_did():
+def test_a_kill_reports_its_effects():
     venue = VenueDriver((market(), "100"))
     assert venue.do(c.Kill("a", flatten=True)).answer.trades == ()
     other = VenueDriver((market(), "100"))
@@ -504,7 +504,7 @@ def test_a_kill_says_what_it_did():
     assert killed.answer.guardian.blocks_opens
 
 
-def test_a_kill_is_not_refused_for_the_number_of_guardians():
+def test_the_limit_of_guardians_refuses_no_kill():
     venue = VenueDriver((market(), "100"))
     for _ in range(100):
         venue.arm(GuardianSpec("schedule", cron="0 0 1 1 *", action="cancel_orders"))
@@ -520,7 +520,7 @@ def test_a_late_kill_is_refused():
     assert not venue.account.guardians
 
 
-def test_a_kill_goes_on_until_a_thin_book_has_taken_everything():
+def test_a_kill_continues_until_a_thin_book_has_filled_everything():
     venue = VenueDriver((market(level_size=10**7, level_step=600_000), "100"))
     for _ in range(2):
         venue.place(order(size="1.5", allow_partial=True))
@@ -534,7 +534,7 @@ def test_a_kill_goes_on_until_a_thin_book_has_taken_everything():
 # ── Together ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_type_may_ride_on_an_order():
+def test_an_order_may_carry_every_type_of_guardian():
     run("""
         mark BTC 100
         long BTC 5 limit 99 trail 2% hold 600 drawdown 5% deadman 60 schedule 0_*_*_*_* cancel_orders kill
@@ -580,7 +580,7 @@ def test_an_inline_kill_blocks_the_orders_that_wait_behind_it():
     assert venue.account.trades[-1].reason == "guardian"
 
 
-def test_several_by_the_clock_fire_in_the_order_of_the_table():
+def test_several_clock_guardians_fire_in_the_order_of_the_table():
     venue = VenueDriver((market(), "100"))
     venue.arm(GuardianSpec("schedule", cron="1 * * * *", action="cancel_orders"))
     venue.place(order(size="1", guardians=(hold(60),)))
@@ -606,7 +606,7 @@ def test_a_liquidation_comes_before_a_drawdown_and_a_drawdown_before_a_stop():
     """)
 
 
-def test_a_price_fires_a_floor_at_midnight_by_the_new_day():
+def test_a_price_at_midnight_is_compared_with_the_floor_of_the_new_day():
     """The day turns with the price of 00:00: what that price lost is the new day's start, not the old day's loss."""
     venue = VenueDriver((market(), "100"))
     venue.arm(drawdown("5"))
@@ -640,7 +640,7 @@ def test_the_guardians_survive_a_restore_at_any_moment():
 
 
 @pytest.mark.parametrize("spec", [dead_man(60), GuardianSpec("kill_switch")], ids=lambda s: s.type)
-def test_a_close_that_waits_for_the_next_price_is_no_entry(spec: GuardianSpec):
+def test_a_close_that_waits_for_the_next_price_is_not_canceled_as_an_entry(spec: GuardianSpec):
     venue = VenueDriver((market(), "100"), rules=Rules(fill_at="next"))
     venue.place(order(size="5"))
     venue.jump("BTC", "100")
@@ -664,7 +664,7 @@ def test_an_armed_child_names_the_trade_of_its_entry_everywhere():
     assert said == {trade.id}
 
 
-def test_a_trail_of_an_r_and_a_drawdown_leave_each_other_alone():
+def test_a_trailing_stop_in_r_and_a_drawdown_do_not_affect_each_other():
     venue = VenueDriver((market(), "100"))
     venue.arm(drawdown("50"))
     venue.place(order(size="10", stop="98"))

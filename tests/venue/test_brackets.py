@@ -75,7 +75,7 @@ def test_a_stop_pays_the_spread_and_the_taker_fee():
     """)
 
 
-def test_a_stop_that_the_book_fills_in_parts_goes_on_until_the_position_is_gone():
+def test_a_stop_filled_in_parts_continues_until_the_position_is_closed():
     venue = VenueDriver(
         (market(level_size=10**7, level_step=600_000), "100")
     )  # 0.1 a level, 60 bps apart: ten per cent hold 17 levels.
@@ -89,7 +89,7 @@ def test_a_stop_that_the_book_fills_in_parts_goes_on_until_the_position_is_gone(
     assert (trade.kind, trade.filled, trade.status) == ("stop_loss", held, "done")
 
 
-def test_what_is_added_while_a_stop_works_is_closed_by_it_too_and_never_left_without_one():
+def test_size_added_while_a_stop_is_working_is_closed_by_it_too():
     venue = VenueDriver((market(level_size=10**7, level_step=600_000), "100"))
     venue.place(order(size="1.5", stop="95", allow_partial=True))
     venue.place(order(size="1.5", allow_partial=True))
@@ -137,7 +137,7 @@ def test_a_new_bracket_replaces_the_old_one():
     """)
 
 
-def test_the_replaced_orders_say_so():
+def test_replaced_orders_are_reported_as_replaced():
     run("""
         mark BTC 100
         long BTC 5 stop 2% take 4%
@@ -214,7 +214,7 @@ def test_a_target_that_the_entrys_open_has_jumped_over_fires_at_that_price_not_a
     )
 
 
-def test_children_of_an_open_see_the_rest_of_the_entry_bar():
+def test_the_bracket_of_an_entry_at_the_open_can_fire_in_the_rest_of_the_bar():
     run(
         """
         mark BTC 100
@@ -225,7 +225,7 @@ def test_children_of_an_open_see_the_rest_of_the_entry_bar():
     )
 
 
-def test_an_order_never_meets_the_point_at_which_it_was_placed():
+def test_an_order_never_fills_at_the_price_point_at_which_it_was_placed():
     run("""
         mark BTC 100
         bar BTC 100 100 95 100
@@ -268,7 +268,7 @@ def test_a_high_after_a_limit_entrys_fill_is_not_its_targets():
     )
 
 
-def test_a_limit_entrys_target_that_the_close_is_beyond_fills_in_its_bar():
+def test_a_limit_entrys_target_fills_in_its_bar_if_the_close_is_beyond_it():
     run("""
         mark BTC 100
         long BTC 5 limit 98 stop 95 take 99
@@ -368,7 +368,7 @@ def test_a_target_at_a_gapped_open_fills_even_when_the_stop_lies_ahead():
     )
 
 
-def test_a_refused_bracket_says_which_side_it_missed():
+def test_the_refusal_of_a_bracket_names_the_wrong_side():
     refused = VenueDriver((market(), "100")).place(order(size="1", stop="101")).answer
     assert refused.code == "invalid_input" and "wrong side" in refused.message
     assert refused.details["fields"][0]["field"] == "bracket.stopLoss"
@@ -387,7 +387,7 @@ def test_a_new_bracket_gives_the_position_a_new_r():
 @pytest.mark.parametrize("side", [1, -1])
 @pytest.mark.parametrize("limit", [False, True], ids=["market", "limit that crosses"])
 @pytest.mark.parametrize("held", [0, 1, -1], ids=["flat", "added", "flipped"])
-def test_a_plan_shows_the_very_levels_that_are_armed(side: int, limit: bool, held: int):
+def test_a_plan_shows_exactly_the_armed_levels(side: int, limit: bool, held: int):
     venue = VenueDriver((market(half_spread=30_000, level_size=e8("0.03"), level_step=20_000), "97531"))
     if held:
         venue.place(order(side=side * held, size="0.05"))
@@ -401,7 +401,7 @@ def test_a_plan_shows_the_very_levels_that_are_armed(side: int, limit: bool, hel
     assert plan.bracket.target.px == venue.account.orders[position.target_oid].trigger_px
 
 
-def test_a_limit_that_crosses_is_judged_from_where_it_fills():
+def test_a_crossing_limits_bracket_is_checked_from_its_fill_price():
     run("""
         mark BTC 100
         long BTC 5 limit 103 stop 1% take 1r   | open 5 @ 100

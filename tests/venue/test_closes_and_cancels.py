@@ -34,7 +34,7 @@ def test_a_close_without_a_position_is_not_found():
     """)
 
 
-def test_a_part_under_ten_dollars_is_refused_and_the_whole_always_goes():
+def test_a_partial_close_under_ten_dollars_is_refused_and_a_full_close_never():
     run("""
         mark BTC 100
         long BTC 0.15
@@ -55,7 +55,7 @@ def test_a_part_under_ten_dollars_is_refused_and_the_whole_always_goes():
     ],
     ids=["size", "usd", "fraction"],
 )
-def test_the_way_out_of_a_small_close_is_said_as_the_close_was(part: dict[str, int], fix: dict[str, str]):
+def test_the_fix_of_a_too_small_close_uses_the_field_of_the_request(part: dict[str, int], fix: dict[str, str]):
     venue = VenueDriver((market(), "99.999"))
     venue.place(order(size="3"))
     refused = venue.close(**part).answer
@@ -72,7 +72,7 @@ def test_a_close_off_the_lot_is_refused():
     """)
 
 
-def test_what_a_close_finds_no_depth_for_stays_open():
+def test_the_part_of_a_close_without_depth_stays_open():
     run("""
         mark BTC 100 depth 1 100bps
         long BTC 8 slip 1000
@@ -92,7 +92,7 @@ def test_a_close_outside_its_bound_is_refused():
     """)
 
 
-def test_a_close_pays_no_attention_to_caps_and_guardians():
+def test_caps_and_guardians_do_not_refuse_a_close():
     venue = VenueDriver((market(), "100"))
     venue.place(order(size="5"))
     venue.do(c.ChangeSettings("a", e8("1"), e8("1")))
@@ -122,7 +122,7 @@ def canceled(venue: VenueDriver, command: c.Command) -> OrderCanceled:
     return answer
 
 
-def test_a_cancel_says_whether_the_position_has_a_stop_left():
+def test_a_cancel_reports_whether_the_position_still_has_a_stop():
     venue = VenueDriver((market(), "100"))
     venue.place(order(size="5", stop="98", take="104"))
     venue.place(order(size="1", limit_px="90"))
@@ -135,7 +135,7 @@ def test_a_cancel_says_whether_the_position_has_a_stop_left():
     assert canceled(venue, c.CancelCoin("a", "BTC")).unprotected is False
 
 
-def test_an_exit_that_is_taken_away_at_work_is_canceled_and_says_by_what():
+def test_a_working_exit_that_is_removed_is_canceled_with_the_cause():
     for ends, reason in ((c.CancelCoin("a", "BTC"), "user"), (c.ClosePosition("a", "BTC"), "position_closed")):
         venue = VenueDriver((market(level_size=10**7, level_step=600_000), "100"))
         for size in ("1.5", "0.3"):
@@ -147,7 +147,7 @@ def test_an_exit_that_is_taken_away_at_work_is_canceled_and_says_by_what():
         assert (stop.status, stop.reason, stop.fill_status()) == ("canceled", reason, "partial")
 
 
-def test_canceling_nothing_is_an_answer_by_coin_and_not_found_by_order():
+def test_a_cancel_without_orders_succeeds_by_coin_and_is_not_found_by_id():
     venue = VenueDriver((market(), "100"))
     assert canceled(venue, c.CancelCoin("a", "BTC")).oids == ()
     for oid in ("1", "1000000001", "x", "-1", "²", ""):
@@ -163,7 +163,7 @@ def test_another_accounts_order_is_not_found():
     assert venue.state.accounts["b"].orders
 
 
-def test_a_canceled_entry_gives_back_what_it_reserved():
+def test_a_canceled_entry_frees_its_reserved_margin():
     run("""
         mark BTC 100 fee 0.045% 0.015%
         long BTC 5 limit 90 lev 5

@@ -87,7 +87,7 @@ def test_the_next_runs_are_those_of_another_cron(worlds: int, base_seed: int) ->
         ("5/20 * * * *", "2025-05-01 00:26", "2025-05-01 00:45"),
     ],
 )
-def test_a_run_is_found_by_hand(text: str, after: str, expected: str) -> None:
+def test_a_run_equals_a_date_computed_by_hand(text: str, after: str, expected: str) -> None:
     assert shown(cron.next_run(cron.parse(text), ms(after))) == expected
 
 
@@ -99,7 +99,7 @@ def test_a_run_is_found_by_hand(text: str, after: str, expected: str) -> None:
         "² * * * *", "1-2-3 * * * *", "*/ * * * *", "1//2 * * * *", "**  * * * *", "@daily",
     ],
 )  # fmt: skip
-def test_what_is_no_cron_expression_is_refused(text: str) -> None:
+def test_an_invalid_cron_expression_is_refused(text: str) -> None:
     with pytest.raises(cron.BadCron):
         cron.parse(text)
 

@@ -119,13 +119,13 @@ def test_a_yes_and_a_no_are_worth_exactly_one_at_all_times() -> None:
     assert yes.balance + no.balance == e8("20000") - 2 * e8("1.68")
 
 
-def test_leverage_is_one_only() -> None:
+def test_leverage_of_an_event_market_is_one() -> None:
     refused = desk_at().place(order(COIN, 1, size="100", leverage=2)).answer
     assert isinstance(refused, Refusal)
     assert (refused.code, refused.fix) == ("leverage_too_high", {"field": "leverage", "value": 1})
 
 
-def test_usd_is_what_is_spent_on_either_side() -> None:
+def test_usd_amount_is_the_money_spent_on_either_side() -> None:
     venue = desk_at()
     venue.place(order(COIN, -1, usd="60"))
     assert (venue.position(COIN).size, venue.position(COIN).margin) == (e8("100"), e8("60"))
@@ -135,7 +135,7 @@ def test_usd_is_what_is_spent_on_either_side() -> None:
 
 
 @pytest.mark.parametrize("size", ["1.5", "100.0001"])
-def test_shares_are_whole(size: str) -> None:
+def test_event_shares_are_whole_numbers(size: str) -> None:
     refused = desk_at().place(order(COIN, 1, size=size)).answer
     assert isinstance(refused, Refusal)
     assert refused.code == "invalid_input"
@@ -179,7 +179,7 @@ def test_neither_funding_nor_liquidation_reaches_a_paid_share() -> None:
     assert COIN in venue.account.positions
 
 
-def test_a_loss_never_exceeds_the_cost_whatever_else_is_held() -> None:
+def test_a_loss_never_exceeds_the_cost_with_any_other_position() -> None:
     venue = VenueDriver((shares(taker_rate=0), "0.4"), (market("BTC"), "100"), cash="1000")
     venue.place(order("BTC", 1, usd="1000", leverage=5))
     venue.place(order(COIN, 1, usd="500"))
@@ -191,7 +191,7 @@ def test_a_loss_never_exceeds_the_cost_whatever_else_is_held() -> None:
     assert "BTC" not in venue.account.positions  # The cost of the shares no longer stood behind it.
 
 
-def test_settlement_cancels_what_rests_and_closes_the_market() -> None:
+def test_settlement_cancels_resting_orders_and_closes_the_market() -> None:
     venue = desk_at()
     venue.place(order(COIN, 1, size="100", stop="10%", take="20%", guardians=(trail("5%"),)))
     venue.place(order(COIN, 1, size="100", limit_px="0.2"))
@@ -229,7 +229,7 @@ def test_a_settled_venue_survives_its_snapshot() -> None:
     assert format_e8(venue.account.balance) == "10058.32"
 
 
-def test_the_book_of_an_event_is_never_beyond_its_ends() -> None:
+def test_the_book_of_an_event_stays_within_its_price_limits() -> None:
     for px in ("0.001", "0.5", "0.999"):
         venue = desk_at(px, half_spread=500_000, level_step=2_000_000, level_size=e8("1000"))
         bids, asks = book(venue.state.markets[COIN])
@@ -239,7 +239,7 @@ def test_the_book_of_an_event_is_never_beyond_its_ends() -> None:
 
 
 @pytest.mark.parametrize("limit_px", [None, "0.45"], ids=["market", "resting limit"])
-def test_a_flip_that_cannot_be_paid_names_one_that_can(limit_px: str | None):
+def test_the_refusal_of_an_unaffordable_flip_names_an_affordable_one(limit_px: str | None):
     venue = desk_at("0.4", taker_rate=0)
     venue.place(order(COIN, usd="5000"))
     flip = order(COIN, side=-1, usd="30000", **({} if limit_px is None else {"limit_px": limit_px}))
@@ -250,7 +250,7 @@ def test_a_flip_that_cannot_be_paid_names_one_that_can(limit_px: str | None):
     assert not isinstance(venue.place(flip).answer, Refusal)
 
 
-def test_a_trailing_stop_lies_within_the_prices_that_there_are():
+def test_a_trailing_stop_stays_within_the_price_limits():
     venue = desk_at("0.9", taker_rate=0)
     venue.place(order(COIN, side=-1, usd="100", guardians=(trail("50%"),), require_protection=True))
     (guardian,) = venue.account.guardians.values()
@@ -263,7 +263,7 @@ def test_a_trailing_stop_lies_within_the_prices_that_there_are():
     assert venue.account.positions == {}
 
 
-def test_a_no_whose_trail_lies_beyond_one_is_closed_at_the_last_price_there_is():
+def test_a_no_whose_trail_lies_beyond_one_is_closed_at_the_price_limit():
     venue = desk_at("0.9", taker_rate=0)
     venue.place(order(COIN, side=-1, usd="100", guardians=(trail("50%"),)))
     venue.move(COIN, "0.999")
@@ -274,9 +274,7 @@ def test_a_no_whose_trail_lies_beyond_one_is_closed_at_the_last_price_there_is()
     "asked", [{}, {"size": "11"}, {"size": "150"}, {"size": "200"}, {"notional": "12"}, {"notional": "60"}], ids=str
 )
 @pytest.mark.parametrize(("px", "held", "side"), [("0.05", 1, -1), ("0.95", -1, 1)], ids=["a yes", "a no"])
-def test_a_suggestion_against_shares_that_are_held_can_be_sent(
-    px: str, held: int, side: int, asked: dict[str, str]
-) -> None:
+def test_a_suggestion_against_held_shares_can_be_sent(px: str, held: int, side: int, asked: dict[str, str]) -> None:
     venue = desk_at(px, taker_rate=0)
     venue.place(order(COIN, held, size="1000"))
     amounts = {name: e8(amount) for name, amount in asked.items()}
@@ -289,7 +287,7 @@ def test_a_suggestion_against_shares_that_are_held_can_be_sent(
 
 
 @pytest.mark.parametrize(("side", "limit_px", "path"), [(1, "0.001", "0.002 0.001"), (-1, "0.999", "0.998 0.999")])
-def test_a_limit_at_the_last_price_that_there_is_fills_where_it_is_touched(side: int, limit_px: str, path: str) -> None:
+def test_a_limit_at_the_price_limit_fills_at_a_touch(side: int, limit_px: str, path: str) -> None:
     near, last = path.split()
     venue = desk_at(near)
     venue.place(order(COIN, side, size="20000", limit_px=limit_px))

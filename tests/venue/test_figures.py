@@ -34,7 +34,7 @@ def test_a_price_is_on_the_grid_only_with_five_figures_and_six_decimals_less_the
     assert (e8(px) % whole.tick(e8(px)) == 0) is good
 
 
-def test_recorded_price_verdicts_hold(shared: Path):
+def test_prices_are_accepted_and_refused_as_recorded(shared: Path):
     rules = json.loads((shared / "oracles/hl_facts.json").read_text())["price_rules"]
     verdicts = {
         True: [("1234.5", 1), ("0.001234", 0), ("123456", 5)],
@@ -73,7 +73,7 @@ def test_an_off_grid_stop_is_refused_with_both_neighbours():
     assert refused.fix["neighbours"] == ["100000", "100001"]
 
 
-def test_zero_is_nobodys_neighbour():
+def test_zero_is_never_offered_as_a_neighbour():
     venue = VenueDriver((market(sz_decimals=2), "100"))
     assert venue.place(order(size="0.005")).answer.fix == {"field": "size", "value": "0.01", "neighbours": ["0.01"]}
     refused = venue.place(order(size="1", limit_px="0.00005")).answer
@@ -236,11 +236,11 @@ def test_recorded_isolated_positions_have_the_venues_liquidation_price(shared: P
         ("TSLA", 1, "1", "350", "50", 10, "315.789474"),
     ],
 )  # fmt: skip
-def test_the_pages_isolated_figures_hold(coin, side, size, entry, margin, most, px):
+def test_the_published_isolated_figures_are_reproduced(coin, side, size, entry, margin, most, px):
     assert liquidation(side, size, entry, most=most, margin=margin) / e8(px) == pytest.approx(1, abs=1e-7)
 
 
-def test_the_official_example_holds_from_raw_usd():
+def test_the_official_example_is_reproduced_from_raw_usd():
     margin = e8("2986.3") * e8("0.0335") // E8 - e8("95.059824")  # size * entry + rawUsd
     px = liquidation(1, "0.0335", "2986.3", most=50, margin=text_of(margin))
     assert px / e8("2866.26936529") == pytest.approx(1, abs=1e-8)
@@ -253,7 +253,7 @@ def test_the_official_example_holds_from_raw_usd():
         (20, "96202.5316", "103703.7037"), (40, "98734.1772", "101234.5679"),
     ],
 )  # fmt: skip
-def test_a_position_without_fees_is_liquidated_where_the_formula_says(leverage, long, short):
+def test_a_position_without_fees_is_liquidated_at_the_price_of_the_formula(leverage, long, short):
     for side, want in ((1, long), (-1, short)):
         venue = VenueDriver((market(margin_mode="isolated"), "100000"))
         venue.place(order(side=side, size="0.01", leverage=leverage))
@@ -278,7 +278,7 @@ def test_leverage_chosen_changes_no_maintenance_and_no_cross_liquidation_price()
 
 
 @pytest.mark.parametrize(("cash", "want"), [("500", "2040.8163"), ("5000", None)])
-def test_a_cross_position_is_liquidated_where_the_account_ends(cash, want):
+def test_a_cross_position_is_liquidated_when_the_account_falls_to_maintenance(cash, want):
     venue = VenueDriver((market("ETH", max_leverage=25, sz_decimals=4), "2500"), cash=cash)
     venue.place(order("ETH", size="1", leverage=25))
     got = ledger.liquidation_px(venue.state, venue.position("ETH"))
@@ -381,7 +381,7 @@ def test_a_position_pays_its_size_times_oracle_times_rate(side, size, px, rate, 
     assert text_of(venue.account.funding) == paid == text_of(venue.position().funding)
 
 
-def test_a_fee_is_cut_not_rounded(shared: Path):
+def test_a_fee_is_truncated_and_not_rounded(shared: Path):
     sample = json.loads((shared / "oracles/hl_facts.json").read_text())["fee_maker_sample"]
     fee = fee_of(notional_of(e8(str(sample["px"])), e8(str(sample["sz"]))), e8(f"{sample['rate']:.5f}"))
     assert text_of(fee) == sample["fee"] == "0.009997"
@@ -391,7 +391,7 @@ def test_a_fee_is_cut_not_rounded(shared: Path):
 
 
 @pytest.mark.parametrize(("side", "stop", "r", "target"), [(1, "98", "2r", "104"), (-1, "103", "1.5r", "95.5")])
-def test_a_target_in_r_lies_that_many_risks_from_the_entry(side, stop, r, target):
+def test_a_target_in_r_is_r_stop_distances_from_the_entry(side, stop, r, target):
     venue = VenueDriver((market(), "100"))
     venue.place(order(side=side, size="1", stop=stop, take=r))
     assert text_of(venue.account.orders[venue.position().target_oid].trigger_px) == target

@@ -20,7 +20,7 @@ def hours_bars(venue: VenueDriver, minutes: int) -> list:
     return [e for _ in range(minutes) for e in venue.bar("BTC", "100", "100", "100", "100")]
 
 
-def test_funding_is_paid_at_the_full_hour_on_that_hours_open():
+def test_funding_is_paid_at_the_full_hour_at_the_price_of_its_open():
     venue = VenueDriver((market(funding_rate=RATE), "100"))
     venue.bar("BTC", "100", "100", "100", "100")
     venue.place(order(size="10"))
@@ -84,7 +84,7 @@ def test_funding_is_paid_each_hour_also_when_no_price_comes():
     """)
 
 
-def test_each_missed_hour_carries_its_own_instant():
+def test_each_missed_funding_hour_has_its_own_instant():
     venue = VenueDriver((market(funding_rate=RATE), "100"))
     venue.place(order(size="10"))
     events = [e for e in venue.wait(3 * HOUR_MS) if isinstance(e, FundingPaid)]
@@ -125,7 +125,7 @@ def test_funding_that_brings_a_position_below_maintenance_liquidates_it_at_the_n
     """)
 
 
-def test_funding_that_an_isolated_margin_does_not_have_is_neither_taken_nor_told():
+def test_funding_beyond_an_isolated_margin_is_neither_charged_nor_reported():
     venue = VenueDriver((market(margin_mode="isolated"), "100"))
     venue.do(c.SetMarket("BTC", funding_rate=4 * E12 // 100))
     venue.place(order(size="10", leverage=10))

@@ -66,7 +66,7 @@ def test_an_ordinary_request_is_no_heartbeat():
     """)
 
 
-def test_cancel_orders_cancels_what_could_open_and_keeps_the_protection():
+def test_cancel_orders_cancels_entries_and_keeps_the_protection():
     run("""
         mark BTC 100
         long BTC 5 stop 2% take 4%
@@ -96,7 +96,7 @@ def test_flatten_cancels_closes_and_blocks_until_it_is_disarmed():
     """)
 
 
-def test_block_opens_touches_no_position_and_refuses_what_would_grow_one():
+def test_block_opens_keeps_positions_and_refuses_entries():
     venue = run("""
         mark BTC 100
         long BTC 5
@@ -122,7 +122,7 @@ def test_a_new_dead_man_switch_lifts_the_block_of_one_that_fired():
     """)
 
 
-def test_flatten_goes_on_until_a_thin_book_has_taken_everything():
+def test_flatten_continues_until_a_thin_book_has_filled_everything():
     venue = VenueDriver((market(level_size=10**7, level_step=600_000), "100"))
     venue.place(order(size="1.5", allow_partial=True))
     venue.place(order(size="1.5", allow_partial=True))
@@ -145,7 +145,7 @@ def at_work() -> VenueDriver:
     return venue
 
 
-def test_a_flatten_takes_what_was_added_while_another_exit_was_at_work():
+def test_a_flatten_closes_size_added_while_another_exit_was_working():
     venue = at_work()
     venue.place(order(size="1", stop="5%"))
     killed = venue.do(c.Kill("a", flatten=True)).answer
@@ -155,13 +155,13 @@ def test_a_flatten_takes_what_was_added_while_another_exit_was_at_work():
     assert {trade.status for trade in venue.account.trades} == {"done"}
 
 
-def test_a_second_flatten_puts_no_exit_beside_one_of_the_whole():
+def test_a_second_flatten_adds_no_exit_beside_a_full_one():
     venue = at_work()
     assert venue.do(c.Kill("a", flatten=True)).answer.trades == ()
     assert len(venue.account.orders) == 1
 
 
-def test_a_flatten_at_work_outlives_the_cancel_of_all_orders_of_its_market():
+def test_a_working_flatten_survives_a_cancel_of_all_orders_of_its_market():
     venue = at_work()
     venue.place(order(size="1", limit_px="50"))
     assert len(venue.do(c.CancelCoin("a", "BTC")).answer.oids) == 1
@@ -169,7 +169,7 @@ def test_a_flatten_at_work_outlives_the_cancel_of_all_orders_of_its_market():
     assert not venue.account.positions and not venue.account.orders
 
 
-def test_a_flatten_at_work_is_no_order_to_cancel_by_its_oid_either():
+def test_a_working_flatten_cannot_be_canceled_by_its_oid():
     venue = at_work()
     (working,) = venue.account.orders.values()
     assert code_of(venue.do(c.CancelOrder("a", oid_text(venue.account, working.number)))) == "not_found"
@@ -177,7 +177,7 @@ def test_a_flatten_at_work_is_no_order_to_cancel_by_its_oid_either():
     assert not venue.account.positions and not venue.account.orders
 
 
-def test_a_trailing_stop_closes_what_was_added_while_another_exit_was_at_work():
+def test_a_trailing_stop_closes_size_added_while_another_exit_was_working():
     venue = at_work()
     venue.place(order(size="1", guardians=(trail("1%"),)))
     venue.move("BTC", "98.9")
@@ -185,7 +185,7 @@ def test_a_trailing_stop_closes_what_was_added_while_another_exit_was_at_work():
     assert not venue.account.positions and not venue.account.orders
 
 
-def test_what_remains_of_an_exit_at_work_is_what_is_left_to_close():
+def test_the_remaining_size_of_a_working_exit_is_the_size_left_to_close():
     """The caller's own close has taken a part of it meanwhile, and its order has shrunk."""
     venue = at_work()
     venue.close(size=e8("0.5"))
@@ -196,7 +196,7 @@ def test_what_remains_of_an_exit_at_work_is_what_is_left_to_close():
     assert not venue.account.positions and not venue.account.orders
 
 
-def test_what_rests_does_not_fill_while_openings_are_blocked_and_fills_when_they_are_not():
+def test_a_resting_entry_does_not_fill_while_openings_are_blocked_and_fills_afterwards():
     run("""
         mark BTC 100
         long BTC 5
@@ -212,7 +212,7 @@ def test_what_rests_does_not_fill_while_openings_are_blocked_and_fills_when_they
     """)
 
 
-def test_what_waited_for_a_block_to_end_fills_at_the_price_that_there_is():
+def test_an_entry_that_waited_for_a_block_to_end_fills_at_the_current_price():
     run("""
         mark BTC 100
         drawdown 5% block_opens
@@ -237,7 +237,7 @@ def test_an_order_that_waits_for_the_next_point_opens_nothing_once_openings_are_
     assert (venue.account.trades[-1].status, venue.account.trades[-1].reason) == ("canceled", "guardian")
 
 
-def test_the_fired_event_names_what_it_canceled_and_the_trades_it_made():
+def test_the_fired_event_names_its_canceled_orders_and_its_trades():
     venue = VenueDriver((market(), "100"))
     venue.place(order(size="5"))
     venue.place(order(size="5", limit_px="90"))
@@ -290,7 +290,7 @@ def test_a_guardian_with_the_wrong_fields_is_refused(spec: GuardianSpec):
     assert refused.answer.details["fields"][0]["field"]
 
 
-def test_a_type_that_is_none_names_the_types_there_are():
+def test_the_refusal_of_an_unknown_type_names_the_known_types():
     refused = VenueDriver((market(), "100")).arm(GuardianSpec("watchdog")).answer
     assert "dead_man_switch" in refused.message and "trailing_stop" in refused.message
 
@@ -395,7 +395,7 @@ def test_a_gap_through_the_trail_fills_at_the_open():
 @pytest.mark.parametrize(
     ("trail_pct", "fires"), [("1%", "guardian 5 @ 99"), ("5%", "stop_loss 5 @ 98")], ids=["the trail", "the stop"]
 )
-def test_beside_a_brackets_stop_the_nearer_one_fires_and_the_other_goes(trail_pct: str, fires: str):
+def test_of_a_trail_and_a_brackets_stop_the_nearer_fires_and_the_other_ends(trail_pct: str, fires: str):
     run(f"""
         mark BTC 100
         long BTC 5 stop 2% take 4% trail {trail_pct}
@@ -430,7 +430,7 @@ def test_a_trail_needs_a_position_and_in_r_a_stop():
     """)
 
 
-def test_a_disarmed_trail_fires_no_more():
+def test_a_disarmed_trail_does_not_fire():
     run("""
         mark BTC 100
         long BTC 5 trail 2%
@@ -481,7 +481,7 @@ def test_the_trail_carries_r_of_the_first_entry():
     """)
 
 
-def test_a_trail_that_sleeps_protects_nothing_until_it_wakes_up():
+def test_an_inactive_trailing_stop_protects_nothing_before_its_activation():
     run("""
         mark BTC 100
         long BTC 5 stop 98 trail 1r from 1r

@@ -26,7 +26,7 @@ def by_key(venue: VenueDriver, spec) -> Any:
     return venue.place(spec, key="key_1").answer
 
 
-def test_max_trade_bounds_one_opening_and_its_fix_passes():
+def test_max_trade_limits_one_opening_and_its_fix_passes():
     venue = VenueDriver((market(), "100"))
     venue.do(c.ChangeSettings("a", e8("500"), None))
     refused = venue.place(order(usd="501")).answer
@@ -53,7 +53,7 @@ def test_the_daily_cap_counts_openings_until_midnight_utc():
     assert code_of(venue.place(order(usd="1000"))) == ""
 
 
-def test_settings_bind_neither_exits_nor_the_part_that_closes():
+def test_settings_limit_neither_exits_nor_the_closing_part_of_an_order():
     run("""
         mark BTC 100
         long BTC 5
@@ -105,7 +105,7 @@ def test_a_keys_daily_notional_is_its_own_and_starts_anew_each_day():
     assert by_key(venue, order("ETH", usd="1000")).trade
 
 
-def test_an_order_that_turns_a_position_is_judged_by_what_it_leaves():
+def test_an_order_that_turns_a_position_is_checked_by_the_resulting_position():
     venue = with_key(max_exposure=e8("1000"))
     by_key(venue, order(usd="900"))
     refused = by_key(venue, order(side=-1, usd="2000"))
@@ -114,7 +114,7 @@ def test_an_order_that_turns_a_position_is_judged_by_what_it_leaves():
     assert (venue.position().side, venue.position().size) == (-1, e8("10"))
 
 
-def test_what_rests_counts_against_a_daily_cap_until_it_is_canceled():
+def test_a_resting_entry_counts_against_a_daily_cap_until_it_is_canceled():
     venue = VenueDriver((market(), "100"))
     venue.do(c.ChangeSettings("a", None, e8("1000")))
     resting = venue.place(order(usd="900", limit_px="90")).answer
@@ -124,7 +124,7 @@ def test_what_rests_counts_against_a_daily_cap_until_it_is_canceled():
     assert code_of(venue.place(order(usd="1000", limit_px="80"))) == ""
 
 
-def test_a_keys_daily_notional_counts_what_its_own_orders_may_yet_fill():
+def test_a_keys_daily_notional_counts_the_open_part_of_its_own_orders():
     venue = with_key(max_daily_notional=e8("1000"))
     venue.place(order(usd="5000", limit_px="90"))
     assert by_key(venue, order(usd="600", limit_px="90")).trade
@@ -166,7 +166,7 @@ def test_an_entry_that_waited_gets_no_more_leverage_than_its_key_allows(leverage
         assert told == (e8("2"), 2, "canceled", "position_closed")
 
 
-def test_allowed_coins_bind_exits_too_and_amounts_do_not():
+def test_allowed_coins_apply_to_exits_and_amount_caps_do_not():
     venue = with_key(allowed_coins=("ETH",), max_exposure=e8("1"))
     venue.place(order(size="5"))
     venue.place(order("ETH", size="5"))
@@ -215,7 +215,7 @@ def test_a_hundred_guardians_may_be_armed_and_not_one_more():
     assert len(venue.account.guardians) == 100
 
 
-def test_guardians_that_ride_on_resting_orders_count_among_the_hundred():
+def test_guardians_of_resting_orders_count_among_the_hundred():
     venue = VenueDriver((market(), "100"))
     riding = tuple(hold(6_000) for _ in range(60))
     assert code_of(venue.place(order(size="1", limit_px="90", guardians=riding))) == ""
@@ -234,7 +234,7 @@ def test_guardians_that_ride_on_resting_orders_count_among_the_hundred():
     [("500", None), (None, "500"), ("550", "500"), ("500", "550")],
     ids=["one order", "a day", "both", "both ways"],
 )
-def test_the_way_out_of_a_cap_is_said_as_the_order_was(caps: tuple[str | None, str | None]):
+def test_the_fix_of_a_cap_uses_the_field_of_the_order(caps: tuple[str | None, str | None]):
     venue = VenueDriver((market(half_spread=10_000), "100"))
     venue.do(c.ChangeSettings("a", *(None if cap is None else e8(cap) for cap in caps)))
     sized = order(size="6")
@@ -244,7 +244,7 @@ def test_the_way_out_of_a_cap_is_said_as_the_order_was(caps: tuple[str | None, s
     assert code_of(venue.place(sized)) == ""
 
 
-def test_a_cap_that_leaves_less_than_the_least_order_names_no_order():
+def test_a_cap_with_less_than_the_least_order_left_suggests_no_order():
     venue = VenueDriver((market(), "100"))
     venue.do(c.ChangeSettings("a", None, e8("100")))
     venue.place(order(usd="95"))
@@ -261,7 +261,7 @@ def test_a_cap_that_leaves_less_than_the_least_order_names_no_order():
 
 
 @pytest.mark.parametrize("cap", ["max_trade", "daily_cap", "max_daily_notional", "max_exposure"])
-def test_no_smaller_order_is_the_way_out_where_the_market_is_one_too_many(cap: str):
+def test_a_refusal_for_too_many_markets_suggests_no_smaller_order(cap: str):
     own = cap in ("max_trade", "daily_cap")
     venue = with_key(max_open_positions=1, **({} if own else {cap: e8("500")}))
     by_key(venue, order("ETH", size="1"))
@@ -276,7 +276,7 @@ def test_no_smaller_order_is_the_way_out_where_the_market_is_one_too_many(cap: s
     assert by_key(venue, order(size="6")).fix["field"] == "size"
 
 
-def test_fifty_keys_may_exist_and_a_revoked_one_makes_room():
+def test_at_most_fifty_keys_exist_and_a_revocation_frees_one():
     venue = VenueDriver((market(), "100"))
     for number in range(KEYS_MAX):
         assert code_of(venue.do(c.CreateKey(key_of(number)))) == ""
@@ -297,7 +297,7 @@ def test_the_least_order_is_ten_dollars(usd: str):
     [("close BTC", "open 1 @ 110"), ("close BTC 3", "limit 2 @ 110, open 1 @ 110"), ("jump BTC 90", "open 1 @ 110")],
     ids=["closed", "closed in part", "stopped"],
 )
-def test_a_limit_that_turns_a_position_opens_no_more_than_it_was_judged_for(gone: str, fills: str):
+def test_a_limit_that_turns_a_position_opens_at_most_the_checked_size(gone: str, fills: str):
     run(f"""
         mark BTC 100
         long BTC 5 stop 95
@@ -311,7 +311,7 @@ def test_a_limit_that_turns_a_position_opens_no_more_than_it_was_judged_for(gone
     """)
 
 
-def test_a_limit_that_turns_a_position_fills_in_parts_as_it_was_judged():
+def test_a_limit_that_turns_a_position_fills_in_parts_within_the_checked_size():
     run("""
         mark BTC 100 part 10%
         long BTC 5
@@ -327,7 +327,7 @@ def test_a_limit_that_turns_a_position_fills_in_parts_as_it_was_judged():
     """)
 
 
-def test_what_a_turning_limit_closes_is_taken_from_no_cap():
+def test_the_closing_part_of_a_turning_limit_uses_no_cap():
     run("""
         mark BTC 100
         long BTC 5
@@ -338,7 +338,7 @@ def test_what_a_turning_limit_closes_is_taken_from_no_cap():
     """)
 
 
-def test_a_session_order_that_turns_a_position_opens_no_more_than_it_was_judged_for():
+def test_an_order_of_a_backtest_that_turns_a_position_opens_at_most_the_checked_size():
     venue = run(
         """
         mark BTC 100

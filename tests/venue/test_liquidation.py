@@ -25,14 +25,14 @@ def liquidated(events) -> list[tuple[str, int, int]]:
     return [(e.subtype, e.px, e.margin_lost) for e in events if isinstance(e, Liquidated)]
 
 
-def test_below_maintenance_a_jump_sells_through_the_book_and_the_rest_stays_the_traders():
+def test_below_maintenance_the_book_closes_the_position_and_the_trader_keeps_the_rest():
     venue = isolated()
     assert liquidated(venue.jump("BTC", "91100")) == [("full", e8("91100"), 0)]
     assert venue.account.balance == e8("9911")
     assert (venue.account.margin_lost, venue.account.absorbed) == (0, 0)
 
 
-def test_a_close_that_waits_in_another_market_outlives_the_liquidation_of_a_cross_position():
+def test_a_waiting_close_in_another_market_survives_a_cross_liquidation():
     """Entries that rest there do not: they reserve the margin that is short."""
     markets = (market(), market("ETH"), market("AAPL", margin_mode="isolated"))
     venue = VenueDriver(*((one, "100") for one in markets), cash="121", rules=Rules(fill_at="next"))
@@ -104,7 +104,7 @@ def test_a_stop_before_the_liquidation_price_fires_first_and_bounds_the_loss():
     """)
 
 
-def test_when_the_bar_opens_beyond_both_liquidation_wins():
+def test_a_bar_that_opens_beyond_stop_and_liquidation_price_liquidates():
     run("""
         mark BTC 100 isolated
         long BTC 5 lev 10 stop 92
@@ -133,7 +133,7 @@ def test_liquidation_cancels_the_bracket_the_trail_and_the_resting_entries():
 
 
 @pytest.mark.parametrize(("px", "route"), [("91.1", "full"), ("90.5", "backstop")])
-def test_a_target_at_work_goes_with_the_liquidation_as_every_exit_does(px: str, route: str):
+def test_a_liquidation_ends_a_working_target_like_any_exit(px: str, route: str):
     venue = VenueDriver((market(margin_mode="isolated", level_size=10**7, level_step=10_000), "100"))
     for _ in range(4):
         venue.place(order(size="1.5", leverage=10, take="1%"))
@@ -191,7 +191,7 @@ def test_within_30_seconds_of_a_partial_liquidation_the_next_order_takes_everyth
     """)
 
 
-def test_after_30_seconds_a_fifth_goes_again():
+def test_after_30_seconds_a_liquidation_closes_a_fifth_again():
     run("""
         mark BTC 100
         long BTC 1900 lev 20
@@ -201,7 +201,7 @@ def test_after_30_seconds_a_fifth_goes_again():
     """)
 
 
-def test_the_backstop_says_that_the_trail_went_with_its_position():
+def test_the_backstop_reports_the_end_of_the_positions_trailing_stop():
     run("""
         mark BTC 100 isolated
         long BTC 5 lev 10 stop 92
@@ -247,7 +247,7 @@ def test_an_account_still_below_after_its_fifth_is_closed_at_the_next_point():
 
 
 @pytest.mark.parametrize(("px", "gone"), [("102", ["full"]), ("102.2", [])])
-def test_an_account_still_below_after_its_fifth_is_judged_by_the_next_price_of_any_market(px: str, gone: list[str]):
+def test_an_account_still_below_after_its_fifth_is_checked_at_the_next_price_of_any_market(px: str, gone: list[str]):
     """A fifth leaves 207.34 USD missing; of these the other market gives back 197.50, or 217.25."""
     venue = VenueDriver((market(sz_decimals=2), "100"), (market("ETH"), "100"))
     venue.place(order(size="1900", leverage=20))
@@ -274,7 +274,7 @@ def test_one_markets_fall_liquidates_the_account_where_all_maintenance_is_used_u
     assert abs(events[0][1] - e8("2053.5714")) <= 2 * 10**7, "within two ticks of the shared price"
 
 
-def test_a_cross_account_that_both_markets_hurt_is_liquidated_by_their_sum():
+def test_a_cross_account_is_liquidated_by_the_sum_of_losses_in_two_markets():
     venue = two_markets()
     assert not venue.move("ETH", "2300")
     assert not venue.move("BTC", "115000")
@@ -285,7 +285,7 @@ def test_a_cross_account_that_both_markets_hurt_is_liquidated_by_their_sum():
     assert abs(first[1] / E8 - (1000 + 500 - 200 - 46) / (0.01 + 0.01 / 80)) < 2
 
 
-def test_a_gain_in_one_market_holds_off_the_liquidation_in_another():
+def test_a_gain_in_one_market_prevents_the_liquidation_in_another():
     venue = two_markets()
     venue.move("BTC", "80000")
     assert not venue.move("ETH", "2000")
@@ -305,7 +305,7 @@ def test_a_cross_backstop_takes_all_cross_positions_and_leaves_isolated_ones():
 
 
 @pytest.mark.parametrize("path", ["adaptive", "ohlc", "olhc", "sl_first"])
-def test_a_target_never_rescues_a_position_that_the_bar_liquidates_first_under_sl_first(path: str):
+def test_under_sl_first_no_target_fills_before_a_liquidation_in_the_same_bar(path: str):
     venue = run(
         """
         mark BTC 100 isolated
@@ -319,7 +319,7 @@ def test_a_target_never_rescues_a_position_that_the_bar_liquidates_first_under_s
     assert kinds[-1] == ("take_profit" if path in ("ohlc", "adaptive") else "liquidation")
 
 
-def test_a_short_of_an_account_that_is_spent_is_liquidated_at_any_price_of_its_market():
+def test_a_short_of_an_account_without_equity_is_liquidated_at_any_price_of_its_market():
     """Funding took more than there was, and the market that it was for has no price since."""
     run("""
         mark BTC 100

@@ -91,7 +91,7 @@ LOSSES = told("""
 # ── Order within one instant ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_order_speaks_before_its_fills_its_brackets_and_its_guardians():
+def test_an_order_event_comes_before_those_of_its_fills_bracket_and_guardians():
     run("""
         mark BTC 100
         long BTC 5 limit 99 stop 97 take 104 trail 2%    || open limit 99
@@ -99,7 +99,7 @@ def test_an_order_speaks_before_its_fills_its_brackets_and_its_guardians():
     """)
 
 
-def test_a_trigger_speaks_before_the_orders_it_cancels_and_those_before_its_fill():
+def test_a_trigger_event_comes_before_its_cancels_and_these_before_its_fill():
     run("""
         mark BTC 100
         long BTC 5 stop 98 take 104 trail 10%
@@ -154,7 +154,7 @@ GUARDIAN_REASONS = {
 }  # fmt: skip
 
 
-def test_every_reason_is_one_of_the_interfaces():
+def test_every_reason_is_in_the_interface():
     seen: set[str] = set()
     for story in (STORY, ENDS):
         for event in run(story).account.events:
@@ -174,7 +174,7 @@ def test_every_reason_is_one_of_the_interfaces():
     } <= seen
 
 
-def test_an_entry_that_can_no_longer_be_paid_is_canceled_when_its_price_comes():
+def test_an_entry_without_enough_margin_is_canceled_when_its_price_comes():
     run("""
         mark BTC 100
         mark ETH 100
@@ -188,7 +188,7 @@ def test_an_entry_that_can_no_longer_be_paid_is_canceled_when_its_price_comes():
 # ── Reset ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_reset_wipes_what_there_was_and_goes_on_numbering():
+def test_a_reset_wipes_the_account_and_continues_the_numbering():
     venue = run("""
         mark BTC 100
         settings 500 -
@@ -226,7 +226,7 @@ def test_a_reset_may_name_the_balance_of_its_epoch():
     """)
 
 
-def test_keys_of_before_a_reset_are_fenced_and_those_after_are_not():
+def test_a_reset_fences_earlier_keys_and_no_later_ones():
     venue = VenueDriver((market(), "100"))
     venue.place(order(size="1"), idempotency_key="old")
     venue.do(c.ResetAccount("a"))
@@ -259,7 +259,7 @@ def test_the_same_commands_give_the_same_bytes(story: str):
 
 
 @pytest.mark.parametrize("story", [STORY, LOSSES], ids=["story", "losses"])
-def test_a_snapshot_taken_after_any_command_goes_on_the_same(story: str):
+def test_a_snapshot_taken_after_any_command_continues_identically(story: str):
     venue = run(story, ways=("passed",))
     whole_state = codec.digest(venue.state)
     for at in range(len(venue.log)):
@@ -274,11 +274,11 @@ def test_a_snapshot_taken_after_any_command_goes_on_the_same(story: str):
 
 @pytest.mark.parametrize("path", ["adaptive", "sl_first", "ohlc", "olhc", "seeded"])
 @pytest.mark.parametrize("fill_at", ["now", "next"])
-def test_bars_that_are_skipped_when_calm_change_nothing(path: str, fill_at: str):
+def test_skipping_quiet_bars_changes_nothing(path: str, fill_at: str):
     run(STORY, rules=Rules(paths=path, fill_at=fill_at), ways=WAYS)
 
 
-def test_a_rebuilt_index_is_the_one_that_grew():
+def test_a_rebuilt_index_equals_the_incremental_one():
     venue = run(STORY, ways=("passed",))
     for market_ in venue.state.markets.values():
         falling, rising = list(market_.falling), list(market_.rising)
@@ -293,7 +293,7 @@ def test_a_command_and_a_state_read_back_as_they_were_written():
         assert codec.loads(codec.dumps(command)) == command
 
 
-def test_what_was_written_before_a_field_came_is_read_with_what_it_meant():
+def test_a_record_without_a_newer_field_is_read_with_its_former_meaning():
     venue = VenueDriver((market(), "100"))
     venue.place(order(size="5"))
     venue.place(order(side=-1, size="6", limit_px="110"))
@@ -304,7 +304,7 @@ def test_what_was_written_before_a_field_came_is_read_with_what_it_meant():
     assert codec.loads('["SetMarks",["!t",["!t","BTC",100]]]') == c.SetMarks((("BTC", 100),), running=False)
 
 
-def test_no_answer_depends_on_what_comes_later():
+def test_no_answer_depends_on_later_commands():
     venue = run(STORY, ways=("passed",))
     for at in range(0, len(venue.log), 5):
         cut = replayed(venue.log[:at])
@@ -314,7 +314,7 @@ def test_no_answer_depends_on_what_comes_later():
         assert events == list(venue.account.events)[: len(events)]
 
 
-def test_downtime_is_no_silence_a_shifted_deadline_keeps_what_was_left_of_it():
+def test_after_downtime_a_shifted_deadline_keeps_its_remaining_time():
     venue = VenueDriver((market(), "100"))
     venue.arm(dead_man(60, "block_opens"))
     venue.wait(20_000)
@@ -363,7 +363,7 @@ def test_an_armed_child_names_the_trade_of_its_entry_and_its_exit_names_its_own(
     assert (exit_.kind, exit_.source, exit_.reduce_only) == ("stop_loss", None, True)
 
 
-def test_a_trail_event_names_the_orders_and_the_trade_it_ends_with():
+def test_a_trailing_stops_event_names_its_canceled_orders_and_its_trade():
     venue = VenueDriver((market(), "100"))
     venue.place(order(size="5", stop="95", guardians=(trail("1%"),)))
     events = venue.bar("BTC", "97", "97", "97", "97")
@@ -372,7 +372,7 @@ def test_a_trail_event_names_the_orders_and_the_trade_it_ends_with():
     assert fired.trades == tuple(e.trade for e in events if isinstance(e, Fill))
 
 
-def test_what_was_written_before_confirms_could_be_reduce_only_is_read_as_it_was():
+def test_a_confirm_without_the_reduce_only_field_is_read_as_before():
     spec = codec.encode(order(size="5"))
     assert codec.loads('["ConfirmPlan","a","t",null,"req_1",null,7]') == c.ConfirmPlan("a", "t", None, "req_1", None, 7)
     plan = codec.loads(json.dumps(["Plan", "t", "a", None, spec, 100, 1, 2, 50, "open", None]))

@@ -91,7 +91,7 @@ def test_the_fee_of_a_cross_order_needs_margin_too():
     """)
 
 
-def test_a_resting_entry_reserves_margin_and_fee_until_it_fills_or_goes():
+def test_a_resting_entry_reserves_margin_and_fee_until_it_fills_or_ends():
     run("""
         mark BTC 100 fee 1% 1%
         long BTC 50 limit 90 lev 2
@@ -104,7 +104,7 @@ def test_a_resting_entry_reserves_margin_and_fee_until_it_fills_or_goes():
     """)
 
 
-def test_a_turning_limit_that_crosses_in_part_reserves_all_that_it_will_open():
+def test_a_partly_crossing_limit_that_turns_reserves_margin_for_its_whole_opening():
     run("""
         mark BTC 100 depth 2 10bps
         long BTC 2
@@ -115,7 +115,7 @@ def test_a_turning_limit_that_crosses_in_part_reserves_all_that_it_will_open():
     """)
 
 
-def test_margin_goes_round_when_an_order_turns_the_position():
+def test_an_order_that_turns_a_position_reuses_its_margin():
     run("""
         mark BTC 100
         long BTC 90
@@ -125,7 +125,7 @@ def test_margin_goes_round_when_an_order_turns_the_position():
 
 
 @pytest.mark.parametrize("kind", ["", "isolated"])
-def test_margin_goes_round_when_a_resting_limit_turns_the_position(kind: str):
+def test_a_resting_limit_that_turns_a_position_reuses_its_margin(kind: str):
     run(f"""
         mark BTC 100 {kind}
         long BTC 90
@@ -134,7 +134,7 @@ def test_margin_goes_round_when_a_resting_limit_turns_the_position(kind: str):
     """)
 
 
-def test_a_resting_limit_that_turns_is_dropped_where_its_closing_does_not_bring_the_margin():
+def test_a_resting_limit_that_turns_is_dropped_if_its_close_frees_too_little_margin():
     run("""
         mark BTC 100
         mark ETH 100
@@ -146,7 +146,7 @@ def test_a_resting_limit_that_turns_is_dropped_where_its_closing_does_not_bring_
     """)
 
 
-def test_a_turn_of_an_isolated_position_is_paid_by_what_its_closing_brings():
+def test_a_turn_of_an_isolated_position_uses_the_margin_that_its_close_frees():
     for over, cash, most in (({"half_spread": 1_000_000}, "1010", "181.82"), ({"taker_rate": 90_000}, "1000", "198.2")):
         venue = VenueDriver((market(margin_mode="isolated", **over), "100"), cash=cash)
         venue.place(order(size="100", leverage=10))
@@ -157,7 +157,7 @@ def test_a_turn_of_an_isolated_position_is_paid_by_what_its_closing_brings():
         assert 0 <= venue.account.balance < e8("10") and venue.account.absorbed == 0
 
 
-def test_a_turn_of_an_isolated_position_may_use_the_gain_that_its_closing_brings():
+def test_a_turn_of_an_isolated_position_may_use_the_gain_of_its_close():
     run("""
         mark BTC 100 isolated
         long BTC 100
@@ -181,7 +181,7 @@ def test_a_turn_of_a_losing_cross_position_opens_no_more_than_the_account_is_wor
     )
 
 
-def test_a_session_turns_an_isolated_position_with_what_its_closing_brings():
+def test_a_backtest_turns_an_isolated_position_with_the_margin_that_its_close_frees():
     venue = VenueDriver(
         (market(margin_mode="isolated", half_spread=1_000_000), "100"), cash="1010", rules=Rules(fill_at="next")
     )
@@ -192,7 +192,7 @@ def test_a_session_turns_an_isolated_position_with_what_its_closing_brings():
     assert venue.account.balance >= 0 and venue.account.absorbed == 0
 
 
-def test_raising_leverage_gives_margin_back():
+def test_raising_leverage_frees_margin():
     run("""
         mark BTC 100 isolated
         long BTC 50 lev 2
@@ -213,7 +213,7 @@ def test_raising_leverage_of_a_losing_isolated_position_leaves_its_new_initial_m
     """)  # 5,000 / 2 - 1,000 of loss - 4,000 / 5 = 700 are free; 2,500 - 700 + 16 remain.
 
 
-def test_raising_leverage_pays_out_no_gain_that_is_not_realised():
+def test_raising_leverage_pays_out_no_unrealised_gain():
     run("""
         mark BTC 100 isolated funding 0.02
         long BTC 50 lev 2
@@ -247,7 +247,7 @@ def test_a_refused_change_of_leverage_changes_nothing():
     assert venue.position().leverage == 10
 
 
-def test_an_isolated_position_does_not_stand_behind_another():
+def test_an_isolated_position_does_not_secure_another():
     run("""
         mark BTC 100 isolated
         mark ETH 100
@@ -298,7 +298,7 @@ def test_margin_ratio_is_one_at_liquidation():
 @pytest.mark.parametrize("held", ["5", "-5", "-2", None], ids=["added", "flipped", "flipped more", "opened"])
 @pytest.mark.parametrize("side", [1, -1], ids=["long", "short"])
 @pytest.mark.parametrize("leverage", [2, 10])
-def test_a_plan_shows_the_liquidation_price_that_its_order_makes(held: str | None, side: int, leverage: int):
+def test_a_plan_shows_the_liquidation_price_after_its_order(held: str | None, side: int, leverage: int):
     venue = VenueDriver((market(margin_mode="isolated", max_leverage=10, taker_rate=90_000), "100"))
     if held is not None:
         own = side if not held.startswith("-") else -side
@@ -345,7 +345,7 @@ AAPL = "mark AAPL 200 isolated max 10"
 
 
 @pytest.mark.parametrize("depth", ["", " depth 1 0%"], ids=["whole", "in part"])
-def test_a_limit_that_crosses_is_judged_by_the_stop_that_it_brings_and_not_by_the_one_that_it_replaces(depth: str):
+def test_a_crossing_limit_is_checked_with_its_own_stop_and_not_the_replaced_one(depth: str):
     venue = run(f"""
         {AAPL}{depth}
         long AAPL 10 lev 2 stop 185                        | open 10 @ 200
@@ -365,7 +365,7 @@ def test_a_limit_that_crosses_is_judged_by_the_stop_that_it_brings_and_not_by_th
     assert placed.protected and is_protected(venue.state, venue.account, venue.position("AAPL"))
 
 
-def test_a_limit_that_raises_the_leverage_is_judged_by_the_position_as_it_stands_until_then():
+def test_a_limit_that_raises_the_leverage_is_checked_against_the_current_position():
     venue = run(f"""
         {AAPL}
         long AAPL 10 lev 2 stop 185                        | open 10 @ 200
@@ -402,7 +402,7 @@ def test_a_first_fill_whose_stop_would_lie_beyond_liquidation_drops_the_entry():
     """)
 
 
-def test_a_stop_of_a_limit_that_crosses_in_part_is_judged_by_that_part():
+def test_the_stop_of_a_partly_crossing_limit_is_checked_against_that_part():
     run(f"""
         {AAPL} depth 1 0%
         long AAPL 10 lev 10 stop 194                       | open 10 @ 200

@@ -163,7 +163,7 @@ APPLICABLE = ("tc1", "tc2", "tc3", "tc4", "tc5", "tc6", "tc7", "tc13", "tc14", "
 
 
 @pytest.mark.parametrize("name", APPLICABLE)
-def test_freqtrades_candle_scenario_ends_as_its_maintainers_wrote(shared: Path, name: str):
+def test_freqtrades_candle_scenario_gives_its_published_result(shared: Path, name: str):
     cases = {
         case["id"]: case for case in json.loads((shared / "oracles/freqtrade/backtest_detail_cases.json").read_text())
     }
@@ -205,7 +205,7 @@ def spy(shared: Path) -> list[dict[str, int]]:
         ]
 
 
-def test_leans_trailing_stops_fill_where_it_published(spy: list[dict[str, int]]):
+def test_leans_trailing_stops_fill_at_its_published_prices(spy: list[dict[str, int]]):
     """Trail arithmetic bar by bar on bid and ask: the fill is tested against the old stop, then the stop moves. A long's trail of 0.50 is
     trailR 1 of a position whose R is 0.50; a buy trail of 2.00 rides on a short whose R is 2.00."""
 
@@ -255,7 +255,7 @@ def test_the_venues_own_sell_trail_on_leans_bids_fires_in_the_same_bar(spy: list
     assert fill.px >= e8("144.904255")
 
 
-def test_a_stop_that_is_through_when_its_entry_fills_takes_the_next_trade_open(spy: list[dict[str, int]]):
+def test_a_stop_already_passed_when_its_entry_fills_fires_at_the_next_open(spy: list[dict[str, int]]):
     # Lean's StopLossOnOrderEvent: short 100 at the first bid close, a stop already through, filled at the next trade open.
     first, then = spy[0]["bid_close"], spy[1]
     venue = VenueDriver((market(sz_decimals=0, sig_figs=None, px_decimals=6), f"{first / E8:.6f}"), cash="100000")

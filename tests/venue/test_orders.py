@@ -51,7 +51,7 @@ def test_an_order_that_the_book_cannot_fill_within_its_bound_fills_nothing():
     """)
 
 
-def test_allow_partial_fills_what_lies_within_the_bound_and_drops_the_rest():
+def test_allow_partial_fills_the_depth_within_the_bound_and_drops_the_rest():
     run("""
         mark BTC 100 depth 2 10bps
         long BTC 5 slip 10 partial     | open 2 @ 100, open 2 @ 100.1
@@ -101,7 +101,7 @@ def test_a_limit_below_the_price_rests_until_the_price_goes_through_it():
     """)
 
 
-def test_a_touch_fills_a_limit_where_the_market_says_so():
+def test_a_touch_fills_a_limit_if_the_market_is_set_so():
     run("""
         mark BTC 100 touch
         long BTC 5 limit 99
@@ -137,7 +137,7 @@ def test_the_rest_of_a_crossing_limit_rests_and_pays_maker():
 
 
 @pytest.mark.parametrize("way", ["long", "short"])
-def test_the_rest_of_a_limit_that_a_thin_book_did_not_take_fills_at_the_price_that_there_is(way: str):
+def test_the_rest_of_a_limit_after_a_thin_book_fills_at_the_current_price(way: str):
     limit, beyond = ("150", "100.4") if way == "long" else ("50", "99.6")
     run(f"""
         mark BTC 100 depth 2 1bps
@@ -165,7 +165,7 @@ def test_a_resting_limit_takes_no_more_than_its_part_of_a_bars_volume():
     """)
 
 
-def test_a_limit_takes_of_a_bars_volume_no_more_than_it_fills():
+def test_a_limit_uses_only_its_fill_of_a_bars_volume():
     run("""
         mark BTC 100 part 10%
         long BTC 2
@@ -246,7 +246,7 @@ def test_a_limit_that_only_closes_opens_nothing_when_its_position_is_gone():
     """)
 
 
-def test_a_limit_that_closes_and_flips_still_opens_what_it_was_judged_to_open():
+def test_a_limit_that_closes_and_flips_still_opens_the_checked_size():
     run("""
         mark BTC 100
         long BTC 5
@@ -317,7 +317,7 @@ def test_replacing_the_stop_by_a_lone_target_loses_protection_and_is_refused():
 
 
 @pytest.mark.parametrize("status", ["closed", "halted"])
-def test_a_market_that_is_not_open_takes_no_order_and_its_stops_still_fire(status: str):
+def test_a_market_that_is_not_open_refuses_orders_and_its_stops_still_fire(status: str):
     run(f"""
         mark BTC 100
         long BTC 5 stop 2%
@@ -347,7 +347,7 @@ def test_an_idempotency_key_is_used_once():
     assert venue.position().size == E8
 
 
-def test_a_market_order_of_a_session_meets_the_next_open():
+def test_a_market_order_of_a_backtest_fills_at_the_next_open():
     run(
         """
         mark BTC 100
@@ -359,7 +359,7 @@ def test_a_market_order_of_a_session_meets_the_next_open():
     )
 
 
-def test_a_limit_of_a_session_that_crosses_meets_the_next_open_as_far_as_its_price_allows():
+def test_a_crossing_limit_of_a_backtest_fills_at_the_next_open_as_far_as_its_price_allows():
     """The price that it crosses at is the one that it was decided on, which nobody can trade at any more."""
     run(
         """
@@ -385,7 +385,7 @@ def test_a_resting_limit_gets_the_better_open_on_the_grid_never_in_its_favour(
     assert venue.position().entry_px() == e8(filled)
 
 
-def test_a_limit_of_a_session_waits_where_the_next_open_lies_beyond_it():
+def test_a_limit_of_a_backtest_rests_if_the_next_open_does_not_reach_it():
     venue = VenueDriver((market(), "100"), rules=NEXT)
     venue.place(order(size="5", limit_px="101", stop="2%"))
     venue.bar("BTC", "102", "103", "101.5", "103")
@@ -404,7 +404,7 @@ def test_a_limit_that_rests_inside_the_spread_fills_at_its_price_not_at_the_midd
     assert venue.position().entry_px() == e8("99.9")
 
 
-def test_a_limit_of_a_session_takes_what_there_is_and_rests_with_the_rest():
+def test_a_limit_of_a_backtest_fills_the_available_depth_and_the_rest_rests():
     venue = VenueDriver((market(level_size=2 * E8, level_step=1_000_000), "100"), rules=NEXT)
     venue.place(order(size="5", limit_px="101"))
     venue.jump("BTC", "100.5")
@@ -419,7 +419,7 @@ def test_a_limit_of_a_session_takes_what_there_is_and_rests_with_the_rest():
 
 
 @pytest.mark.parametrize("coin", ["", "BTC"], ids=["by its id", "with its market"])
-def test_a_limit_of_a_session_can_be_canceled_before_it_meets_a_price(coin: str):
+def test_a_limit_of_a_backtest_can_be_canceled_before_the_next_price(coin: str):
     venue = VenueDriver((market(), "100"), rules=NEXT)
     venue.place(order(size="5", limit_px="101"))
     number = next(iter(venue.account.resting))
@@ -431,7 +431,7 @@ def test_a_limit_of_a_session_can_be_canceled_before_it_meets_a_price(coin: str)
     assert not venue.account.positions
 
 
-def test_of_two_limits_of_a_session_that_would_close_the_same_position_the_second_goes_with_it():
+def test_of_two_closing_limits_in_a_backtest_the_second_ends_with_the_position():
     venue = VenueDriver((market(), "100"), rules=NEXT)
     venue.place(order(size="5"))
     venue.bar("BTC", "100", "100", "100", "100")
@@ -446,7 +446,7 @@ def test_of_two_limits_of_a_session_that_would_close_the_same_position_the_secon
     ]
 
 
-def test_a_limit_of_a_session_that_has_less_to_close_than_it_was_for_ends_with_an_event():
+def test_a_closing_limit_of_a_backtest_with_less_to_close_ends_with_an_event():
     venue = VenueDriver((market(), "100"), rules=NEXT)
     venue.place(order(size="5"))
     venue.bar("BTC", "100", "100", "100", "100")
@@ -461,7 +461,7 @@ def test_a_limit_of_a_session_that_has_less_to_close_than_it_was_for_ends_with_a
 
 @pytest.mark.parametrize(("side", "size"), [(-1, "3"), (-1, "5"), (-1, "8"), (1, "5")])
 @pytest.mark.parametrize("mode", ["cross", "isolated"])
-def test_what_a_session_closes_is_no_more_there_for_the_order_after_it(side: int, size: str, mode: str):
+def test_after_a_close_in_a_backtest_the_next_order_finds_no_position(side: int, size: str, mode: str):
     """All of the cash is at work before and after: a close gives its margin back. The leverage is the new position's own."""
     venue = VenueDriver((market(margin_mode=mode), "100"), cash="100", rules=NEXT)
     venue.place(order(size="5", leverage=5, stop="2%"))
@@ -475,7 +475,7 @@ def test_what_a_session_closes_is_no_more_there_for_the_order_after_it(side: int
     assert (venue.account.reserved, len(venue.account.orders)) == (0, 1)
 
 
-def test_what_a_session_closes_of_a_position_is_gone_for_the_order_after_it():
+def test_after_a_partial_close_in_a_backtest_the_next_order_finds_the_rest():
     venue = VenueDriver((market(), "100"), cash="100", rules=NEXT)
     venue.place(order(size="5", leverage=5))
     venue.bar("BTC", "100", "100", "100", "100")
@@ -485,7 +485,7 @@ def test_what_a_session_closes_of_a_position_is_gone_for_the_order_after_it():
     assert (venue.position().side, venue.position().size) == (-1, 5 * E8)
 
 
-def test_a_close_of_all_in_a_session_takes_what_an_entry_before_it_adds():
+def test_a_full_close_in_a_backtest_also_closes_an_earlier_entry_of_the_instant():
     venue = VenueDriver((market(), "100"), rules=NEXT)
     venue.place(order(size="5"))
     venue.bar("BTC", "100", "100", "100", "100")
@@ -499,7 +499,7 @@ def test_a_close_of_all_in_a_session_takes_what_an_entry_before_it_adds():
 
 @pytest.mark.parametrize("fill_at", ["now", "next"])
 @pytest.mark.parametrize("mode", ["cross", "isolated"])
-def test_an_order_of_a_session_is_judged_by_what_those_before_it_make_of_the_position(mode: str, fill_at: str):
+def test_an_order_of_a_backtest_is_checked_against_the_position_after_earlier_orders(mode: str, fill_at: str):
     """From a flat account, one after another at one price: the same answers and the same end, whether they fill at once or at the next open."""
     venue = VenueDriver((market(margin_mode=mode), "100"), cash="250", rules=Rules(fill_at=fill_at))
     asked = [
@@ -526,7 +526,7 @@ def test_an_order_of_a_session_is_judged_by_what_those_before_it_make_of_the_pos
 
 @pytest.mark.parametrize("fill_at", ["now", "next"])
 @pytest.mark.parametrize(("limit_px", "side", "size"), [(None, 1, "8"), ("99", -1, "7")])
-def test_an_entry_of_a_session_is_paid_though_one_after_it_turns_it(
+def test_an_entry_of_a_backtest_fills_although_a_later_order_turns_it(
     limit_px: str | None, side: int, size: str, fill_at: str
 ):
     venue = VenueDriver((market(), "100"), cash="900", rules=Rules(fill_at=fill_at))
@@ -539,7 +539,7 @@ def test_an_entry_of_a_session_is_paid_though_one_after_it_turns_it(
 
 
 @pytest.mark.parametrize(("opens", "size"), [("125", "40"), ("80", "62.5"), ("100", "50")])
-def test_an_entry_in_usd_that_waits_is_sized_by_the_price_that_it_meets(opens: str, size: str):
+def test_a_waiting_entry_in_usd_is_sized_at_its_fill_price(opens: str, size: str):
     """As a service would size it that is asked there: so all that is free is used, and no jump makes it too dear."""
     venue = VenueDriver((market(), "100"), cash="1000", rules=NEXT)
     venue.place(order(usd="5000", leverage=5, stop="2%"))
@@ -549,7 +549,7 @@ def test_an_entry_in_usd_that_waits_is_sized_by_the_price_that_it_meets(opens: s
     assert (trade.status, trade.size, trade.filled, venue.account.reserved) == ("done", e8(size), e8(size), 0)
 
 
-def test_an_entry_in_usd_that_waits_is_never_less_than_the_least_order():
+def test_a_waiting_entry_in_usd_is_never_below_the_least_order():
     venue = VenueDriver((market(), "100"), cash="1000", rules=NEXT)
     venue.place(order(usd="10", stop="2%"))
     venue.bar("BTC", "170", "170", "170", "170")
@@ -557,7 +557,7 @@ def test_an_entry_in_usd_that_waits_is_never_less_than_the_least_order():
 
 
 @pytest.mark.parametrize(("sold", "bought"), [("BTC", "ETH"), ("ETH", "BTC")])
-def test_a_session_that_goes_from_one_market_to_another_has_the_margin_of_the_first(sold: str, bought: str):
+def test_in_a_backtest_a_close_frees_its_margin_for_an_entry_in_another_market(sold: str, bought: str):
     """In either order of the markets' opens, and where the key may have one position and no more exposure than that."""
     venue = VenueDriver((market(), "100"), (market("ETH"), "100"), cash="100", rules=NEXT)
     caps = {"max_open_positions": 1, "max_exposure": e8("500")}
@@ -573,7 +573,7 @@ def test_a_session_that_goes_from_one_market_to_another_has_the_margin_of_the_fi
 
 
 @pytest.mark.parametrize("reason", ["slippage_bound", "reduce_only", "position_closed"])
-def test_what_a_market_order_of_a_session_does_not_get_ends_with_an_event(reason: str):
+def test_the_unfilled_rest_of_a_market_order_in_a_backtest_ends_with_an_event(reason: str):
     """Whoever was told that it waits would take its rest for one that waits on."""
     venue = VenueDriver((market(level_size=2 * E8, level_step=1_000_000), "100"), rules=NEXT)
     venue.place(order(size="2"))
@@ -590,7 +590,7 @@ def test_what_a_market_order_of_a_session_does_not_get_ends_with_an_event(reason
     assert (venue.account.reserved, venue.account.orders) == (0, {})
 
 
-def test_a_limit_of_a_session_that_could_not_be_paid_at_its_own_price_does_not_rest():
+def test_a_limit_of_a_backtest_without_margin_at_its_price_does_not_rest():
     venue = VenueDriver((market(), "100"), cash="1010", rules=NEXT)
     venue.place(order(size="10", limit_px="110"))
     events = venue.bar("BTC", "112", "112", "112", "112")
@@ -598,7 +598,7 @@ def test_a_limit_of_a_session_that_could_not_be_paid_at_its_own_price_does_not_r
     assert (venue.account.reserved, venue.account.orders, venue.account.trades[-1].status) == (0, {}, "canceled")
 
 
-def test_a_session_order_keeps_the_callers_own_slippage_bound():
+def test_an_order_of_a_backtest_keeps_the_callers_slippage_bound():
     run(
         """
         mark BTC 100 depth 2 100bps slip 1000
@@ -615,7 +615,7 @@ def test_a_session_order_keeps_the_callers_own_slippage_bound():
 
 
 @pytest.mark.parametrize(("side", "limit_px"), [(1, "103"), (-1, "97"), (-1, "103")])
-def test_an_order_in_usd_never_comes_to_more_also_where_its_limit_crosses(side: int, limit_px: str):
+def test_an_order_in_usd_never_exceeds_its_amount_also_if_its_limit_crosses(side: int, limit_px: str):
     venue = VenueDriver((market(half_spread=100_000), "100"))
     placed = venue.place(order(side=side, usd="1000", limit_px=limit_px)).answer.trade
     worth = max(placed.avg_px() or 0, e8(limit_px) if placed.filled < placed.size else 0) * placed.size // E8

@@ -31,7 +31,7 @@ def shut(venue: VenueDriver) -> None:
     venue.do(c.SetMarket("AAPL", external="closed", turns_ms=OPENS))
 
 
-def test_a_closed_outside_price_freezes_the_oracle_and_its_reopening_lets_it_go() -> None:
+def test_a_closed_outside_price_freezes_the_oracle_until_it_reopens() -> None:
     venue = desk_with()
     shut(venue)
     venue.do(c.PricePoint("AAPL", e8("201")))
@@ -54,7 +54,7 @@ def test_a_closed_outside_price_makes_the_spread_three_times_as_wide_and_the_boo
     assert (bids[0][1], wide_bids[0][1]) == (e8("30"), e8("10"))
 
 
-def test_strict_hours_refuse_to_open_and_let_everything_close() -> None:
+def test_strict_hours_refuse_openings_and_allow_every_close() -> None:
     venue = desk_with(strict_hours=True)
     venue.place(order("AAPL", 1, usd="1000", stop="5%"))
     venue.place(order("AAPL", 1, usd="1000", limit_px="198"))
@@ -72,7 +72,7 @@ def test_strict_hours_refuse_to_open_and_let_everything_close() -> None:
     assert venue.account.positions
 
 
-def test_others_trade_at_all_hours_with_a_warning() -> None:
+def test_markets_without_strict_hours_trade_at_all_hours_with_a_warning() -> None:
     venue = desk_with()
     shut(venue)
     placed = venue.place(order("AAPL", 1, usd="1000")).answer
@@ -98,7 +98,7 @@ def test_no_premium_is_charged_from_the_opening_on_though_the_next_candle_is_hou
 
 
 @pytest.mark.parametrize("rate", [6_250_000, 6_250_001])
-def test_a_recorded_rate_is_paid_as_it_is_also_where_it_is_the_baseline(rate: int) -> None:
+def test_a_recorded_rate_is_paid_unchanged_also_if_it_equals_the_baseline(rate: int) -> None:
     venue = desk_with(funding_rate=6_250_000, funding_factor=E8 // 2, half_spread=0, level_step=0, level_size=0)
     venue.do(c.SetMarket("AAPL", funding_rate=rate))
     shut(venue)
@@ -106,7 +106,7 @@ def test_a_recorded_rate_is_paid_as_it_is_also_where_it_is_the_baseline(rate: in
     assert funding.rate_now(venue.state.markets["AAPL"]) == rate
 
 
-def test_a_spread_is_wide_by_the_book_that_an_order_meets() -> None:
+def test_the_spread_warning_uses_the_wider_spread_of_closed_hours() -> None:
     """Three times as wide while the outside price is closed: 60 bps of 20, of which nothing would be said."""
     venue = desk_with(half_spread=100_000)
 

@@ -38,7 +38,7 @@ def trading(chance: Random, trips: int) -> Log:
     return log
 
 
-def test_packing_old_events_and_trades_at_any_moment_changes_nothing_that_is_read(worlds: int, base_seed: int) -> None:
+def test_packing_old_events_and_trades_at_any_moment_changes_no_read(worlds: int, base_seed: int) -> None:
     for seed in range(base_seed, base_seed + max(3, worlds // 20)):
         chance = Random(seed)
         plain, packed = s.State(), s.State()
@@ -64,7 +64,7 @@ def test_packing_old_events_and_trades_at_any_moment_changes_nothing_that_is_rea
             assert pages.trade_of(b, trade.id) == trade
 
 
-def test_an_event_that_falls_out_of_the_log_takes_its_page_along_when_it_is_the_last_one() -> None:
+def test_the_last_event_of_a_page_to_leave_the_log_removes_the_page() -> None:
     state = s.State()
     for now_ms, command in trading(Random(1), 60):
         apply(state, command, now_ms)
@@ -97,7 +97,7 @@ def test_a_short_page_of_a_file_is_filled_up_before_the_next_one_begins() -> Non
     assert [e.seq for e in pages.after(account, 0)] == list(range(account.events_first, account.event_seq + 1))
 
 
-def test_the_key_of_a_packed_trade_is_known_for_ever_and_takes_a_few_bytes() -> None:
+def test_the_key_of_a_packed_trade_is_kept_for_ever_in_a_few_bytes() -> None:
     state = s.State()
     order = s.OrderSpec("BTC", 1, usd=100 * E8, source="api")
     apply(state, c.ListMarket(s.MarketSpec("BTC", sz_decimals=2), PX), 1)

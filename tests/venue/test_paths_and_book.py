@@ -64,7 +64,7 @@ def test_a_bars_points_lie_at_its_thirds_and_its_last_millisecond(path: str, pro
 
 @pytest.mark.parametrize("path", ["ohlc", "olhc", "sl_first"])
 @pytest.mark.parametrize("seed", range(12))
-def test_a_bar_whose_rest_meets_nothing_leaves_what_its_four_points_leave(seed: int, path: str):
+def test_a_bar_whose_rest_fires_nothing_gives_the_same_state_as_its_four_points(seed: int, path: str):
     """Whole, and point by point: the same events, prices and money, with orders that fill at the open, near levels, holds that end, and funding."""
     chance = Random(seed)
     made = market(
@@ -136,7 +136,7 @@ def test_a_fill_is_rounded_to_the_grid_never_in_the_takers_favour():
     """)
 
 
-def test_the_mark_may_stand_apart_from_mid_and_oracle():
+def test_the_mark_may_differ_from_mid_and_oracle():
     venue = VenueDriver((market(), "100"))
     venue.do(c.PricePoint("BTC", e8("100"), oracle=e8("101"), mid=e8("102")))
     made = venue.place(order(size="1", stop="99"))
@@ -145,7 +145,7 @@ def test_the_mark_may_stand_apart_from_mid_and_oracle():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_bar_inside_the_calm_band_makes_no_event(seed: int):
+def test_a_bar_inside_the_quiet_band_makes_no_event(seed: int):
     chance = Random(seed)
     venue = VenueDriver((market(), "100"))
     venue.place(order(size="5", leverage=10, stop="98", take="104"))
@@ -181,7 +181,7 @@ def test_a_resting_limit_may_turn_a_position():
     """)
 
 
-def test_no_bar_is_calm_while_an_exit_is_at_work_or_an_order_waits_for_the_next_point():
+def test_no_bar_is_quiet_while_an_exit_works_or_an_order_waits_for_the_next_point():
     thin = VenueDriver((market(level_size=10**7, level_step=600_000), "100"))
     for _ in range(2):
         thin.place(order(size="1.5", allow_partial=True))
@@ -197,7 +197,7 @@ def test_no_bar_is_calm_while_an_exit_is_at_work_or_an_order_waits_for_the_next_
 
 
 @pytest.mark.parametrize(("running", "filled"), [(True, ["98"]), (False, [])], ids=["points of a bar", "whole bars"])
-def test_a_mark_said_within_a_bar_leaves_its_volume_to_what_rests(running: bool, filled: list[str]):
+def test_a_mark_set_within_a_bar_keeps_the_volume_for_resting_orders(running: bool, filled: list[str]):
     venue = VenueDriver((market(), "100"))
     venue.place(order(size="1", limit_px="98"))
     venue.do(c.PricePoint("BTC", e8("99"), step=0, bar_ms=venue.now_ms, volume=e8("100")))
@@ -208,7 +208,7 @@ def test_a_mark_said_within_a_bar_leaves_its_volume_to_what_rests(running: bool,
 
 @pytest.mark.parametrize("path", ["ohlc", "olhc", "adaptive", "sl_first"])
 @pytest.mark.parametrize("seed", range(12))
-def test_bars_of_several_markets_leave_what_their_points_leave_in_order_of_time(seed: int, path: str):
+def test_bars_of_several_markets_give_the_same_state_as_their_points_in_time_order(seed: int, path: str):
     """Together, and point by point: the same events, prices, watches and money, of markets that share an account."""
     chance = Random(seed)
     coins = ("BTC", "ETH", "SOL")

@@ -34,7 +34,7 @@ def test_a_plan_changes_nothing_and_its_confirm_makes_the_order():
     """)
 
 
-def test_a_plan_tells_what_the_order_would_do():
+def test_a_plan_shows_the_effects_of_its_order():
     venue = VenueDriver((market(taker_rate=45_000, half_spread=100_000), "100"))
     plan = venue.do(c.StorePlan("a", order(size="5", leverage=5, stop="98", take="2r"), "t", LIFE_MS)).answer
     assert (plan.size, plan.fill_size, plan.est_px, plan.mid) == (e8("5"), e8("5"), e8("100.1"), e8("100"))
@@ -49,7 +49,7 @@ def test_a_plan_tells_what_the_order_would_do():
 @pytest.mark.parametrize(
     ("mode", "px", "limit_px"), [("cross", "100", "101"), ("isolated", "100", "101"), ("full", "0.4", "0.42")]
 )
-def test_a_plan_and_a_suggestion_tell_the_fee_that_the_fills_pay(held: str, mode: str, px: str, limit_px: str):
+def test_a_plan_and_a_suggestion_show_the_fee_of_the_fills(held: str, mode: str, px: str, limit_px: str):
     """Over several levels, and through the position: the ledger truncates each fill."""
     scale = 1 if mode != "full" else 100  # whole shares
     spec = market(
@@ -98,7 +98,7 @@ def test_a_plan_is_stale_when_the_price_drifts_too_far_either_way():
         assert confirmed(venue).code == "plan_stale"
 
 
-def test_the_callers_own_drift_bound_is_kept():
+def test_the_callers_drift_bound_is_applied():
     run("""
         mark BTC 100
         plan long drift 10 BTC 5
@@ -128,7 +128,7 @@ def test_a_refused_confirm_consumes_the_token():
     assert again.code == "plan_stale" and "refused before" in again.message
 
 
-def test_caps_and_margin_are_judged_again_at_the_confirm():
+def test_caps_and_margin_are_checked_again_at_the_confirm():
     venue = planned()
     venue.do(c.ChangeSettings("a", e8("100"), None))
     refused = confirmed(venue)
@@ -161,7 +161,7 @@ def test_the_trade_of_a_confirm_carries_its_idempotency_key():
     assert (fill.idempotency_key, fill.request_id) == ("k", "req_1")
 
 
-def test_of_too_many_plans_the_oldest_that_nobody_can_confirm_are_forgotten(monkeypatch):
+def test_of_too_many_plans_the_oldest_expired_ones_are_dropped(monkeypatch):
     monkeypatch.setattr(plans, "PLANS_KEPT", 20)
     venue = planned("0")
     used, ends_ms = confirmed(venue, "0", idempotency_key="k").trade, venue.state.plans["0"].expires_ms
@@ -200,7 +200,7 @@ def test_a_plan_that_would_be_refused_makes_no_token():
     assert confirmed(venue).code == "not_found"
 
 
-def test_a_plans_risk_is_that_of_what_it_opens():
+def test_a_plans_risk_covers_only_its_opened_part():
     venue = VenueDriver((market(), "100"))
     venue.place(order(size="5"))
     plan = venue.do(c.StorePlan("a", order(side=-1, size="8", stop="2%"), "t", LIFE_MS)).answer
@@ -214,7 +214,7 @@ def test_a_plans_risk_is_that_of_what_it_opens():
 @pytest.mark.parametrize("mode", ["isolated", "cross"])
 @pytest.mark.parametrize("side", [1, -1], ids=["long", "short"])
 @pytest.mark.parametrize("limit", [False, True], ids=["market", "limit"])
-def test_a_plan_that_reduces_shows_the_liquidation_price_of_what_it_leaves(mode: str, side: int, limit: bool):
+def test_a_reducing_plan_shows_the_liquidation_price_of_the_rest(mode: str, side: int, limit: bool):
     venue = VenueDriver((market(margin_mode=mode, half_spread=100_000, taker_rate=90_000), "100"), cash="1200")
     venue.place(order(side=side, size="100", leverage=10))
     venue.jump("BTC", "101")

@@ -16,7 +16,7 @@ def test_a_gap_through_the_stop_fills_at_the_open():
     """)
 
 
-def test_a_wrong_expectation_names_its_line_and_what_happened_instead():
+def test_a_wrong_expectation_names_its_line_and_the_actual_event():
     with pytest.raises(AssertionError, match=r"(?s)line 2 .*got: open 5 @ 100"):
         run("""
             mark BTC 100
@@ -24,7 +24,7 @@ def test_a_wrong_expectation_names_its_line_and_what_happened_instead():
         """)
 
 
-def test_a_refusal_that_nobody_expected_fails_the_scenario():
+def test_an_unexpected_refusal_fails_the_scenario():
     with pytest.raises(AssertionError, match="no below_min_notional"):
         run("""
             mark BTC 100

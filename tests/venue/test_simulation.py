@@ -48,7 +48,7 @@ def test_every_invariant_holds_in_a_long_world(worlds: int, base_seed: int) -> N
 
 
 @pytest.mark.soak(worlds=300, full=10_000)
-def test_skipping_the_bars_that_calm_allows_to_skip_changes_no_event(worlds: int, base_seed: int) -> None:
+def test_skipping_the_bars_of_the_quiet_band_changes_no_event(worlds: int, base_seed: int) -> None:
     skipped = 0
     for seed in range(base_seed, base_seed + worlds):
         log, _ = world.write(seed)
@@ -59,7 +59,7 @@ def test_skipping_the_bars_that_calm_allows_to_skip_changes_no_event(worlds: int
 
 
 @pytest.mark.soak(worlds=200, full=10_000)
-def test_how_often_time_is_looked_at_changes_no_event(worlds: int, base_seed: int) -> None:
+def test_the_size_of_time_steps_changes_no_event(worlds: int, base_seed: int) -> None:
     """Deadlines and funding run at their own instants, whenever the pulse comes that finds them."""
     for seed in range(base_seed, base_seed + worlds):
         log, _ = world.write(seed)
@@ -84,7 +84,7 @@ def test_how_often_time_is_looked_at_changes_no_event(worlds: int, base_seed: in
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_venue_with_one_rule_broken_is_caught_and_shrunk(
+def test_a_broken_rule_is_detected_and_its_scenario_shrunk(
     monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, wrong: object, first: int
 ) -> None:
     """Invariants that nothing can break guard nothing. `first`: where the search begins, the seed that told when it was last looked for."""

@@ -26,7 +26,7 @@ def test_without_an_amount_the_least_legal_size_is_suggested():
     assert (got.size, got.min_size, got.feasible) == (e8("0.0001"), e8("0.0001"), True)
 
 
-def test_a_size_above_what_margin_allows_is_cut_and_says_so():
+def test_a_suggested_size_is_cut_to_the_free_margin_and_reported():
     got = suggested(VenueDriver((market(), "100"), cash="1000"), size=e8("50"))
     assert got.feasible and got.size == got.max_size <= e8("10") and got.warnings
 
@@ -38,7 +38,7 @@ def test_nothing_is_feasible_while_a_guardian_blocks_openings():
     assert not suggested(venue).feasible
 
 
-def test_nothing_is_feasible_that_a_market_of_strict_hours_would_refuse():
+def test_an_order_that_a_market_of_strict_hours_refuses_is_not_feasible():
     venue = VenueDriver((market(strict_hours=True, hours="equity", margin_mode="isolated"), "100"))
     venue.place(order(size="5"))
     venue.do(c.SetMarket("BTC", external="closed", turns_ms=venue.now_ms + 1))
@@ -49,14 +49,14 @@ def test_nothing_is_feasible_that_a_market_of_strict_hours_would_refuse():
     assert code_of(venue.place(OrderSpec("BTC", -1, size=less.size))) == ""
 
 
-def test_nothing_is_feasible_with_as_many_orders_open_as_there_may_be():
+def test_nothing_is_feasible_at_the_limit_of_open_orders():
     venue = VenueDriver((market(), "100"), cash="100000")
     for _ in range(OPEN_ORDERS_MAX):
         assert code_of(venue.place(order(size="1", limit_px="90"))) == ""
     assert not suggested(venue).feasible
 
 
-def test_a_close_is_suggested_whole_and_needs_a_position():
+def test_a_suggested_close_is_of_the_whole_position_and_needs_one():
     venue = VenueDriver((market(), "100"))
     refused = suggest(venue.state, venue.account, None, coin="BTC", intent="close")
     assert isinstance(refused, Refusal) and refused.code == "not_found"
@@ -65,7 +65,7 @@ def test_a_close_is_suggested_whole_and_needs_a_position():
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_is_called_feasible_is_accepted(seed: int):
+def test_a_feasible_order_is_accepted(seed: int):
     chance = Random(seed)
     spec = market(
         sz_decimals=chance.randint(0, 5), taker_rate=45_000, half_spread=chance.choice((0, 20_000)), level_size=chance.choice((0, 3 * E8)),

@@ -9,7 +9,7 @@ import pytest
 from bot.venue import text_set
 
 
-def test_what_was_put_in_is_found_and_nothing_else(base_seed: int) -> None:
+def test_exactly_the_added_texts_are_found(base_seed: int) -> None:
     chance = Random(base_seed)
     runs: text_set.Runs = []
     put: set[str] = set()
@@ -34,7 +34,7 @@ def test_a_long_run_is_not_merged_again(monkeypatch: pytest.MonkeyPatch) -> None
     assert not text_set.has(runs, "key 10000")
 
 
-def test_the_same_texts_make_one_and_the_same_run_whatever_came_first() -> None:
+def test_the_same_texts_make_the_same_run_in_any_order() -> None:
     texts = [f"k{n}" for n in range(1_000)]
     one: text_set.Runs = []
     for at in range(0, 1_000, 37):

@@ -104,7 +104,7 @@ def test_a_pipe_instead_of_a_file_is_refused_with_advice(
     assert "write its output to a file" in err
 
 
-def test_a_range_beside_the_data_and_an_outage_beside_the_range_say_what_there_is(
+def test_a_range_outside_the_data_or_outage_outside_the_range_is_refused_with_the_bounds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     data = tmp_path / "BTC_1m.csv"

@@ -52,7 +52,7 @@ def candles(count: int, *, step: int = MINUTE, interval: str = "1m", start: int 
     )  # fmt: skip
 
 
-def test_a_file_reads_as_it_is_written(tmp_path: Path) -> None:
+def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     (read,) = load([file(tmp_path, rows(3))])
     assert (read.market, read.interval, len(read)) == ("BTC", "1m", 3)
     assert list(read.at_ms) == [START, START + MINUTE, START + 2 * MINUTE]
@@ -284,7 +284,7 @@ def test_parquet_and_csv_have_one_digest(tmp_path: Path) -> None:
     assert cut.where(1) == (tmp_path / "BTC.parquet", 102)
 
 
-def test_plain_numbers_are_read_in_blocks_to_the_last_bit_and_all_else_cell_by_cell(tmp_path: Path) -> None:
+def test_plain_numbers_are_read_in_blocks_exactly_and_other_cells_one_by_one(tmp_path: Path) -> None:
     odd = (
         "0.1,0.30000000000000004,1e-7,0.2,123456789.123456", "9007199254740993,1e23,5e-324,1E-05,1e400", "1.7976931348623157e308,2,3,4,0",
         f"1.{'3' * 40},{7**30},2.2250738585072011e-308,8.5e22,4.35",

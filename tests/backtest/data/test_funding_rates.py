@@ -53,7 +53,7 @@ def test_a_rate_covers_the_hours_since_the_rate_before(tmp_path: Path, apart: li
 
 
 @pytest.mark.parametrize("header", ["ts,rate", "Time,fundingRate", "symbol,fundingTime,fundingRate,markPrice"])
-def test_the_names_of_exchanges_and_empty_lines_are_taken(tmp_path: Path, header: str) -> None:
+def test_the_column_names_of_exchanges_and_empty_lines_are_accepted(tmp_path: Path, header: str) -> None:
     rows = hourly(0, 3) if header.startswith(("ts", "Time")) else [f"BTCUSDT,{row},5" for row in hourly(0, 3)]
     assert len(read_funding(file(tmp_path, [*rows, "", "  "], header=header)).rates) == 3
 
@@ -110,7 +110,7 @@ DAY: tuple[int, int] = (START_MS, START_MS + 24 * HOUR_MS)  # 23 payments: at it
         ([f"{START_MS - 9 * HOUR_MS},0"], (), None),  # one row is one rate for all the time from then on
     ],
 )  # fmt: skip
-def test_rates_of_another_time_than_the_backtest_are_refused(
+def test_rates_outside_the_time_of_the_backtest_are_refused(
     tmp_path: Path, rows: list[str], accept: tuple[str, ...], said: str | None
 ) -> None:
     read = read_funding(file(tmp_path, rows))

@@ -137,7 +137,7 @@ def test_a_cell_in_another_notation_is_named_with_the_option_to_use(
 
 
 @pytest.mark.parametrize("second", ["soon,100,101,99,100,1", f"{MS + 60_000},x,101,99,100,1"])
-def test_the_first_row_that_cannot_be_read_is_named_whatever_its_column(tmp_path: Path, second: str) -> None:
+def test_the_first_unreadable_row_is_named_for_any_column(tmp_path: Path, second: str) -> None:
     path = tmp_path / "BTC.csv"
     path.write_text(f"ts,open,high,low,close,volume\n{MS},100,x,99,100,1\n{second}\n")
     with pytest.raises(ConfigError, match="row 2: high 'x' is not a number"):
@@ -164,7 +164,7 @@ def test_only_candles_that_are_newest_first_are_reversed(tmp_path: Path) -> None
     assert audit(mixed).faults[0].kind == "unsorted"
 
 
-def test_a_date_is_a_day_of_utc_whatever_the_zone(tmp_path: Path) -> None:
+def test_a_date_is_a_utc_day_in_any_time_zone(tmp_path: Path) -> None:
     days = [f"2025-06-{day}" for day in (16, 17, 18, 20, 23)]
     read = read_foreign(
         foreign(tmp_path, "Date,Open,High,Low,Close,Volume", days), "SPY", Mapped(tz="America/New_York")
@@ -192,7 +192,7 @@ def test_a_close_off_the_grid_never_moves_a_candle_to_an_earlier_close(
     assert taken.close == read.close
 
 
-def test_the_hour_that_a_clock_repeats_is_taken_in_the_order_of_the_rows(tmp_path: Path) -> None:
+def test_the_repeated_hour_of_a_clock_change_follows_the_order_of_the_rows(tmp_path: Path) -> None:
     moments = [datetime(2025, 11, 2, 4, tzinfo=UTC) + timedelta(minutes=15 * n) for n in range(16)]
     wall = [one.astimezone(NEW_YORK).strftime("%Y-%m-%d %H:%M") for one in moments]
     assert len(set(wall)) == 12

@@ -43,7 +43,7 @@ def look(folder: Path, rows: list[Row], name: str = "BTC.csv") -> AuditReport:
     return audit(load([write(folder, rows, name)])[0])
 
 
-def test_a_sound_file_is_sound(tmp_path: Path) -> None:
+def test_a_valid_file_has_no_findings(tmp_path: Path) -> None:
     report = look(tmp_path, good())
     assert report.findings == ()
     assert report.lines() == ["BTC 1m: 400 candles, 2025-06-16 00:00 to 2025-06-16 06:39: sound"]
@@ -127,7 +127,7 @@ def test_a_backtest_refuses_faulty_data_until_the_flag_is_given(tmp_path: Path) 
         checked(read, accept=["gap"])
 
 
-def test_nothing_accepts_wrong_units_or_prices_of_zero(tmp_path: Path) -> None:
+def test_no_flag_accepts_wrong_units_or_prices_of_zero(tmp_path: Path) -> None:
     for spoil in ("seconds", "a price of zero", "too many digits"):
         rows = good()
         FAULTS[spoil][0](rows)
@@ -205,7 +205,7 @@ def test_nights_weekends_and_holidays_of_a_share_are_no_gaps() -> None:
     assert audit(share([0, 1, 2, 4, 7, 8]), hours="continuous").faults[0].kind == "gap"
 
 
-def test_rows_of_a_holiday_are_told_of_an_exchange_that_is_known_and_of_no_other_place() -> None:
+def test_rows_on_a_holiday_are_reported_only_for_known_exchanges() -> None:
     (found,) = audit(share([0, 1, 2, 3, 4, 7])).findings  # 19 June is a holiday
     assert (found.kind, found.severity, found.count) == ("holiday", "note", 390)
     assert found.examples[0].text == "the exchange was closed on 2025-06-19"
@@ -252,13 +252,13 @@ def test_quiet_minutes_of_a_share_are_a_note_and_a_quiet_hour_is_a_fault() -> No
         assert (found.kind, found.severity) == ("gap", severity)
 
 
-def test_a_market_that_is_not_listed_has_an_exchanges_hours_when_it_rests_on_saturdays() -> None:
+def test_an_unlisted_market_without_saturdays_has_an_exchanges_hours() -> None:
     columns = share([0, 1, 2, 4, 7, 8]).columns
     assert audit(Candles("QQQ", "1m", *columns)).hours == "equity"
     assert audit(Candles("QQQ", "1m", *share([0, 1]).columns)).hours == "continuous"
 
 
-def test_a_night_may_move_a_share_as_far_as_a_day_may() -> None:
+def test_a_share_may_move_over_a_night_as_far_as_over_a_day() -> None:
     one = share([0, 1])
     for factor, faults in ((1.3, 0), (1.6, 1)):
         columns = [array("d", (100.0 if n < 390 else 100.0 * factor for n in range(780)))] * 4
@@ -287,9 +287,7 @@ def daily(count: int) -> Candles:
         (1000.0, "1-for-10", "multiply the prices before it by 10"),
     ],
 )
-def test_a_split_that_was_not_adjusted_is_refused_with_its_row_and_the_way_out(
-    after: float, split: str, way: str
-) -> None:
+def test_an_unadjusted_split_is_refused_with_its_row_and_advice(after: float, split: str, way: str) -> None:
     minutes, days = share([0, 1]), daily(20)
     for one, row in ((minutes, 390), (days, 10)):
         (found,) = audit(priced(one, [100.0] * row + [after] * (len(one) - row))).faults
@@ -301,7 +299,7 @@ def test_a_split_that_was_not_adjusted_is_refused_with_its_row_and_the_way_out(
     )
 
 
-def test_a_move_like_a_splits_is_none_within_a_session_elsewhere_and_when_it_comes_back() -> None:
+def test_a_move_inside_a_session_or_one_that_reverts_is_not_a_split() -> None:
     days, split = daily(20), [100.0] * 10 + [75.0] * 10
     assert audit(priced(days, [100.0] * 10 + [77.0] * 10)).faults == (), "no usual split"
     assert audit(priced(days, [100.0] * 10 + [75.0] + [100.0] * 9)).faults == (), "it comes back"
@@ -348,7 +346,7 @@ def test_times_of_new_yorks_wall_clock_are_refused_and_times_of_utc_are_not(
         checked([wall], accept=["gaps", "hours"])
 
 
-def test_a_market_whose_hours_are_a_guess_gets_a_note_about_its_clock() -> None:
+def test_a_market_with_guessed_hours_gets_a_note_about_its_time_zone() -> None:
     (found,) = (one for one in audit(shifted(share(WEEK), SUMMER_SHIFT, "QQQ")).findings if one.kind == "hours")
     assert (found.severity, found.count) == ("note", 6 * SUMMER_SHIFT)
     assert found.examples[0].text == "is 05:30 in New York"
@@ -384,7 +382,7 @@ REAL: dict[str, set[tuple[str, str, int]]] = {
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_a_real_file_has_the_findings_that_are_known_of_it(shared: Path, name: str) -> None:
+def test_a_real_file_has_its_known_findings(shared: Path, name: str) -> None:
     report = audit(load([shared / "data" / name])[0])
     assert {(one.kind, one.severity, one.count) for one in report.findings} == REAL[name]
 
@@ -399,7 +397,7 @@ def test_the_days_on_which_a_shares_prices_were_wrong_are_named(shared: Path) ->
     ]
 
 
-def test_rates_of_currencies_rest_at_weekends(shared: Path) -> None:
+def test_currency_rates_have_no_weekends(shared: Path) -> None:
     read = read_file(shared / "data/oracle/btpy_EURUSD_1h.csv.gz", market="EURUSD")
     report = audit(read)
     assert report.hours == "equity"

@@ -32,7 +32,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return Store(tmp_path / "data")
 
 
-def test_what_is_written_is_what_is_read_and_loaded(store: Store) -> None:
+def test_written_candles_are_read_and_loaded_unchanged(store: Store) -> None:
     whole = candles(0, 100)
     done = store.write(whole)
     assert (done.rows, done.added, done.same, done.replaced) == (100, 100, 0, 0)
@@ -78,7 +78,7 @@ def test_put_is_the_whole_file_or_a_conflict(store: Store) -> None:
     assert store.read("BTC", "1m") == candles(50, 60)
 
 
-def test_events_have_a_folder_that_every_system_can_have(store: Store) -> None:
+def test_the_folder_of_an_event_has_a_portable_name(store: Store) -> None:
     store.write(candles(0, 5, market="event:RATE-CUT"))
     assert (store.root / "event_RATE-CUT").is_dir()
     assert load([store.root])[0].market == "event:RATE-CUT"
@@ -197,7 +197,7 @@ def test_merging_counts_new_and_known_candles() -> None:
     ],
     ids=lambda one: f"{one.market} {one.interval}" if isinstance(one, Wanted) else "",
 )
-def test_what_is_generated_is_sound_and_the_same_again(wanted: Wanted, count: int | None) -> None:
+def test_generated_candles_are_valid_and_reproducible(wanted: Wanted, count: int | None) -> None:
     made = generate(wanted)
     assert made.digest() == generate(wanted).digest()
     report = audit(made, hours="equity" if wanted.market in ("AAPL", "TLT") else "continuous")

@@ -40,7 +40,7 @@ def gapping(count: int, market: str, px: float, *, decimals: int) -> Candles:
     [("BTC", 100_000.0, 1, 0.001), ("BTC", 100_000.0, 5, 0.005), ("AAPL", 200.0, 5, 0.0001), (EVENT, 0.5, 1, 0.1)],
     ids=["no leverage", "cross", "isolated", "paid in full"],
 )
-def test_every_all_in_entry_is_filled_wherever_the_next_open_is(market: str, px: float, leverage: int, left: float):
+def test_every_all_in_entry_is_filled_at_any_next_open(market: str, px: float, leverage: int, left: float):
     """`left`: the part of what free margin could carry that is left for the fee."""
     wanted = []
 

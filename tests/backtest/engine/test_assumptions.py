@@ -92,7 +92,7 @@ def test_a_longer_bar_that_closes_in_a_gap_is_decided_at_its_close(others: list[
     assert trip.entry_notional * 100 == round(whole.open[15] * E8)
 
 
-def test_a_warm_up_is_that_of_its_own_series_and_what_of_it_lies_in_the_range_is_said():
+def test_a_warm_up_uses_its_own_series_and_its_part_in_the_range_is_reported():
     fine, coarse = Series("BTC", "1m"), Series("BTC", "1h")
     options = SessionOptions(start_ms=START_MS + 30 * MINUTE_MS)
     found = timeline.timeline_of([minutes(600)], [fine, coarse], options, {fine: 40, coarse: 2})
@@ -261,7 +261,7 @@ def fills_of(kind: type[Strategy], data: list[Candles], **options: Any) -> list[
 TARGET = (100_000.0, 100_500.0, 99_900.0, 100_400.0)  # its low comes first, its high at 40 s
 
 
-def test_an_order_caused_by_a_fill_that_came_while_another_order_was_on_its_way_is_on_its_way_from_that_fill_on():
+def test_the_latency_of_an_order_caused_by_a_fill_starts_at_the_fill():
     data = [candles(FLAT, FLAT, TARGET, FLAT, FLAT), minutes(5, seed=3, market="ETH", px=2_000.0)]
     # The target fills at 40 s of the third minute. What that causes is there 45 s later, at 25 s of the fourth: the next price is at 40 s.
     assert fills_of(Takes, data, latency_ms=45_000) == [
@@ -331,7 +331,7 @@ class Doubts(Strategy):
     (True, Close("event:RATE-CUT", fraction=0.6), []), (False, Close("event:RATE-CUT", fraction=0.6), ["384", "230"]),
     (False, Close("event:RATE-CUT", usd=12), ["384", "240"]),
 ])  # fmt: skip
-def test_a_share_of_no_is_worth_what_is_missing_to_a_dollar(nets: bool, close: Close, left: list[str]):
+def test_a_share_of_no_is_worth_one_dollar_minus_the_price_of_yes(nets: bool, close: Close, left: list[str]):
     made = settings(("event:RATE-CUT",), safety={"require_protection": False})
 
     def place(config: Any) -> Any:
@@ -350,7 +350,7 @@ def test_a_share_of_no_is_worth_what_is_missing_to_a_dollar(nets: bool, close: C
     assert summary["refusals"] == {}, "it costs 250 USD, not 4,750"
 
 
-def test_fee_and_spread_are_those_of_the_options():
+def test_fee_and_spread_come_from_the_options():
     rules = {"": MarketRules(taker=Decimal("0.001"), spread_bps=Decimal(20), depth_usd=Decimal(0), tick=Decimal("0.1"))}
     one = ran([candles(FLAT, FLAT, FLAT)], script=at_once, rules=rules)
     (fill,) = [json.loads(line)["data"] for line in one.lines if json.loads(line)["type"] == "fill"]
@@ -358,7 +358,7 @@ def test_fee_and_spread_are_those_of_the_options():
     assert float(fill["feeUsd"]) == pytest.approx(1.001)
 
 
-def test_rules_of_a_market_beat_those_of_its_class_and_these_the_rules_for_all():
+def test_a_markets_rules_override_those_of_its_class_and_these_the_general_ones():
     rules = {
         "": MarketRules(taker=Decimal("0.001"), maker=Decimal("0.0001")),
         "crypto": MarketRules(taker=Decimal("0.002"), spread_bps=Decimal(4)),
@@ -372,7 +372,7 @@ def test_rules_of_a_market_beat_those_of_its_class_and_these_the_rules_for_all()
     assert spy.half_spread == CATALOGUE["SPY"].spec.half_spread
 
 
-def test_depth_in_usd_bounds_what_a_level_holds():
+def test_depth_in_usd_limits_the_size_of_a_level():
     spec = SessionOptions(rules={"BTC": MarketRules(depth_usd=Decimal(50_000))}).spec_of(
         CATALOGUE["BTC"].spec, 100_000 * E8
     )
@@ -403,7 +403,7 @@ def resting(view: View, bar: Bar) -> Iterable[Intent]:
         yield Open("BTC", "long", size=0.01, limit_px=99_900, bracket=Bracket(stop_px=99_500))
 
 
-def test_a_trade_that_differs_only_inside_of_its_bars_is_the_same_to_a_band():
+def test_a_band_treats_trades_that_differ_only_inside_their_bars_as_equal():
     rows = candles(
         FLAT, (100_000.0, 100_050.0, 99_800.0, 100_000.0), FLAT, (100_000.0, 100_050.0, 99_400.0, 99_900.0), FLAT
     )
@@ -415,7 +415,7 @@ def test_a_trade_that_differs_only_inside_of_its_bars_is_the_same_to_a_band():
     assert (band["paths"]["olhc"]["differing"], band["orders"]) == ({"here": 0, "there": 0}, [])
 
 
-def test_a_band_names_the_trailing_stop_that_fills_elsewhere_by_another_path():
+def test_a_band_names_a_trailing_stop_that_fills_at_another_price_on_another_path():
     """For a trailing stop sl_first and adaptive are one path: only the other two show what the path is worth."""
 
     def trails(view: View, bar: Bar) -> Iterable[Intent]:
@@ -490,7 +490,7 @@ def test_a_position_that_ends_between_two_closes_of_its_market_is_counted_once()
 
 
 @pytest.mark.parametrize("stopped_at", [13, 14])
-def test_a_session_that_is_stopped_inside_a_coarse_bar_is_kept(stopped_at: int, monkeypatch: pytest.MonkeyPatch):
+def test_a_backtest_that_is_stopped_inside_a_coarse_bar_is_kept(stopped_at: int, monkeypatch: pytest.MonkeyPatch):
     """Of a market whose bar is not over the newest close counts, or what was paid since."""
     monkeypatch.setattr(progress, "CHUNK", 1)
     monkeypatch.setattr(progress, "monotonic_ns", lambda: 0)
@@ -563,7 +563,7 @@ def test_losses_beyond_the_margin_are_paid_by_the_service_and_listed_as_costs(ma
     assert costs["backstopUsd"] == left_usd - 10_000 + 50 * 490
 
 
-def test_the_margin_that_a_liquidator_keeps_is_lost_to_the_trade():
+def test_the_margin_that_a_backstop_takes_is_a_loss_of_the_trade():
     """At 109.8 a margin of 4,900 USD has 98 USD left: too little for the book, and nothing for the house to pay."""
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:
@@ -594,7 +594,7 @@ def test_outages_that_touch_are_refused():
         SessionOptions(outages=(Outage(1_000, 500), Outage(1_200, 10)))
 
 
-def test_precomputed_indicators_equal_those_of_live_bars_to_the_last_bit():
+def test_indicators_precomputed_by_a_backtest_equal_those_of_live_bars_to_the_last_bit():
     walk = minutes(700, seed=6)
     columns = [one.tolist() for one in (walk.open, walk.high, walk.low, walk.close, walk.volume)]
     declared = {"fast": sma(7), "slow": sma(40), "smooth": ema(9)}

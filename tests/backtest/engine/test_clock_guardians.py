@@ -58,7 +58,7 @@ def found(one: Ran, kind: str, subtype: str | None = None) -> list[dict[str, Any
     ],
 )
 @pytest.mark.parametrize("skip", [True, False])
-def test_where_candles_are_missing_a_guardian_closes_at_the_open_that_follows(
+def test_a_guardian_in_a_gap_of_candles_closes_at_the_next_open(
     guardian: str, fires_ms: int | None, seconds: int | None, options: dict[str, Any], skip: bool
 ):
     outages = (Outage(START_MS + 5 * MINUTE_MS, 8 * MINUTE_MS),) if guardian == "dead_man_switch" else ()
@@ -89,7 +89,7 @@ def test_shares_held_for_a_while_over_a_weekend_are_closed_at_mondays_open(share
     assert (leave["data"]["px"], leave["ts"]) == ("390.01", ms_of(datetime(2021, 3, 22, 13, tzinfo=UTC)))
 
 
-def test_a_close_of_the_strategys_own_and_a_guardians_exit_in_one_hole_close_once():
+def test_a_strategys_close_and_a_guardians_exit_in_one_gap_close_once():
     def script(view: View, bar: Bar) -> Iterable[Intent]:
         yield from opens_once(300)(view, bar)
         if bar.at_ms == HOLE_MS:
@@ -100,7 +100,7 @@ def test_a_close_of_the_strategys_own_and_a_guardians_exit_in_one_hole_close_onc
     assert not one.test.exchange.account.positions
 
 
-def test_the_days_greatest_loss_closes_a_market_that_has_no_price_at_its_next_open():
+def test_a_drawdown_closes_a_market_without_a_price_at_its_next_open():
     def script(view: View, bar: Bar) -> Iterable[Intent]:
         if bar.at_ms == START_MS + MINUTE_MS:
             yield Open(bar.market, "long", usd=1_000, bracket=WIDE)
@@ -133,7 +133,7 @@ def test_inside_an_hour_max_hold_closes_half_as_far_from_the_minutes_as_the_path
 
 
 @pytest.mark.parametrize("guardian", ["schedule", "dead_man_switch"])
-def test_what_the_clock_closes_inside_a_candle_slips_by_the_spread_alone(guardian: str):
+def test_a_clock_guardians_close_inside_a_candle_slips_only_by_the_spread(guardian: str):
     steep = (100_000.0, 106_000.0, 99_000.0, 104_000.0)
     data = Candles("BTC", "1h", *candles(FLAT, FLAT, steep, FLAT).columns)
     for row in range(4):
@@ -190,7 +190,7 @@ def test_clock_guardians_over_bars_skipped_and_bars_fed_give_the_same_events(wor
         assert {"max_hold", "dead_man_switch"} <= {e["data"]["guardianType"] for e in found(fed, "guardian", "fired")}
 
 
-def test_the_assumptions_say_where_the_clock_finds_its_price():
+def test_the_assumptions_name_the_price_of_clock_guardians():
     one = ran([holed()], script=opens_once())
     said = assumptions_of(one.test.session.timeline, one.test.options, one.test.exchange, funded=[])
     assert any(

@@ -103,7 +103,7 @@ def test_a_long_warm_up_can_be_stopped_at_once(newest_ms: int, outages: tuple[Ou
     assert summary_lines(one.result, [])
 
 
-def test_a_backtest_whose_granted_bars_are_withdrawn_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch):
+def test_a_backtest_whose_granted_bars_are_withdrawn_continues_there(monkeypatch: pytest.MonkeyPatch):
     """Indicators are computed for whole chunks, and each chunk's values are used to its end."""
 
     class Crossed(Scripted):
@@ -363,7 +363,7 @@ class Hourly(Scripted):
 
 
 @pytest.mark.soak(worlds=8, full=300)
-def test_only_closes_without_a_listening_strategy_are_leapt_over(worlds: int, base_seed: int):
+def test_only_closes_that_no_strategy_receives_are_skipped(worlds: int, base_seed: int):
     """Strategies on bars of 15 minutes or an hour, with candles of a minute: every minute is processed, or only those that can matter."""
     for world in range(base_seed, base_seed + worlds):
         _leaping(world)
@@ -453,14 +453,14 @@ def test_a_backtest_stopped_at_its_last_bar_is_complete(markets: tuple[str, ...]
     assert (stats.bars, stats.is_partial) == (50 * len(markets), False)
 
 
-def test_the_collectors_settings_are_its_own_again_after_a_session():
+def test_a_backtest_restores_the_garbage_collectors_settings():
     before = gc.get_threshold()
     ran([minutes(50)])
     assert gc.get_threshold() == before
     assert gc.get_freeze_count() == 0
 
 
-def test_a_session_with_one_idle_market_gives_the_venue_nothing_to_do():
+def test_a_backtest_of_one_idle_market_sends_the_venue_no_bar():
     candles = [minutes(300)]
     made = settings()
     session, exchange = local(
@@ -488,7 +488,7 @@ def test_an_hours_funding_gives_the_venue_one_bar_and_not_the_one_that_closes_at
     assert skipped.result.stats.touched == 1 + 9, "the bar of the fill, and the first one of each hour"
 
 
-def test_an_order_of_the_last_close_takes_no_time_that_the_session_has_not():
+def test_an_order_of_the_last_close_does_not_extend_the_backtest():
     """With latency it would be there when the hour's funding has been paid, after the end."""
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:

@@ -69,7 +69,7 @@ def listened(*, skip: bool = True, count: int = 200, interval: str = "1m") -> li
     return strategies[-1].heard
 
 
-def test_fills_triggers_and_timers_are_told_at_their_instants():
+def test_fills_triggers_and_timers_are_delivered_at_their_instants():
     heard = listened()
     kinds = {kind for kind, _ in heard}
     assert kinds == {"fill open", "fill close", "trigger", "timer often"}
@@ -171,7 +171,7 @@ class Timed(Strategy):
 
 
 @pytest.mark.parametrize("skip", [True, False])
-def test_in_a_hole_timers_fire_as_if_the_price_had_stood_still_there(skip: bool):
+def test_timers_in_a_gap_fire_as_if_the_price_kept_its_last_value(skip: bool):
     """A hole of 15 to 20: the timer at 21 is due at the open that follows, and what it wants is filled at that open."""
     whole = minutes(60, seed=3)
     gone = range(15, 21)
@@ -214,7 +214,7 @@ class Held(Strategy):
 
 
 @pytest.mark.parametrize("skip", [True, False])
-def test_a_guardian_that_acts_in_a_hole_is_told_at_the_next_bar_that_closes_there(skip: bool):
+def test_a_guardians_action_in_a_gap_is_delivered_at_the_next_close(skip: bool):
     """Bought at 15, over at 43, in a hole of 40 to 70: the bar of 30 to 45 closes there."""
     whole = minutes(100)
     strategies: list[Held] = []
@@ -261,7 +261,7 @@ def level(
 
 
 @pytest.mark.parametrize("skip", [True, False])
-def test_a_daily_limit_that_a_fill_has_reached_holds_whatever_the_close_of_its_bar_says(skip: bool):
+def test_a_daily_limit_reached_by_a_fill_holds_after_a_better_close(skip: bool):
     """As live, where the fill comes inside the bar: a stop loses 20 USD, and another position gains 15 by the close of the same minute."""
     data = [
         level("BTC", {7: (100_000, 100_000, 97_000, 100_000)}, 100_000),
@@ -280,7 +280,7 @@ def test_a_daily_limit_that_a_fill_has_reached_holds_whatever_the_close_of_its_b
     assert test.run().refusals == {"daily_loss": 2}
 
 
-def test_an_entry_that_was_never_taken_leaves_its_budget_when_its_time_is_over():
+def test_an_unaccepted_entry_frees_its_budget_when_it_expires():
     """As live, where the events are looked at before anything is decided."""
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:
@@ -300,7 +300,7 @@ def test_an_entry_that_was_never_taken_leaves_its_budget_when_its_time_is_over()
 
 @pytest.mark.parametrize("markets", [["BTC"], ["BTC", "ETH"]])
 @pytest.mark.parametrize("skip", [True, False])
-def test_an_entry_on_the_bar_of_midnight_is_of_the_day_that_begins(markets: list[str], skip: bool):
+def test_an_entry_on_the_bar_of_midnight_belongs_to_the_new_day(markets: list[str], skip: bool):
     """20 USD are lost before, of 15; it is filled at 00:00 at the earliest."""
     day_ms = START_MS + 1_440 * MINUTE_MS
     rows = {12: (100_000.0, 100_000.0, 97_000.0, 97_000.0), **dict.fromkeys(range(13, 30), (97_000.0,) * 4)}
@@ -322,7 +322,7 @@ def test_an_entry_on_the_bar_of_midnight_is_of_the_day_that_begins(markets: list
 
 
 @pytest.mark.parametrize("skip", [True, False])
-def test_a_day_that_begins_amid_the_bars_of_midnight_begins_at_the_prices_of_all_of_them(skip: bool):
+def test_a_day_starts_at_the_midnight_prices_of_all_markets(skip: bool):
     """ETH, whose bar is heard after the entry in BTC, has fallen by 30 USD in the last minute of the day that is over."""
     day_ms = START_MS + 1_440 * MINUTE_MS
     fallen = {19: (4_000.0, 4_000.0, 3_880.0, 3_880.0), **dict.fromkeys(range(20, 30), (3_880.0,) * 4)}
@@ -358,7 +358,7 @@ class Turns(Strategy):
             yield Close("BTC")
 
 
-def test_a_position_that_two_strategies_share_is_of_both_and_its_result_is_booked_to_each():
+def test_a_shared_position_is_listed_for_both_strategies_and_its_result_split():
     one = {"use": "turns", "markets": ["BTC"], "budget_usd": 2_000, "netting": "allow"}
     made = settings(strategies=[one | {"name": "first"}, one | {"name": "second"}])
 
@@ -380,7 +380,7 @@ def test_a_position_that_two_strategies_share_is_of_both_and_its_result_is_booke
     assert whole == Decimal(summary["strategies"]["first+second"]["pnlUsd"])
 
 
-def test_nothing_is_booked_apart_where_nobody_shares():
+def test_without_shared_positions_nothing_is_booked_separately():
     assert (
         Backtest(settings(), [minutes(120, seed=5)], SessionOptions(), place=placing()).run().summary()["booked"] == {}
     )
@@ -406,7 +406,7 @@ def test_a_signal_from_on_start_is_refused_with_an_error():
 
 @pytest.mark.parametrize("listeners", [1, 2])
 @pytest.mark.parametrize("nonsense", [False, 0])
-def test_an_answer_that_lists_nothing_quarantines_in_a_session_as_it_does_live(nonsense: Any, listeners: int):
+def test_an_invalid_answer_quarantines_in_a_backtest_as_in_live_trading(nonsense: Any, listeners: int):
     """`return is_up and [Open(...)]` returns False on most bars, which must be an error in a backtest too."""
     one = {"use": "x", "markets": ["BTC"], "budget_usd": 2_000, "netting": "allow"}
     made = settings(strategies=[one | {"name": f"s{n}"} for n in range(listeners)])
@@ -438,7 +438,7 @@ def test_any_exception_of_a_strategy_ends_the_strategy_and_not_the_backtest(
 
 
 @pytest.mark.parametrize("listeners", [1, 2])
-def test_a_strategys_decimal_context_is_its_own_as_live(listeners: int):
+def test_a_strategy_has_its_own_decimal_context_as_in_live_trading(listeners: int):
     """Live it has a thread, where it sets what it likes; a session calls it in the thread that reckons the money."""
     kept = getcontext().prec
     seen: list[int] = []
@@ -477,7 +477,7 @@ def test_a_strategys_decimal_context_is_its_own_as_live(listeners: int):
     assert (set(seen), getcontext().prec) == ({3, 4}, kept)
 
 
-def test_an_interrupt_in_a_strategy_ends_the_session():
+def test_an_interrupt_in_a_strategy_ends_the_backtest():
     def interrupted(view: View, bar: Bar) -> Iterable[Intent]:
         raise KeyboardInterrupt
 
@@ -485,7 +485,7 @@ def test_an_interrupt_in_a_strategy_ends_the_session():
         Backtest(settings(), [minutes(10)], SessionOptions(), place=placing(interrupted)).run()
 
 
-def test_prices_that_were_reckoned_in_floats_are_orders():
+def test_orders_accept_prices_computed_in_floats():
     def reckons(view: View, bar: Bar) -> Iterable[Intent]:
         third = bar.close / 3
         if view.position(bar.market) is None and not view.orders(bar.market):
@@ -502,7 +502,7 @@ def test_prices_that_were_reckoned_in_floats_are_orders():
         assert result.trade_ledger.fills > 3, coin
 
 
-def test_a_price_on_the_tick_that_a_session_was_given_is_sent_as_it_is():
+def test_a_price_on_the_configured_tick_is_sent_unchanged():
     def exact(view: View, bar: Bar) -> Iterable[Intent]:
         if view.position(bar.market) is None:
             yield Open(bar.market, "long", usd=300_000, bracket=Bracket(stop_px=bar.close - 1_234.567))
@@ -523,7 +523,7 @@ def test_a_price_on_the_tick_that_a_session_was_given_is_sent_as_it_is():
         assert trip.stop_px / 10**8 == pytest.approx(stop, abs=1e-9)
 
 
-def test_a_refusal_is_told_with_the_words_of_the_first_of_its_code():
+def test_a_refusal_is_reported_with_the_message_of_the_first_of_its_code():
     def greedy(view: View, bar: Bar) -> Iterable[Intent]:
         yield Open(bar.market, "long", usd=5_000 if bar.at_ms % 120_000 else 9, bracket=Bracket(stop_pct=1))
 
@@ -542,7 +542,7 @@ def test_a_refusal_is_told_with_the_words_of_the_first_of_its_code():
 
 
 @pytest.mark.parametrize("on_disk", [False, True], ids=["in memory", "a journal"])
-def test_every_order_that_was_taken_and_not_filled_is_told_with_the_words_of_the_first(on_disk: bool, tmp_path: Path):
+def test_each_accepted_and_unfilled_order_is_counted_with_the_first_message(on_disk: bool, tmp_path: Path):
     """At the opens of these minutes: 100,000, 104,000 (too dear for the margin), 104,000, 90,000 (the stop is first), 90,000."""
 
     def wants(view: View, bar: Bar) -> Iterable[Intent]:
@@ -581,7 +581,7 @@ def test_every_order_that_was_taken_and_not_filled_is_told_with_the_words_of_the
         assert told in refusals_text(summary, "unfilled")
 
 
-def test_an_entry_that_waits_for_the_next_open_takes_of_the_budget():
+def test_an_entry_that_waits_for_the_next_open_uses_budget():
     def both(view: View, bar: Bar) -> Iterable[Intent]:
         if bar.at_ms == START_MS + 5 * MINUTE_MS:
             yield Open(bar.market, "long", usd=1_500, bracket=Bracket(stop_pct=20))
@@ -683,7 +683,7 @@ SHARED = {(1, "BTC"): [Open("BTC", "long", size=0.01, bracket=STOP)]}
     ],
 )
 @pytest.mark.parametrize("fill_at", ["now", "next"])
-def test_what_is_wanted_after_a_close_at_its_instant_is_judged_by_what_it_leaves(
+def test_an_order_after_a_close_of_the_same_instant_is_checked_against_the_rest(
     fill_at: str, scripts: list[dict[tuple[int, str], list[Intent]]], held: dict[str, float]
 ):
     assert played(fill_at, *scripts)[1] == held
@@ -703,7 +703,7 @@ def test_what_is_wanted_after_a_close_at_its_instant_is_judged_by_what_it_leaves
     ids=["an addition", "two sides", "a turn", "a turn in two"],
 )
 @pytest.mark.parametrize("fill_at", ["now", "next"])
-def test_what_is_wanted_after_an_entry_is_judged_by_what_that_makes(
+def test_an_order_after_an_entry_of_the_same_instant_is_checked_with_it(
     fill_at: str, wanted: list[Intent], held: dict[str, float]
 ):
     script = {(1, "BTC"): [Open("BTC", "long", size=0.006, bracket=STOP)], (3, "BTC"): wanted}
@@ -711,7 +711,7 @@ def test_what_is_wanted_after_an_entry_is_judged_by_what_that_makes(
 
 
 @pytest.mark.parametrize("fill_at", ["now", "next"])
-def test_an_entry_at_market_is_none_of_the_entries_that_rest_in_a_market(fill_at: str):
+def test_a_cancel_of_a_markets_resting_entries_keeps_a_waiting_market_entry(fill_at: str):
     limit = Open("BTC", "long", size=0.004, limit_px=99_000, bracket=STOP)
     script = SHARED | {
         (2, "BTC"): [limit, Open("BTC", "long", size=0.006, bracket=STOP)],
@@ -723,7 +723,7 @@ def test_an_entry_at_market_is_none_of_the_entries_that_rest_in_a_market(fill_at
 
 
 @pytest.mark.parametrize("fill_at", ["now", "next"])
-def test_of_what_one_call_wants_in_several_markets_the_exits_go_first(fill_at: str):
+def test_of_one_calls_orders_in_several_markets_the_exits_are_sent_first(fill_at: str):
     """As they do live: the margin of the one is there for the other, in whatever order they were wanted."""
     wanted = [Open("ETH", "short", size=0.009, bracket=STOP), Close("BTC", size=0.004), Close("BTC")]
     assert played(fill_at, SHARED | {(3, "BTC"): wanted}, balance=1_800)[1] == {"ETH": -0.009}

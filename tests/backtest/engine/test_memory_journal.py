@@ -47,7 +47,9 @@ def ended(folder: Path, *, on_disk: bool, seed: int) -> tuple[Backtest, Result]:
 
 
 @pytest.mark.soak(worlds=2, full=100)
-def test_a_session_on_a_journal_file_and_one_in_memory_are_the_same(tmp_path: Path, worlds: int, base_seed: int):
+def test_a_backtest_gives_the_same_events_with_a_journal_file_and_in_memory(
+    tmp_path: Path, worlds: int, base_seed: int
+):
     for seed in range(base_seed, base_seed + worlds):
         (memory, here), (_, there) = (ended(tmp_path, on_disk=on_disk, seed=seed) for on_disk in (False, True))
         assert here.digest == there.digest
@@ -77,7 +79,7 @@ def test_a_session_on_a_journal_file_and_one_in_memory_are_the_same(tmp_path: Pa
             file.close()
 
 
-def test_entries_that_never_find_depth_are_counted_with_the_words_of_the_first(tmp_path: Path):
+def test_entries_that_never_find_depth_are_counted_with_the_message_of_the_first(tmp_path: Path):
     """A buyer who pays no more than the middle, across a spread."""
 
     def script(view: View, bar: Bar) -> Iterable[Open]:
@@ -94,7 +96,7 @@ def test_entries_that_never_find_depth_are_counted_with_the_words_of_the_first(t
         assert first["message"].startswith("it was not sent in time (insufficient_depth: ")
 
 
-def test_entries_that_find_no_depth_keep_no_other_from_leaving():
+def test_entries_that_find_no_depth_block_no_other_order():
     """Real time stands still: five that are tried again take nothing from the sixth of the same call."""
     coins = ["AVAX", "BNB", "BTC", "ETH", "LINK", "SOL"]
 
@@ -129,7 +131,7 @@ def test_an_entry_that_finds_no_depth_is_tried_at_each_close_until_its_bar_is_ol
     assert (done.result.trade_ledger.fills, done.result.summary()["rejections"]) == (fills, said)
 
 
-def test_the_sessions_journal_writes_nothing_of_an_order_to_its_database():
+def test_the_journal_of_a_backtest_writes_no_order_to_its_database():
     """Whatever the journal learns to keep of an order's path, the session's own must keep it too: its tables stay empty."""
     test = Backtest(settings(), [minutes(400, seed=3)], SessionOptions(), place=placing())
     rows: dict[str, int] = {}
@@ -169,7 +171,7 @@ def opened(journal: Journal) -> Intent:
         ("no", "no"),
     ],
 )
-def test_an_attempt_that_may_have_arrived_is_not_forgotten_over_a_later_no(outcomes: tuple[Outcome | None, ...]):
+def test_an_attempt_that_may_have_arrived_is_kept_after_a_later_refusal(outcomes: tuple[Outcome | None, ...]):
     said: list[list[bool]] = []
     for journal in (MemoryJournal(address=ADDRESS), open_journal(None, address=ADDRESS)):
         intent = opened(journal)
@@ -194,7 +196,7 @@ NEVER_ASKED = {
 }
 
 
-def test_nothing_is_asked_of_the_tables_that_the_sessions_journal_leaves_empty():
+def test_the_empty_tables_of_a_backtests_journal_are_never_queried():
     questions = re.compile(rf"FROM ({'|'.join(ORDER_PATH)})\b|self\._intents\(")
     pairs = (
         (Journal, MemoryJournal),
@@ -212,7 +214,7 @@ def test_nothing_is_asked_of_the_tables_that_the_sessions_journal_leaves_empty()
     assert {name for in_memory, name in asking if name not in vars(in_memory)} == NEVER_ASKED.keys()
 
 
-def test_the_newest_repair_of_one_cause_is_known_to_both():
+def test_both_journals_find_the_newest_repair_of_a_cause():
     found: list[list[Intent | None]] = []
     for journal in (MemoryJournal(address=ADDRESS), open_journal(None, address=ADDRESS)):
         first = replace(intent_of("K1"), strategy=RUNTIME, trigger="naked:1")
@@ -239,7 +241,7 @@ def in_both(
     return ran[0][0], ran[0][1], [json.loads(line) for line in ran[0][2].splitlines()]
 
 
-def test_a_close_that_left_some_of_a_position_is_followed_by_another_in_both(tmp_path: Path):
+def test_in_both_journals_a_partial_close_is_followed_by_another(tmp_path: Path):
     """Bought by a guardian without a stop, in a book too thin to sell all of it at once."""
     bought = {"market": "BTC", "side": "long", "usdAmount": 2_400}
     buys = [
@@ -269,9 +271,7 @@ class Again(Scripted):
         return ()
 
 
-def test_a_position_that_is_held_for_long_is_known_again_after_an_outage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_long_held_position_is_recognised_after_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Longer than thousands of events and intents of another market, of which only the newest are kept; here they are hundreds."""
     monkeypatch.setattr(journals, "EVENTS_KEPT", 100)
     monkeypatch.setattr(journals, "INTENTS_KEPT", 100)

@@ -121,9 +121,7 @@ APPLICABLE = ("tc1", "tc2", "tc3", "tc4", "tc5", "tc6", "tc7", "tc13", "tc14", "
 
 
 @pytest.mark.parametrize("name", APPLICABLE)
-def test_a_backtest_of_freqtrades_candle_scenario_ends_as_its_maintainers_wrote(
-    shared: Path, tmp_path: Path, name: str
-):
+def test_a_backtest_of_freqtrades_candle_scenario_gives_its_published_result(shared: Path, tmp_path: Path, name: str):
     cases = {
         one["id"]: one for one in json.loads((shared / "oracles/freqtrade/backtest_detail_cases.json").read_text())
     }
@@ -151,7 +149,7 @@ def test_a_backtest_of_freqtrades_candle_scenario_ends_as_its_maintainers_wrote(
     assert profit == pytest.approx(case["profit_perc"], abs=0.0015)
 
 
-def test_leans_daily_holding_is_worth_what_it_published(shared: Path, tmp_path: Path):
+def test_leans_daily_holding_has_its_published_value(shared: Path, tmp_path: Path):
     # Lean's BasicTemplateDailyAlgorithm: sized on the close of 10-08, filled at the open of 10-09, valued at the close of 10-17; a fee of 0.005 a share.
     data = tmp_path / "SPY_1d.csv"
     with (shared / "oracles/lean/spy_1d_adj_20131007_18.csv").open() as lines:
@@ -183,7 +181,7 @@ def test_leans_daily_holding_is_worth_what_it_published(shared: Path, tmp_path: 
     assert 100_000 + summary["endUsd"] - summary["startUsd"] - 697 * 0.005 == pytest.approx(104_486.22, abs=0.005)
 
 
-def test_leans_first_minute_holding_is_worth_what_it_published(shared: Path, tmp_path: Path):
+def test_leans_first_minute_holding_has_its_published_value(shared: Path, tmp_path: Path):
     # Lean's BasicTemplateAlgorithm: 688 at the ask's close of the first minute, which is the ask's next open; valued at the last trade; fee 3.44.
     rows = lean_minutes(shared)
     data = tmp_path / "SPY_1m.csv"
@@ -204,7 +202,7 @@ def test_leans_first_minute_holding_is_worth_what_it_published(shared: Path, tmp
     assert 100_000 - size * px - 3.44 + size * float(rows[-1]["close"]) == pytest.approx(101_691.92, abs=0.005)
 
 
-def test_leans_stop_that_is_through_when_it_is_placed_loses_what_it_published(shared: Path, tmp_path: Path):
+def test_leans_stop_already_passed_when_placed_has_its_published_loss(shared: Path, tmp_path: Path):
     # Lean's StopLossOnOrderEventRegressionAlgorithm: short 100 at the bid's close of the first minute; on the fill a stop to buy two dollars below.
     # It is filled at the open of the next minute's trades: the quote at which the short was filled stands between the two, as a minute of its own.
     rows = lean_minutes(shared)
@@ -222,7 +220,7 @@ def test_leans_stop_that_is_through_when_it_is_placed_loses_what_it_published(sh
 
 
 @pytest.mark.parametrize("path", ["sl_first", "olhc"])
-def test_leans_trailing_stops_earn_what_it_published(shared: Path, tmp_path: Path, path: str):
+def test_leans_trailing_stops_have_their_published_profit(shared: Path, tmp_path: Path, path: str):
     # Lean's TrailingStopOrderRegressionAlgorithm: buy on a trail of 2.00 under the ask, sell on one of 0.50 over the bid. The first is met by the
     # gap of a morning (row 1170) and filled at the ask's close, which is the ask's next open; the second at its level (row 1268).
     rows = lean_minutes(shared)

@@ -31,7 +31,7 @@ def fired(lines: list[str], kind: str) -> list[dict[str, object]]:
     ]
 
 
-def test_the_dead_man_fires_while_the_daemon_is_down_and_stands_again_after_it():
+def test_the_dead_man_switch_fires_while_the_daemon_is_down_and_is_armed_again_afterwards():
     outage = Outage(START_MS + 2 * HOUR_MS, HOUR_MS)
     made = settings(dead_man={"heartbeat_seconds": 300, "on_miss": "flatten"})
     one = ran([minutes(6 * 60)], made=made, script=always_long, outages=(outage,))
@@ -50,7 +50,7 @@ def test_the_dead_man_fires_while_the_daemon_is_down_and_stands_again_after_it()
     )
 
 
-def test_a_daemon_that_was_never_down_lets_no_dead_man_fire():
+def test_the_dead_man_switch_of_a_daemon_that_is_never_down_does_not_fire():
     made = settings(dead_man={"heartbeat_seconds": 60, "on_miss": "flatten"})
     one = ran([minutes(3 * 60)], made=made, script=always_long)
     assert fired(one.lines, "dead_man_switch") == []
@@ -129,7 +129,7 @@ class Ringing(Scripted):
 
 
 @pytest.mark.parametrize("markets", [["BTC"], ["BTC", "ETH"]])
-def test_a_timer_that_was_missed_in_an_outage_is_told_when_the_daemon_is_back(markets: list[str]):
+def test_a_timer_missed_in_an_outage_is_delivered_after_it(markets: list[str]):
     """Told at the next close, which is its next instant, it would not be told at all."""
     Ringing.rung = []
 
@@ -156,7 +156,7 @@ def test_outages_skip_and_feed_alike():
 
 
 @pytest.mark.parametrize("at_ms", [START_MS - 1, START_MS + HOUR_MS, START_MS + 10 * HOUR_MS])
-def test_an_outage_that_begins_outside_of_the_session_is_refused_whoever_asks(at_ms: int):
+def test_an_outage_that_begins_outside_the_backtest_is_refused(at_ms: int):
     with pytest.raises(ConfigError, match="it must begin within the session"):
         ran([minutes(60)], outages=(Outage(at_ms, HOUR_MS),))
     options = SessionOptions(outages=(Outage(at_ms, HOUR_MS),), end_ms=START_MS + 5 * HOUR_MS)

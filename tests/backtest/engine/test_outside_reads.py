@@ -111,7 +111,7 @@ def test_a_strategy_that_trades_on_future_closes_of_a_file_is_not_certified(
     assert " 0 events compared" not in said
 
 
-def test_what_is_read_after_the_watch_has_ended_is_not_noted(tmp_path: Path) -> None:
+def test_a_read_after_the_watch_has_ended_is_not_recorded(tmp_path: Path) -> None:
     (tmp_path / "later.txt").write_text("x")
     with watching() as outside:
         pass
@@ -119,6 +119,6 @@ def test_what_is_read_after_the_watch_has_ended_is_not_noted(tmp_path: Path) -> 
     assert outside == []
 
 
-def test_two_sources_are_counted_and_each_is_noted_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_sources_are_counted_and_each_is_listed_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert prove(folder, "", "FILE.read_text(), FILE.with_name('BTC_1m.csv').read_text()") == 1
     assert f"not proved: reads {folder}/future.json and 1 other source" in capsys.readouterr().out

@@ -236,7 +236,7 @@ def shown(event: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.soak(worlds=2, full=29)
-def test_a_session_straight_on_the_operations_and_one_through_the_client_give_one_digest(
+def test_a_backtest_on_the_operations_and_one_through_the_client_have_equal_digests(
     shared: Path, tmp_path: Path, worlds: int
 ):
     days = min(worlds, 29)
@@ -255,7 +255,7 @@ def test_a_session_straight_on_the_operations_and_one_through_the_client_give_on
     assert {("funding", None), ("trigger", None), ("guardian", "kill_switch")} <= happened
 
 
-def test_the_same_session_over_a_socket_gives_the_same_digest(shared: Path, tmp_path: Path):
+def test_the_same_backtest_over_a_socket_has_the_same_digest(shared: Path, tmp_path: Path):
     candles = minutes_of(shared, 240)
     listening = free_port()  # Held from here on: a port that was only looked up may be another's by then.
     port = listening.getsockname()[1]

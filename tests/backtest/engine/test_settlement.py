@@ -86,7 +86,7 @@ def test_at_settlement_positions_are_paid_and_resting_orders_are_canceled():
 
 @pytest.mark.parametrize(("last", "left"), [(0.6, 10_060.0), (0.3, 9_960.0)])
 @pytest.mark.parametrize("skip", [True, False])
-def test_of_one_market_whose_candles_end_the_last_price_says_the_outcome(last: float, left: float, skip: bool):
+def test_without_an_outcome_an_event_is_settled_by_its_last_price(last: float, left: float, skip: bool):
     """One market alone goes its own, faster way; its session ends with it."""
     data = odds(CUT, [*[0.4] * 25, last])
     one = ran([data], script=holds, rules=FREE, settlements={CUT: Settlement()}, skip=skip)
@@ -98,7 +98,7 @@ def test_of_one_market_whose_candles_end_the_last_price_says_the_outcome(last: f
     assert one.result.figures["Buy & Hold Return [%]"] == pytest.approx(150 if last > 0.5 else -100)
 
 
-def test_no_bar_is_heard_after_a_settlement_and_no_settlement_comes_before_its_time():
+def test_no_bar_is_delivered_after_a_settlement_and_no_settlement_comes_early():
     heard: list[int] = []
 
     def listening(view: View, bar: Bar) -> Iterable[Intent]:
@@ -114,7 +114,7 @@ def test_no_bar_is_heard_after_a_settlement_and_no_settlement_comes_before_its_t
 
 
 @pytest.mark.parametrize("others", [[], [minutes(15)]])
-def test_what_is_settled_amid_a_candle_is_paid_at_its_instant_where_no_market_goes_on(others: list[Candles]):
+def test_a_settlement_inside_a_candle_is_paid_at_its_instant_without_other_markets(others: list[Candles]):
     """At minute 20 and a half; the last whole candle ends at 20."""
     data, at = odds(CUT, [0.4] * 26), START_MS + 20 * MINUTE_MS + 30_000
 
@@ -131,7 +131,7 @@ def test_what_is_settled_amid_a_candle_is_paid_at_its_instant_where_no_market_go
     assert (early.result.end_ms, len(early.result.left)) == (START_MS + 20 * MINUTE_MS, 1)
 
 
-def test_a_settlement_that_could_not_come_about_is_refused():
+def test_an_impossible_settlement_is_refused():
     data = [odds(CUT, [0.4] * 26), minutes(26)]
     for market, one, said in (
         ("BTC", Settlement(), "it is not an event market"),
@@ -155,7 +155,7 @@ def test_a_settlement_that_could_not_come_about_is_refused():
 
 
 @pytest.mark.parametrize("px", [0.0005, 0.9995])
-def test_odds_beyond_the_last_prices_are_played_as_these(px: float):
+def test_odds_beyond_the_price_limits_are_played_at_the_limits(px: float):
     def script(view: View, bar: Bar) -> Iterable[Intent]:
         if bar.at_ms == START_MS + MINUTE_MS:
             yield Open(CUT, "long", usd=100)
@@ -184,7 +184,7 @@ class Holds(Strategy):
 """
 
 
-def test_the_command_settles_and_report_and_replay_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_settlement_of_the_command_is_in_report_and_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     pytest.importorskip("plotly")
     (tmp_path / "mine.py").write_text(HOLDS)
     config = tmp_path / "c.yaml"
@@ -222,9 +222,7 @@ class Sizes(Strategy):
 """
 
 
-def test_a_journal_is_replayed_with_the_settlements_that_it_tells_of(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_journal_is_replayed_with_its_settlements(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """What another market was paid is in the balance by which the next order is sized."""
     (tmp_path / "mine.py").write_text(HOLDS + SIZES)
     config = tmp_path / "c.yaml"

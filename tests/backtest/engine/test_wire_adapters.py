@@ -45,7 +45,7 @@ def port() -> LocalPort:
     return LocalPort(exchange, timeline.series_cursors)
 
 
-def test_a_line_of_any_event_is_the_wires_own_view_as_json():
+def test_a_line_of_any_event_equals_the_wire_form_as_json():
     """Orders and fills are written as text: here of every shape that their fields allow."""
     chance = Random(3)
     values: dict[str, Callable[[], Any]] = {
@@ -68,7 +68,7 @@ def test_a_line_of_any_event_is_the_wires_own_view_as_json():
             assert line == line_of_body(event_views.event(event))
 
 
-def test_every_event_of_a_busy_session_reads_like_the_parsed_one():
+def test_every_event_of_a_busy_backtest_equals_the_parsed_one():
     drawdown = {"type": "account_drawdown", "max_loss_pct_from_day_start": 1, "action": "flatten"}
     one = ran([minutes(1_500, seed=2)], made=settings(guardians=[drawdown]))
     kinds = set()
@@ -95,7 +95,7 @@ def order(**more: Any) -> OrderRequest:
     )
 
 
-def test_a_plan_and_its_order_read_like_the_operations_own_answers(port: LocalPort):
+def test_a_plan_and_its_order_equal_the_answers_of_the_operations(port: LocalPort):
     exchange = port.exchange
     result = drive(port.plan(order(), key="a"))
     plan = exchange.operations.place(exchange.principal, order(dry_run=True), _context("plan"))
@@ -109,7 +109,7 @@ def test_a_plan_and_its_order_read_like_the_operations_own_answers(port: LocalPo
     assert placed.trade.id == exchange.account.trades[-1].id
 
 
-def test_an_answer_is_not_read_after_something_else_has_happened(port: LocalPort):
+def test_an_answer_cannot_be_read_after_a_later_command(port: LocalPort):
     placed = drive(port.place(order(), key="a"))
     port.exchange.beat()
     with pytest.raises(AssertionError, match="before the next command"):

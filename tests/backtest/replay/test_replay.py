@@ -114,7 +114,7 @@ def test_a_daemon_against_a_sandbox_and_its_replay_on_the_candles_are_equal(
     assert found["counts"]["fills"]["recorded"] > 20
 
 
-def test_a_replay_to_an_end_that_the_daemon_has_not_lived_is_compared_as_far_as_it_has(
+def test_a_replay_beyond_the_daemons_last_event_is_compared_up_to_it(
     lives: tuple[Path, Candles], capsys: pytest.CaptureFixture[str]
 ):
     folder, candles = lives
@@ -166,7 +166,9 @@ def test_another_fee_is_the_only_difference_and_is_named_on_every_fill(
     assert found["differences"][0]["why"] == "fee 0.0450 % then, 0.0500 % in the replay"
 
 
-def test_a_wider_spread_moves_prices_and_is_named_so(lives: tuple[Path, Candles], capsys: pytest.CaptureFixture[str]):
+def test_a_wider_spread_moves_prices_and_has_the_cause_price(
+    lives: tuple[Path, Candles], capsys: pytest.CaptureFixture[str]
+):
     folder, _ = lives
     data = str(folder / "BTC_1m.csv")
     code, found = replayed(capsys, str(folder / "mine.yaml"), "--data", data, "--spread", "8bps")
@@ -176,9 +178,7 @@ def test_a_wider_spread_moves_prices_and_is_named_so(lives: tuple[Path, Candles]
     assert "spread, depth or tick" in first["why"]
 
 
-def test_an_order_that_takes_its_time_is_told_from_one_that_met_the_open(
-    lives: tuple[Path, Candles], capsys: pytest.CaptureFixture[str]
-):
+def test_a_late_order_has_the_cause_timing(lives: tuple[Path, Candles], capsys: pytest.CaptureFixture[str]):
     """The replay is the one that is late here; the record has met the opens."""
     folder, _ = lives
     data = str(folder / "BTC_1m.csv")
@@ -188,7 +188,7 @@ def test_an_order_that_takes_its_time_is_told_from_one_that_met_the_open(
     assert found["lateMs"]["median"] <= -50_000
 
 
-def test_an_order_that_met_another_instant_of_its_bar_is_timing_also_where_the_spread_took_it_beyond_the_bar(
+def test_a_fill_at_another_instant_of_the_bar_is_timing_also_beyond_the_bars_range(
     lives: tuple[Path, Candles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     """Recorded with a latency, it meets the first extreme of a bar, and pays half of the spread beyond it."""
@@ -291,7 +291,7 @@ def test_a_fill_whose_order_was_refused_on_one_side_follows_from_that(
     ]
 
 
-def test_decisions_missed_before_a_restart_have_the_cause_down(
+def test_decisions_missed_while_the_daemon_was_down_have_the_cause_down(
     lives: tuple[Path, Candles], doctored: Path, capsys: pytest.CaptureFixture[str]
 ):
     folder, _ = lives
@@ -376,7 +376,7 @@ def test_a_backtest_is_replayed_from_its_folder_and_what_has_changed_since_is_na
     assert found["differences"][0]["cause"] == "data"
 
 
-def test_a_run_whose_strategies_are_not_found_from_here_names_the_config_as_the_way(
+def test_a_run_with_missing_strategies_is_refused_with_advice_to_name_the_config(
     lives: tuple[Path, Candles], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     folder, _ = lives
@@ -433,7 +433,7 @@ def test_what_a_strategy_imports_is_recorded_and_named_when_it_has_changed_since
     del sys.modules["my_sizes"]
 
 
-def test_a_reload_and_a_start_leave_their_marks_and_the_first_one_stays(tmp_path: Path):
+def test_a_reload_and_a_start_record_their_config_and_the_first_one_stays(tmp_path: Path):
     made = checked_config(config(tmp_path, bars=7)).settings
     journal = open_journal(tmp_path / "journal.db", address="0x1")
     mark = fingerprints.mark_of(made, fingerprints.sources_of(made))
@@ -457,7 +457,7 @@ def marked(doctored: Path, other: Path, *, at_ms: int, times: int = 1) -> None:
     journal.close()
 
 
-def test_a_decision_is_compared_by_the_config_that_was_in_force_then(
+def test_a_decision_is_compared_with_the_config_of_its_time(
     lives: tuple[Path, Candles], doctored: Path, capsys: pytest.CaptureFixture[str]
 ):
     folder, _ = lives
@@ -475,7 +475,7 @@ def test_a_decision_is_compared_by_the_config_that_was_in_force_then(
     assert (code, found["changed"]) == (0, ["strategy one: params.bars has changed"])
 
 
-def test_of_the_time_whose_marks_are_not_kept_any_more_no_config_is_told(
+def test_for_times_without_a_config_record_no_config_is_named(
     lives: tuple[Path, Candles], doctored: Path, capsys: pytest.CaptureFixture[str]
 ):
     folder, candles = lives
@@ -486,7 +486,7 @@ def test_of_the_time_whose_marks_are_not_kept_any_more_no_config_is_told(
     assert "config" not in {one["cause"] for one in found["differences"]}
 
 
-def test_marks_that_cannot_be_read_are_kept_aside_and_a_start_goes_on(tmp_path: Path):
+def test_unreadable_config_records_are_set_aside_and_a_start_continues(tmp_path: Path):
     made = checked_config(config(tmp_path, bars=7)).settings
     journal = open_journal(tmp_path / "journal.db", address="0x1")
     mark = fingerprints.mark_of(made, {})
@@ -501,7 +501,7 @@ def test_marks_that_cannot_be_read_are_kept_aside_and_a_start_goes_on(tmp_path: 
     journal.close()
 
 
-def test_a_mark_without_what_is_read_of_it_is_none(tmp_path: Path):
+def test_an_incomplete_config_record_is_ignored(tmp_path: Path):
     made = checked_config(config(tmp_path, bars=7)).settings
     mark = {**fingerprints.mark_of(made, fingerprints.sources_of(made)), "atMs": 1, "epoch": 0}
     assert fingerprints.marks_in(json.dumps([mark])) == [mark]
@@ -543,7 +543,7 @@ def test_a_replay_that_is_not_possible_fails_with_one_sentence(
     assert "Traceback" not in err
 
 
-def test_a_journal_whose_config_is_gone_says_which_one_it_was(
+def test_a_journal_whose_config_is_gone_names_the_config(
     lives: tuple[Path, Candles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     state = shutil.copytree(lives[0] / "state", tmp_path / "state")
@@ -556,7 +556,7 @@ def test_a_journal_whose_config_is_gone_says_which_one_it_was(
     )
 
 
-def test_candles_that_do_not_reach_back_are_told_with_the_way_out(
+def test_candles_that_begin_too_late_are_reported_with_advice(
     lives: tuple[Path, Candles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     folder, candles = lives
@@ -567,7 +567,7 @@ def test_candles_that_do_not_reach_back_are_told_with_the_way_out(
     assert "--from" in err
 
 
-def test_funding_of_another_time_than_the_journal_is_refused(
+def test_funding_outside_the_time_of_the_journal_is_refused(
     lives: tuple[Path, Candles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     folder, candles = lives
@@ -580,9 +580,7 @@ def test_funding_of_another_time_than_the_journal_is_refused(
     assert "BTC_rates.csv: no rate from 2025-06-01T" in capsys.readouterr().err
 
 
-def test_what_was_decided_at_the_start_on_the_bar_before_it_is_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_decision_at_the_start_on_the_bar_before_it_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """A daemon is started at any second, and decides on the newest closed bar at once."""
     (tmp_path / "mine.py").write_text(
         "from bot import Bracket, Open, Strategy\n\n\nclass Mine(Strategy):\n    def on_bar(self, view, bar):\n"
@@ -605,9 +603,7 @@ def test_what_was_decided_at_the_start_on_the_bar_before_it_is_compared(
         assert (code, found["counts"]["decisions"]) == (0, {"recorded": 1, "replayed": 1})
 
 
-def test_what_a_run_did_before_the_first_decision_of_its_replay_is_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_fills_before_the_first_decision_of_the_replay_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """It began inside of a bar, and without a dead-man nothing happens before the first order."""
     data = str(write(minutes(160, vol=0.001), tmp_path / "BTC_1m.csv"))
     words = ["backtest", str(config(tmp_path)), "--data", data, "--from", "2025-06-01T00:20:30"]
@@ -641,9 +637,7 @@ def test_an_end_at_another_stop_follows_from_the_decision_that_set_it(
     assert ends[0]["cause"] == cause
 
 
-def test_a_stop_that_only_one_side_met_is_laid_to_the_candles_and_not_to_a_difference_that_nobody_names(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_stop_that_fires_on_one_side_only_has_the_cause_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     candles = minutes(160, vol=0.001)
     words = ["backtest", str(config(tmp_path)), "--data", str(write(candles, tmp_path / "BTC_1m.csv"))]
     assert call([*words, "--out", str(tmp_path / "runs")]) == 0
@@ -726,9 +720,7 @@ def kept(echoed: tuple[Path, list[str]], tmp_path: Path, request: pytest.Fixture
     return [str(run), *words]
 
 
-def test_a_replay_that_begins_later_pairs_what_comes_after_its_beginning(
-    kept: list[str], capsys: pytest.CaptureFixture[str]
-):
+def test_a_replay_that_begins_later_is_compared_from_its_beginning(kept: list[str], capsys: pytest.CaptureFixture[str]):
     """What the record had counted before, of fills and of guardians' acts, the replay has not seen."""
     code, found = replayed(capsys, *kept, "--from", "2025-06-01T01:00", "--to", "2025-06-01T02:00")
     assert (code, found["differences"]) == (0, [])
@@ -744,7 +736,7 @@ def test_a_replay_that_ends_earlier_is_compared_up_to_there(
     assert found["counts"]["fills"]["recorded"] > 20
 
 
-def test_a_replay_that_ends_while_the_daemon_of_the_run_was_down_starts_none_before_its_time(
+def test_a_replay_that_ends_during_an_outage_starts_no_daemon_early(
     echoed: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
 ):
     run, words = echoed

@@ -80,7 +80,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     return list(json.loads((folder / "summary.json").read_text())["guardians"])
 
 
-def test_each_of_the_six_says_which_trades_it_touched_and_what_its_fills_came_to(told: Path):
+def test_each_guardian_type_lists_its_trades_and_the_result_of_its_fills(told: Path):
     lines = [json.loads(line) for line in (told / "events.jsonl").read_text().splitlines()]
     fired = [one for one in lines if (one["type"], one["subtype"]) == ("guardian", "fired")]
     rows = rows_of(told)
@@ -143,7 +143,7 @@ def test_results_costs_months_strategies_and_markets_are_one_sum(told: Path, cap
     assert (months["Year"], months["May"]) == (pytest.approx(months["Jun"]), None)
 
 
-def test_what_guards_the_account_is_drawn_however_many_others_acted_before(told: Path):
+def test_account_guardians_are_drawn_also_after_many_others(told: Path):
     pytest.importorskip("plotly")
     run = read_run(told)
     stop = next(row for row in run.summary["guardians"] if row["type"] == "trailing_stop")
@@ -155,7 +155,7 @@ def test_what_guards_the_account_is_drawn_however_many_others_acted_before(told:
 
 @pytest.mark.parametrize("markets", [("BTC",), ("BTC", "ETH")])
 @pytest.mark.parametrize(("policy", "closed_at"), [("adopt", [11]), ("flatten", [11]), ("ignore", [])])
-def test_what_a_guardian_buys_without_a_stop_is_judged_at_once(
+def test_a_position_that_a_guardian_opens_without_a_stop_is_handled_at_once(
     policy: str, closed_at: list[int], markets: tuple[str, ...]
 ):
     """As live, at the end of the pass that is told of it: in the order template there is no bracket, so the position has no owner and no stop."""

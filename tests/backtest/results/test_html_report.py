@@ -74,7 +74,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> list[Pat
     return made
 
 
-def test_the_page_is_the_same_to_the_byte_and_holds_what_was_kept(runs: list[Path]) -> None:
+def test_the_report_is_the_same_to_the_byte_and_contains_the_stored_results(runs: list[Path]) -> None:
     pytest.importorskip("plotly")
     run = read_run(runs[0])
     made = render_html(run)
@@ -97,7 +97,7 @@ def test_the_page_is_the_same_to_the_byte_and_holds_what_was_kept(runs: list[Pat
     )
 
 
-def test_plotlys_own_schema_takes_every_drawing(runs: list[Path]) -> None:
+def test_every_chart_is_valid_by_plotlys_schema(runs: list[Path]) -> None:
     graph = pytest.importorskip("plotly.graph_objects")
     made = render_html(read_run(runs[0])) + render_html(*map(read_run, runs))
     drawings = [json.loads(found) for found in re.findall(r'<script>draw\("[^"]+", (.*?)\);</script>', made)]
@@ -127,7 +127,7 @@ def test_the_drawn_drawdown_begins_with_the_start_balance_as_the_figure_does(run
         ),
     ],
 )  # fmt: skip
-def test_what_was_proven_stands_in_the_terminal_and_on_the_page(
+def test_the_proof_of_causality_is_in_the_terminal_and_in_the_report(
     runs: list[Path], proof: dict[str, object], said: str
 ) -> None:
     pytest.importorskip("plotly")
@@ -150,7 +150,7 @@ class Adds(Strategy):
 """
 
 
-def test_a_stop_is_drawn_as_it_stood_and_ends_where_another_took_its_place(tmp_path: Path) -> None:
+def test_a_stop_is_drawn_at_its_level_and_ends_where_another_replaces_it(tmp_path: Path) -> None:
     (tmp_path / "adds.py").write_text(ADDS)
     (tmp_path / "c.yaml").write_text(CONFIG.format(strategies=tmp_path).replace("trend:Trend", "adds:Adds"))
     candles(tmp_path / "btc.csv", 1)
@@ -167,7 +167,7 @@ def test_a_stop_is_drawn_as_it_stood_and_ends_where_another_took_its_place(tmp_p
     assert levels_of(read_run(folder), "BTC", 946771200001) == {}
 
 
-def test_the_figures_of_the_other_path_stand_beside_those_that_differ(runs: list[Path]) -> None:
+def test_figures_that_differ_on_another_path_are_shown_beside_each_other(runs: list[Path]) -> None:
     pytest.importorskip("plotly")
     run = read_run(runs[0])
     figures = run.summary["figures"]
@@ -209,7 +209,7 @@ def test_the_figures_of_the_other_path_stand_beside_those_that_differ(runs: list
     assert [line for line in report_lines(of_before) if "band: " in line] == [f"  band: {told[0]}"]
 
 
-def test_what_was_not_filled_stands_on_the_page_and_in_the_terminal(runs: list[Path]) -> None:
+def test_unfilled_orders_are_in_the_report_and_in_the_terminal(runs: list[Path]) -> None:
     pytest.importorskip("plotly")
     run = read_run(runs[0])
     first = {"atMs": 1_748_736_000_000, "strategy": "one", "market": "BTC", "message": "market order: too dear"}
@@ -231,7 +231,7 @@ def test_a_run_without_trades_says_so_and_one_with_too_many_says_how_many_are_dr
     assert f"<p>The last 2 of {len(run.trades)} trades are drawn.</p>" in render_html(run)
 
 
-def test_of_many_guardians_the_last_are_shown_as_the_page_says(
+def test_of_many_guardians_the_report_shows_the_last_and_says_so(
     runs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("plotly")
@@ -246,7 +246,7 @@ def test_of_many_guardians_the_last_are_shown_as_the_page_says(
     assert [f"<td>guardian-{n}</td>" in shown for n in range(3)] == [False, True, True]
 
 
-def test_what_is_booked_to_each_of_those_who_share_stands_beside_what_is_theirs_together(runs: list[Path]) -> None:
+def test_each_strategys_part_of_a_shared_position_is_shown_beside_the_total(runs: list[Path]) -> None:
     pytest.importorskip("plotly")
     run = read_run(runs[0])
     booked = {"one": {"pnlUsd": "12.34", "feesUsd": "1", "fundingUsd": "-0.5"}}
@@ -296,7 +296,7 @@ def test_texts_from_outside_are_escaped_on_the_page(runs: list[Path], tmp_path: 
     assert "<script>alert" not in made
 
 
-def test_two_runs_are_compared_by_their_figures_and_by_what_was_run(
+def test_two_runs_are_compared_by_figures_code_config_and_data(
     runs: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     one, other = map(read_run, runs)
@@ -359,7 +359,7 @@ def test_a_cost_that_only_one_of_two_runs_has_is_compared(
     assert told["figures"]["Other"] == ([7, None] if is_first else [None, 7])
 
 
-def test_what_differs_in_two_runs_is_told_by_name_and_instants_as_a_person_reads_them() -> None:
+def test_differences_of_two_runs_are_named_with_readable_instants() -> None:
     found: list[str] = []
     btc = {"market": "BTC", "interval": "1m", "candles": 5, "first_ms": START_MS}
     more = [{"name": "one", "sha256": "a"}]
@@ -378,14 +378,14 @@ def test_what_differs_in_two_runs_is_told_by_name_and_instants_as_a_person_reads
     ]
 
 
-def test_a_long_value_that_differs_is_cut_where_it_is_seen() -> None:
+def test_a_long_differing_value_is_shortened_in_the_output() -> None:
     found: list[str] = []
     rules = {"taker": "0.001", "maker": "0.0000", "spread_bps": "0.0000", "depth_usd": "0"}
     _differ("options.rules", {}, {"*": rules}, found)
     assert found == ['options.rules.*: null / {"taker": "0.001", "maker": "0.0000", "spread_bps": "0.0000"...']
 
 
-def test_runs_that_have_recorded_the_same_and_differ_are_told_what_is_not_recorded(
+def test_different_runs_with_equal_records_get_the_list_of_unrecorded_causes(
     runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As where a file that a strategy reads was changed in between."""
@@ -438,7 +438,7 @@ def test_a_folder_without_a_run_is_refused(runs: list[Path], tmp_path: Path, har
     assert problem in str(caught.value)
 
 
-def test_a_run_that_is_not_there_is_not_found_whatever_is_asked_of_it(runs: list[Path], tmp_path: Path) -> None:
+def test_a_missing_run_is_not_found_by_any_command(runs: list[Path], tmp_path: Path) -> None:
     half = tmp_path / "half"
     shutil.copytree(runs[0], half)
     (half / "equity.npy").unlink()
@@ -449,7 +449,7 @@ def test_a_run_that_is_not_there_is_not_found_whatever_is_asked_of_it(runs: list
     assert call(["report", str(half)]) == 1, "it is there, and cannot be read"
 
 
-def test_of_a_folder_that_holds_runs_the_newest_is_named(
+def test_for_a_folder_of_runs_the_newest_run_is_named(
     runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, at in (("a", 1), ("c", 3), ("b", 2)):
@@ -470,7 +470,7 @@ def test_without_its_candles_a_run_is_still_reported(runs: list[Path], tmp_path:
     assert "<h2>Trades</h2>" in (copy / "report.html").read_text()
 
 
-def test_a_run_that_ended_early_is_called_so_in_the_terminal_too(
+def test_a_run_that_ended_early_is_marked_in_the_terminal_too(
     runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = tmp_path / "copy"
@@ -518,7 +518,7 @@ def test_months_strategies_and_markets_are_the_same_in_the_terminal_the_json_and
         assert "".join(f"<td>{cell}</td>" for cell in cells) in page_text
 
 
-def test_a_curve_that_is_cut_off_is_told_so(runs: list[Path], tmp_path: Path) -> None:
+def test_a_cut_off_curve_is_reported(runs: list[Path], tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(runs[0], copy)
     raw = (copy / "equity.npy").read_bytes()
@@ -535,7 +535,7 @@ def tab(runs: list[Path], tmp_path: Path, browser: Any) -> Any:
     return browser.new_page()
 
 
-def test_a_browser_draws_it_and_asks_nobody(tab: Any, tmp_path: Path) -> None:
+def test_a_browser_draws_the_report_without_any_request(tab: Any, tmp_path: Path) -> None:
     asked: list[str] = []
     said: list[str] = []
     tab.on("console", lambda message: said.append(message.text))
@@ -552,7 +552,7 @@ def test_a_browser_draws_it_and_asks_nobody(tab: Any, tmp_path: Path) -> None:
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
 
 
-def test_a_legend_of_many_lines_on_a_phone_lies_on_no_candle(tab: Any, tmp_path: Path) -> None:
+def test_a_legend_of_many_lines_on_a_phone_covers_no_candle(tab: Any, tmp_path: Path) -> None:
     tab.set_viewport_size({"width": 400, "height": 900})
     tab.goto((tmp_path / "page.html").as_uri())
     tab.wait_for_selector("#r .bars path")

@@ -41,7 +41,7 @@ def costs(bars: Candles, wishes: dict[int, list[Intent]], **options: Any) -> tup
     return summary["costs"]["slippageUsd"], [trip.row(1)[-1] for trip in result.trade_ledger.trips]
 
 
-def test_each_side_of_a_market_order_slips_half_the_spread_from_the_open_that_it_met():
+def test_each_side_of_a_market_order_slips_half_the_spread_from_its_open():
     bars = candles(FLAT, FLAT, (101, 101, 101, 101), FLAT, FLAT, FLAT)
     wishes: dict[int, list[Intent]] = {
         1: [Open("BTC", "long", size=1, bracket=Bracket(stop_pct=50))],
@@ -72,7 +72,7 @@ def in_parts() -> Ran:
     return ran([bars], script=script, rules=thin)
 
 
-def test_what_of_a_stop_the_book_takes_later_is_held_against_the_price_of_then():
+def test_a_later_part_of_a_stop_slips_from_the_price_of_that_time():
     one = in_parts()
     fills = [event for event in map(json.loads, one.lines) if event["type"] == "fill"]
     first_ms, last_ms = (pick(one["ts"] for one in fills if one["data"]["intent"] == "close") for pick in (min, max))
@@ -86,7 +86,7 @@ def test_what_of_a_stop_the_book_takes_later_is_held_against_the_price_of_then()
     assert Decimal(one.result.summary()["costs"]["slippageUsd"]) == slipped
 
 
-def test_an_exit_in_many_fills_is_one():
+def test_an_exit_in_many_fills_counts_once():
     one = in_parts()
     assert len([line for line in one.lines if '"intent":"close"' in line and '"type":"fill"' in line]) > 10
     assert one.result.summary()["exits"] == {"stop_loss": 1}
@@ -104,7 +104,7 @@ def test_a_target_a_trailing_stop_and_a_resting_limit_have_their_own_references(
     assert costs(candles(FLAT, dip, FLAT, FLAT), {1: limit}) == ("0", ["0"])
 
 
-def test_a_limit_that_would_cross_is_no_better_off_than_a_market_order():
+def test_a_crossing_limit_has_the_slippage_of_a_market_order():
     """Decided at 100, of a market that opens at 102: at 100 nobody sells any more."""
     up = (102.0, 103.0, 102.0, 103.0)
     crossing: list[Intent] = [Open("BTC", "long", size=1, limit_px=101, bracket=Bracket(stop_pct=50))]
@@ -117,7 +117,7 @@ def test_a_limit_that_would_cross_is_no_better_off_than_a_market_order():
     assert costs(candles(FLAT, up, up), {1: far}) == costs(candles(FLAT, up, up), {1: market}) == ("0.102", ["0.102"])
 
 
-def test_a_late_order_is_held_against_the_point_that_it_met_and_not_against_the_open():
+def test_a_late_order_slips_from_its_price_point_and_not_from_the_open():
     bars = candles(FLAT, (100.0, 106.0, 97.0, 103.0), (103.0, 103.0, 103.0, 103.0), (103.0, 103.0, 103.0, 103.0))
     entry: list[Intent] = [Open("BTC", "long", size=1, bracket=Bracket(stop_px=50))]
     # After 25 s the path (open, low, high, close) is on its way to the high, 106.

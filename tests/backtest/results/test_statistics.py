@@ -36,7 +36,7 @@ def trade(
     return Trade(START + hours[0] * HOUR, START + hours[1] * HOUR, pnl, fees, funding, risk)
 
 
-def test_a_run_of_four_days_has_the_figures_made_by_hand() -> None:
+def test_a_run_of_four_days_has_the_figures_computed_by_hand() -> None:
     """1,000 -> 1,100 -> 990 -> 1,089 -> 1,197.9: returns of 10, -10, 10, 10 percent."""
     at, usd = days(1100, 990, 1089, 1197.9)
     figures = stats.statistics(at, usd, [], start_ms=START, start_usd=1000, prices={"BTC": (100, 110), "ETH": (50, 45)})
@@ -60,7 +60,7 @@ def test_a_run_of_four_days_has_the_figures_made_by_hand() -> None:
     ] * 5
 
 
-def test_trades_are_judged_after_their_costs() -> None:
+def test_trades_are_won_or_lost_after_their_costs() -> None:
     """Nets 90, -60, 30, 0, of risks 50, 50, 30 and none."""
     trades = [
         trade(100, fees=8, funding=-2, risk=50, hours=(0, 2)),
@@ -98,7 +98,7 @@ def multiples(*bars: tuple[float, float, float, float], **wishes: Intent) -> lis
     return found
 
 
-def test_one_r_is_what_the_first_stop_would_have_lost_whatever_is_added() -> None:
+def test_one_r_is_the_loss_at_the_first_stop_also_after_additions() -> None:
     """10 at 100 with a stop at 95 risk 50; 10 more at 96, all out at 90 loses 160."""
     first, more = (Open("BTC", "long", size=10, bracket=Bracket(stop_px=px)) for px in (95, 80))
     bars = [(px,) * 4 for px in (100, 100, 96, 90, 90)]
@@ -116,7 +116,7 @@ def test_a_first_stop_beyond_the_entry_risks_nothing_and_gives_no_r() -> None:
     assert multiples(*bars, m1=bare, m3=add, m4=Close("BTC")) == [(None, "122")]
 
 
-def test_an_entry_that_fills_in_parts_is_risked_whole() -> None:
+def test_the_risk_of_an_entry_in_parts_is_that_of_the_whole() -> None:
     """A tenth of each bar's volume of 80 at 100, until there are 20, with a stop at 96."""
     entry = Open("BTC", "long", size=20, limit_px=100, bracket=Bracket(stop_px=96))
     bars = [(101,) * 4, (101,) * 4, *[(101, 101, 99, 101)] * 3, (101,) * 4, (104,) * 4, (104,) * 4]
@@ -127,7 +127,7 @@ def test_without_any_stop_the_quality_number_is_of_results_in_usd() -> None:
     assert stats.of_trades([trade(10), trade(20)])["SQN"] == pytest.approx(math.sqrt(2) * 15 / math.sqrt(50))
 
 
-def test_each_fall_lasts_from_its_peak_until_it_is_reached_again() -> None:
+def test_each_drawdown_lasts_from_its_peak_until_the_peak_is_reached_again() -> None:
     at, usd = days(90, 100, 120, 60, 90, 120, 130, 117)
     found = stats.drawdowns(at, usd, start_ms=START, start_usd=100)
     assert found == [
@@ -155,7 +155,7 @@ def test_days_without_prices_before_the_first_candle_are_days_of_the_run_too() -
     assert found == [0.0, 0.5]
 
 
-def test_ratios_of_a_market_that_rests_at_weekends_are_those_of_252_days_a_year() -> None:
+def test_ratios_of_a_market_closed_at_weekends_use_252_days_a_year() -> None:
     """Five days of seven have prices. The same returns, with a year of five sevenths of 365 days, as others reckon shares."""
     chance = random.Random(6)
     returns = [chance.gauss(0.001, 0.01) for _ in range(5 * 200)]
@@ -167,7 +167,7 @@ def test_ratios_of_a_market_that_rests_at_weekends_are_those_of_252_days_a_year(
     assert figures["Volatility (Ann.) [%]"] == pytest.approx(100 * library.stdev(returns) * root, rel=0.01)
 
 
-def test_a_lost_account_ends_the_returns_and_breaks_nothing() -> None:
+def test_a_lost_account_ends_the_returns_without_an_error() -> None:
     at, usd = days(50, 0, 0)
     figures = stats.statistics(at, usd, [trade(-100)], start_ms=START, start_usd=100)
     assert (figures["Return [%]"], figures["Max. Drawdown [%]"], figures["Return (Ann.) [%]"]) == (-100, -100, -100)
