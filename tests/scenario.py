@@ -26,14 +26,14 @@ UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_
 
 def run(text: str, *, cash: str = "10000", rules: Rules | None = None, ways: tuple[str, ...] = WAYS) -> VenueDriver:
     """Play a scenario in every way; all must meet its expectations and leave the same events. The first way's venue comes back."""
-    desks = [Scenario(text, cash=cash, rules=rules, way=way).play() for way in ways]
-    for way, venue in zip(ways[1:], desks[1:], strict=True):
-        assert venue.digest() == desks[0].digest(), f"{way} and {ways[0]} differ in their events"
-    again = replayed(desks[0].log)
+    venues = [Scenario(text, cash=cash, rules=rules, way=way).play() for way in ways]
+    for way, venue in zip(ways[1:], venues[1:], strict=True):
+        assert venue.digest() == venues[0].digest(), f"{way} and {ways[0]} differ in their events"
+    again = replayed(venues[0].log)
     assert [list(a.events) for a in again.accounts.values()] == [
-        list(a.events) for a in desks[0].state.accounts.values()
+        list(a.events) for a in venues[0].state.accounts.values()
     ]
-    return desks[0]
+    return venues[0]
 
 
 class Words:

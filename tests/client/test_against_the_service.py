@@ -35,7 +35,7 @@ START_MS = 1_750_000_020_000
 ORDER = OrderRequest(market="BTC", side="long", usd_amount=Decimal(100))
 
 
-class Room:
+class ServiceAndClients:
     """A service and clients of it."""
 
     def __init__(self, service: Service) -> None:
@@ -52,10 +52,10 @@ class Room:
 
 
 @pytest.fixture
-async def room() -> AsyncIterator[Room]:
+async def site() -> AsyncIterator[ServiceAndClients]:
     service = build(HostOptions(clock="manual", start_ms=START_MS, hold_prices=True, markets=("BTC", "ETH")))
     await service.start()
-    made = Room(service)
+    made = ServiceAndClients(service)
     yield made
     for client in made.clients:
         await client.aclose()
@@ -83,8 +83,8 @@ def test_every_operation_of_the_interface_has_a_method() -> None:
     assert plain - wanted == set()
 
 
-async def test_onboarding_and_views(room: Room) -> None:
-    client = await room.owner()
+async def test_onboarding_and_views(site: ServiceAndClients) -> None:
+    client = await site.owner()
     assert (await client.changelog()).current_version == "2026-10-19"
     assert "GB" in [one.code for one in await client.countries()]
     address = (await client.account()).address
@@ -93,7 +93,7 @@ async def test_onboarding_and_views(room: Room) -> None:
     assert (portfolio.address, home.wallet.address, funding.address) == (address, address, address)
     assert [p.coin for p in portfolio.positions] == [p.coin for p in home.portfolio.positions] == ["BTC"]
     assert funding.play_money and not funding.withdrawals
-    nobody = room.client()
+    nobody = site.client()
     wallet = await nobody.wallet(address)
     assert wallet.registered and [p.coin for p in wallet.positions] == ["BTC"]
     assert len((await nobody.wallet_positions(address)).positions) == 1
@@ -106,14 +106,14 @@ async def test_onboarding_and_views(room: Room) -> None:
         await nobody.wallet("0x12")
 
 
-async def test_keys_settings_and_webhooks(room: Room) -> None:
-    owner = await room.owner()
+async def test_keys_settings_and_webhooks(site: ServiceAndClients) -> None:
+    owner = await site.owner()
     made = await owner.create_key(KeyRequest(name="reader", scopes=("read",), max_leverage=3), key="one")
     again = await owner.create_key(KeyRequest(name="reader", scopes=("read",), max_leverage=3), key="one")
     assert made.api_key is not None and (again.id, again.api_key) == (made.id, None)
     assert made.api_key not in repr(made)
     assert [one.name for one in await owner.keys()] == ["owner", "reader"]
-    reader = room.client(made.api_key)
+    reader = site.client(made.api_key)
     assert (await reader.limits()).key is not None
     with pytest.raises(Refused):
         await reader.keys()
@@ -135,49 +135,49 @@ async def test_keys_settings_and_webhooks(room: Room) -> None:
     assert await owner.webhooks() == []
 
 
-async def test_a_phone_signs_in_and_out(room: Room) -> None:
-    nobody = room.client()
+async def test_a_phone_signs_in_and_out(site: ServiceAndClients) -> None:
+    nobody = site.client()
     sent = await nobody.send_code(OtpRequest(phone_number="07911 123456", country="GB"))
     assert sent.sandbox_code is not None
     signed = await nobody.verify(VerifyRequest(phone_number=sent.phone_number, code=sent.sandbox_code, nickname="ada"))
     assert signed.new_user and signed.access_token not in repr(signed)
-    session = room.client(signed.access_token)
+    session = site.client(signed.access_token)
     assert (await session.account()).nickname == "ada"
     await session.end_session()
     with pytest.raises(AccessLost):
         await session.account()
     with pytest.raises(Refused):
-        await (await room.owner()).end_session()
+        await (await site.owner()).end_session()
 
 
-async def test_a_device_waits_for_its_person(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_device_waits_for_its_person(site: ServiceAndClients, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = [1_000.0]
     for module in (device_module, attempt_limits):
         monkeypatch.setattr(module, "monotonic_ns", lambda: int(seconds[0] * 1_000_000_000))
-    owner = await room.owner()
-    device = await room.client().start_device()
+    owner = await site.owner()
+    device = await site.client().start_device()
     waits: list[float] = []
 
     async def sleep(wait: float) -> None:
         waits.append(wait)
         seconds[0] += wait if len(waits) != 2 else 1  # The second time it asks too soon.
         if len(waits) == 4:
-            await approve(room, device.user_code, owner)
+            await approve(site, device.user_code, owner)
 
-    token = await room.client().wait_for_device(device, sleep=sleep)
+    token = await site.client().wait_for_device(device, sleep=sleep)
     assert waits == [5, 5, 10, 10]
-    machine = room.client(token.access_token)
+    machine = site.client(token.access_token)
     assert (await machine.account()).address == token.address
-    other = await room.client().start_device()
+    other = await site.client().start_device()
     with pytest.raises(ApiError) as gone:
-        await room.client().device_token(other.device_code[:-4] + "AAAA")
+        await site.client().device_token(other.device_code[:-4] + "AAAA")
     assert gone.value.code in ("unauthorized", "not_found")
 
 
-async def approve(room: Room, user_code: str, owner: Client) -> None:
+async def approve(site: ServiceAndClients, user_code: str, owner: Client) -> None:
     """What a person does in a browser."""
     secret: Any = owner._secret
-    async with httpx.AsyncClient(transport=room.transport, base_url="http://127.0.0.1") as http:
+    async with httpx.AsyncClient(transport=site.transport, base_url="http://127.0.0.1") as http:
         page = await http.get("/device")
         found = re.search(r'name="csrf" value="([^"]+)"', page.text)
         assert found is not None
@@ -191,8 +191,8 @@ async def approve(room: Room, user_code: str, owner: Client) -> None:
             assert answer.status_code == 200, answer.text
 
 
-async def test_trading_from_the_plan_to_the_kill(room: Room) -> None:
-    client = await room.owner()
+async def test_trading_from_the_plan_to_the_kill(site: ServiceAndClients) -> None:
+    client = await site.owner()
     assert (await client.start()).apis.rest.base_url
     assert (await client.status()).status == "ok"
     assert [m.coin for m in (await client.markets(view="all")).markets] == ["BTC", "ETH"]

@@ -149,7 +149,7 @@ async def test_an_undefined_value_of_order_submitted_is_unknown(word):
         ("expired", Verdict.FENCED_EXPIRED),
     ],
 )
-async def test_a_conflict_of_keys_is_judged_by_its_reason(reason, verdict, submitted):
+async def test_a_conflict_of_keys_is_classified_by_its_reason(reason, verdict, submitted):
     error = await placed(409, body_of("idempotency_conflict", submitted, None, {"reason": reason, "tradeId": "trd_1"}))
     if reason == "expired" and submitted is True:
         verdict = Verdict.EXISTS  # It contradicts itself: then the order is looked for.
@@ -263,5 +263,5 @@ def test_an_empty_observation_is_unknown():
         (TryLater("connect_error", "m"), Verdict.NOT_SENT),
     ],
 )
-def test_an_error_that_the_client_did_not_raise_is_judged_by_its_fields(error, verdict):
+def test_an_error_that_the_client_did_not_raise_is_classified_by_its_fields(error, verdict):
     assert verdict_of(error) is verdict

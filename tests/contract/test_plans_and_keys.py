@@ -95,7 +95,9 @@ def test_a_plan_lives_to_the_last_millisecond(caller: Caller) -> None:
         (5000, "149000", False),
     ],
 )
-def test_drift_is_judged_either_way_and_burns_the_token(caller: Caller, bps: int | None, px: str, stale: bool) -> None:
+def test_drift_in_either_direction_is_refused_and_uses_the_token(
+    caller: Caller, bps: int | None, px: str, stale: bool
+) -> None:
     more = {} if bps is None else {"maxDriftBps": bps}
     token = caller.post("/v1/orders", ORDER | {"dryRun": True} | more)["confirmToken"]
     caller.target.price("BTC", px)
@@ -191,7 +193,7 @@ def test_a_stale_confirm_repeats_its_refusal_under_its_key(caller: Caller) -> No
         assert caller.refused("POST", "/v1/orders/confirm", {"confirmToken": token}, key="c")[1]["code"] == "plan_stale"
 
 
-def test_keys_of_two_accounts_are_strangers(site: Target, caller: Caller) -> None:
+def test_keys_of_two_accounts_are_independent(site: Target, caller: Caller) -> None:
     caller.post("/v1/orders", ORDER, key="k")
     assert site.caller().post("/v1/orders", ORDER | {"usdAmount": 60}, key="k")["orderSubmitted"] is True
 

@@ -439,7 +439,7 @@ def test_a_suggested_order_acknowledges_the_leverage_that_it_changes(caller: Cal
     assert "acknowledgeLeverageChange" not in (again["request"] or {"body": {}})["body"]
 
 
-def test_where_no_room_is_left_nothing_is_suggested(caller: Caller) -> None:
+def test_without_a_remaining_limit_nothing_is_suggested(caller: Caller) -> None:
     caller.order(usdAmount=500)
     assert caller.send("PATCH", "/v1/settings", {"dailyTradeCapUsd": 100}).status_code == 200
     said = caller.post("/v1/orders/suggest", {"coin": "BTC"})

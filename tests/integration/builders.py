@@ -275,7 +275,7 @@ def nothing(_view: View, _bar: Bar) -> Iterable[Intent]:
     return ()
 
 
-class Room:
+class BotAndOwner:
     """A bot on an account of its own, and the account's owner beside it."""
 
     def __init__(self, box: Box, hand: Hand, bot: Bot, wire: Any) -> None:
@@ -308,7 +308,7 @@ class Room:
         return [row["code"] for row in self.bot.kernel.journal.db["refusals"].rows]
 
 
-async def room(
+async def bot_and_owner(
     box: Box,
     script: Any = once_long,
     *,
@@ -316,11 +316,11 @@ async def room(
     fate: Any = None,
     path: Path | None = None,
     **more: Any,
-) -> Room:
+) -> BotAndOwner:
     """A bot that has recovered and made its first pass."""
     hand = await box.hand()
     wire = wire_to(box) if fate is None else wire_to(box, fate)
     settings = Settings(guardians=(DEAD_MAN_600,), foreign_positions=foreign)
-    made = Room(box, hand, make_bot(hand, wire, path, script=script, settings=settings, **more), wire)
+    made = BotAndOwner(box, hand, make_bot(hand, wire, path, script=script, settings=settings, **more), wire)
     await made.minute()
     return made

@@ -424,8 +424,8 @@ def _error(status: int, code: str, headers: dict[str, str]) -> Answer:
 # ── The daemon's parts that are processes, threads or files ─────────────────────────────────────────────────────────
 
 
-class Belief:
-    """The belief file, which outlives a process."""
+class StoredLease:
+    """The lease file, which survives a process."""
 
     def __init__(self) -> None:
         self.record: Record | None = None
@@ -465,7 +465,7 @@ class Progress:
 
 
 class Heartbeat(HeartbeatProcess):
-    """The heartbeat process as a task: what beater.Beater does, on the virtual loop, over the world's wire. Its belief is read by production code."""
+    """The heartbeat process as a task: like HeartbeatProcess, on the virtual loop, over the world's wire. Its lease is read by production code."""
 
     def __init__(self, world: World, *, base_url: str, api_key: str, stamp_path: str, lease_path: str, lengths: beat.BeatTiming, fence: int) -> None:  # fmt: skip
         self.world = world
@@ -688,7 +688,7 @@ class World:
         self.downs: list[tuple[float, float]] = []  # of the service
         self.blocked: list[tuple[float, float]] = []  # other spans in which nobody could beat
         self.wire = Wire(self)
-        self.lease = Belief()
+        self.lease = StoredLease()
         self.stamp: Stamp | None = None
         self.proofs: list[float] = []
         self.passes: list[float] = []  # those of them that are of no start

@@ -21,12 +21,12 @@ from tests.integration.builders import (
     DEAD_MAN_600,
     MINUTE_MS,
     START_PX,
+    BotAndOwner,
     Box,
-    Room,
+    bot_and_owner,
     make_bot,
     nothing,
     once_long,
-    room,
     wire_to,
 )
 from tests.runtime.builders import later
@@ -41,7 +41,7 @@ def once_blindly(_view: View, bar: Bar) -> Iterable[Intent]:
 
 
 async def test_a_stop_that_is_cancelled_by_hand_is_replaced_in_the_next_pass(box: Box) -> None:
-    one = await room(box)
+    one = await bot_and_owner(box)
     assert await one.hand.cancel_stops("BTC") == 1
     assert await one.bot.cycle()
     held = await one.held()
@@ -59,7 +59,7 @@ def with_trail(**trail: Any) -> Any:
     return script
 
 
-def alarms(one: Room) -> list[str]:
+def alarms(one: BotAndOwner) -> list[str]:
     rows = one.bot.kernel.journal.db["outbox"].rows
     return [row["kind"] for row in rows if row["kind"].startswith("protection.")]
 
@@ -68,7 +68,7 @@ def alarms(one: Room) -> list[str]:
 async def test_a_trailing_stop_that_sleeps_is_no_stop(box: Box, tmp_path: Path, is_restarted: bool) -> None:
     """It wakes at a profit: when the stop beside it is taken away, nothing holds the position on its way down."""
     path, script = tmp_path / "journal.db", with_trail(trail_pct=2, activate_at_r=1)
-    one = await room(box, script, path=path)
+    one = await bot_and_owner(box, script, path=path)
     assert [trail["active"] for trail in await one.guardians("trailing_stop")] == [False]
     one.wants(nothing)
     if is_restarted:
@@ -88,7 +88,7 @@ async def test_a_trailing_stop_that_sleeps_is_no_stop(box: Box, tmp_path: Path, 
 
 
 async def test_a_trailing_stop_that_trails_is_a_stop_when_the_other_one_goes(box: Box) -> None:
-    one = await room(box, with_trail(trail_pct=2))
+    one = await bot_and_owner(box, with_trail(trail_pct=2))
     assert await one.hand.cancel_stops("BTC") == 1
     await one.bot.cycle()
     assert len(await one.guardians("trailing_stop")) == 1
@@ -96,7 +96,7 @@ async def test_a_trailing_stop_that_trails_is_a_stop_when_the_other_one_goes(box
 
 
 async def test_a_trailing_stop_that_has_woken_up_is_a_stop(box: Box) -> None:
-    one = await room(box, with_trail(trail_pct=2, activate_at_r=1))
+    one = await bot_and_owner(box, with_trail(trail_pct=2, activate_at_r=1))
     one.wants(nothing)
     await one.minute(1.03)
     assert await one.hand.cancel_stops("BTC") == 1
@@ -106,7 +106,7 @@ async def test_a_trailing_stop_that_has_woken_up_is_a_stop(box: Box) -> None:
 
 
 async def test_a_cover_that_is_disarmed_by_hand_too_is_replaced_again(box: Box) -> None:
-    one = await room(box)
+    one = await bot_and_owner(box)
     await one.hand.cancel_stops("BTC")
     for _ in range(3):
         await one.bot.cycle()
@@ -127,7 +127,7 @@ async def test_a_stop_that_goes_while_a_part_is_being_closed_is_replaced_all_the
             return [Close("BTC", fraction=0.5)]
         return once_long(view, bar)
 
-    one = await room(box, script, fate=fate)
+    one = await bot_and_owner(box, script, fate=fate)
     closing = True
     await one.minute()
     assert one.rows()[-1]["state"] == "sending"
@@ -137,7 +137,7 @@ async def test_a_stop_that_goes_while_a_part_is_being_closed_is_replaced_all_the
 
 
 async def test_a_dead_man_that_is_disarmed_by_hand_is_armed_before_anything_is_opened(box: Box) -> None:
-    one = await room(box, nothing)
+    one = await bot_and_owner(box, nothing)
     one.wants(once_long)
     assert await one.hand.disarm("dead_man_switch") == 1
     await one.minute()
@@ -153,7 +153,7 @@ async def test_a_dead_man_that_is_disarmed_by_hand_is_armed_before_anything_is_o
 
 async def test_a_dead_man_that_has_fired_is_armed_anew(box: Box) -> None:
     """Flattened by the switch, the loop looks, arms and trades on."""
-    one = await room(box)
+    one = await bot_and_owner(box)
     await box.advance(700_000)
     assert await one.held() is None
     await one.minute()
@@ -166,7 +166,7 @@ async def test_a_dead_man_that_has_fired_is_armed_anew(box: Box) -> None:
 async def test_a_position_of_another_hand_is_dealt_with_in_the_next_pass_as_the_config_says(
     box: Box, foreign: str
 ) -> None:
-    one = await room(box, nothing, foreign=foreign)
+    one = await bot_and_owner(box, nothing, foreign=foreign)
     await one.hand.order("BTC", "short", 300, stop_pct=3)
     await one.bot.cycle()
     await one.bot.cycle()
@@ -184,7 +184,7 @@ async def test_a_strategy_neither_closes_nor_adds_to_what_another_hand_holds(box
             yield Close("BTC")
             yield Open("BTC", "long", usd=500, bracket=Bracket(stop_pct=2))
 
-    one = await room(box, nothing)
+    one = await bot_and_owner(box, nothing)
     await one.hand.order("BTC", "short", 300)
     one.wants(script)
     await one.minute()
@@ -205,7 +205,7 @@ async def test_an_entry_of_another_hand_is_not_cancelled_with_ours(box: Box) -> 
             else:
                 yield Open("BTC", "long", usd=100, limit_px=bar.close * 0.9, bracket=Bracket(stop_pct=2))
 
-    one = await room(box, nothing)
+    one = await bot_and_owner(box, nothing)
     await one.hand.order("BTC", "long", 100, limit_px=one.px["BTC"] * 0.8)
     one.wants(script)
     await one.minute()
@@ -219,7 +219,7 @@ async def test_an_entry_of_another_hand_is_not_cancelled_with_ours(box: Box) -> 
 
 
 async def test_a_reset_arms_the_guardians_before_anything_is_opened(box: Box) -> None:
-    one = await room(box)
+    one = await bot_and_owner(box)
     await one.hand.ask("POST", "/v1/sandbox/accounts/reset", {})
     await one.minute()
     told = [(event["type"], event["subtype"]) for event in await one.hand.events()]
@@ -236,7 +236,7 @@ async def test_a_reset_whose_resync_is_cut_off_is_not_forgotten(box: Box, lost: 
     def fate(request: httpx.Request) -> str | None:
         return "refuse" if cut and request.url.path == lost else None
 
-    one = await room(box, fate=fate)
+    one = await bot_and_owner(box, fate=fate)
     await one.hand.ask("POST", "/v1/sandbox/accounts/reset", {})
     cut = True
     await one.minute()
@@ -256,7 +256,7 @@ async def test_an_intent_of_before_a_reset_never_becomes_an_order(box: Box) -> N
     def fate(request: httpx.Request) -> str | None:
         return "unsent" if lost and request.url.path == "/v1/orders/confirm" else None
 
-    one = await room(box, nothing, fate=fate)
+    one = await bot_and_owner(box, nothing, fate=fate)
     lost = True
     one.wants(once_long)
     await one.minute()
@@ -281,7 +281,7 @@ async def test_a_plan_that_runs_out_before_its_confirm_ends_the_intent_and_the_n
             late = False
             await box.advance(61_000)
 
-    one = await room_with_moment(box, fate_now)
+    one = await bot_and_owner_at(box, fate_now)
     assert [row["state"] for row in one.rows()] == ["expired"]
     assert await one.held() is None
     await one.minute()
@@ -298,7 +298,7 @@ async def test_a_price_that_drifts_away_from_the_plan_is_planned_again_under_a_k
             drifts = False
             await box.price("BTC", 103_000)
 
-    one = await room_with_moment(box, fate_now)
+    one = await bot_and_owner_at(box, fate_now)
     assert [(row["leg"], row["state"], row["code"]) for row in one.rows()] == [
         ("order", "rejected", "plan_stale"), ("order-2", "accepted", None),
     ]  # fmt: skip
@@ -315,7 +315,7 @@ async def test_a_price_that_drifts_away_from_every_plan_ends_with_the_third(box:
             px *= 1.02
             await box.price("BTC", px)
 
-    one = await room_with_moment(box, fate_now)
+    one = await bot_and_owner_at(box, fate_now)
     assert [(row["leg"], row["code"]) for row in one.rows()] == [
         ("order", "plan_stale"), ("order-2", "plan_stale"), ("order-3", "plan_stale"),
     ]  # fmt: skip
@@ -336,7 +336,7 @@ async def test_a_stale_plan_after_a_lost_answer_is_not_planned_again_before_the_
             return "lose"
         return None
 
-    one = await room(box, once_blindly, fate=fate)
+    one = await bot_and_owner(box, once_blindly, fate=fate)
     one.wants(nothing)
     for _ in range(4):
         later(one.bot.kernel, 20_000)
@@ -345,8 +345,8 @@ async def test_a_stale_plan_after_a_lost_answer_is_not_planned_again_before_the_
     assert len(await one.hand.trades()) == 1
 
 
-async def room_with_moment(box: Box, moment: Any) -> Room:
-    """A room in which something happens just before a request arrives."""
+async def bot_and_owner_at(box: Box, moment: Any) -> BotAndOwner:
+    """A bot whose account changes just before a request arrives."""
     hand = await box.hand()
     wire = wire_to(box)
     deliver = wire.deliver
@@ -356,7 +356,7 @@ async def room_with_moment(box: Box, moment: Any) -> Room:
         return await deliver(request)
 
     wire.deliver = delayed  # type: ignore[method-assign]
-    made = Room(
+    made = BotAndOwner(
         box, hand, make_bot(hand, wire, None, script=once_long, settings=Settings(guardians=(DEAD_MAN_600,))), wire
     )
     await made.minute()
@@ -376,7 +376,7 @@ async def test_an_answer_slower_than_the_deadline_is_in_doubt_and_ends_in_one_or
     async def fate_now(request: httpx.Request) -> None:
         return None
 
-    one = await room_with_moment(box, fate_now)
+    one = await bot_and_owner_at(box, fate_now)
     deliver = one.wire.deliver
 
     async def slowly(request: httpx.Request) -> httpx.Response:
@@ -405,7 +405,7 @@ async def test_a_refusal_after_doubt_settles_nothing_while_the_first_copy_is_on_
     hand = await box.hand()
     wire = wire_to(box, fate)
     wire.late_by = NEVER
-    one = Room(box, hand, make_bot(hand, wire, None, script=once_long), wire)
+    one = BotAndOwner(box, hand, make_bot(hand, wire, None, script=once_long), wire)
     await one.minute()
     assert [row["state"] for row in one.rows()] == ["sending"]
     await wire.arrivals(everything=True)
@@ -422,7 +422,7 @@ async def test_a_copy_that_arrives_after_its_fence_has_no_effect(box: Box) -> No
     def fate(request: httpx.Request) -> str | None:
         return next(fates, "refuse") if request.url.path.endswith("/close") else None
 
-    one = await room(box, once_long)
+    one = await bot_and_owner(box, once_long)
     one.wants(once_closed())
     one.wire.fate, one.wire.late_by = fate, NEVER
     await one.minute()
@@ -457,7 +457,7 @@ async def test_a_page_of_a_proxy_in_place_of_an_answer_ends_no_run(box: Box) -> 
         httpx.Response(200, content=b'{"login": "please"}'),
         httpx.Response(401, content=b"<html>who are you</html>"),
     ]
-    one = await room(box)
+    one = await bot_and_owner(box)
     inner = one.wire.handle_async_request
     for page in pages:
 
@@ -486,7 +486,7 @@ async def test_a_journal_that_is_lost_with_an_answer_orders_nothing_twice(box: B
             else None
         )
 
-    one = await room(box, nothing, fate=fate, path=folder / "first.db", path_of_orders=orders)
+    one = await bot_and_owner(box, nothing, fate=fate, path=folder / "first.db", path_of_orders=orders)
     dying = True
     one.wants(once_blindly)
     with pytest.raises(Crash):
@@ -513,14 +513,14 @@ async def test_a_journal_that_is_lost_with_an_answer_orders_nothing_twice(box: B
 async def test_a_key_that_may_only_close_runs_degraded_and_protects(box: Box) -> None:
     hand = await box.hand()
     owner = make_bot(hand, wire_to(box), None, script=once_long, settings=Settings(guardians=(DEAD_MAN_600,)))
-    made = Room(box, hand, owner, owner.client)
+    made = BotAndOwner(box, hand, owner, owner.client)
     await made.minute()
     assert await made.held() is not None
     body = {"name": "closer", "scopes": ["read", "trade:close_only"]}
     key = (await hand.ask("POST", "/v1/keys", body))["apiKey"]
     journal = owner.kernel.journal
     one = make_bot(hand, wire_to(box), None, script=once_long, settings=Settings(guardians=(DEAD_MAN_600,)), key=key)
-    made = Room(box, hand, one, one.client)
+    made = BotAndOwner(box, hand, one, one.client)
     await made.minute()
     assert list(one.kernel.health.degraded) == ["scope", "guardian:dead_man"], (
         "its dead-man would block the owner's openings"
@@ -540,7 +540,7 @@ async def test_a_key_that_is_revoked_ends_the_run(box: Box) -> None:
     hand = await box.hand()
     minted = await box.control("keys", {"accountId": hand.account["accountId"]})
     bot = make_bot(hand, wire_to(box), None, script=once_long, key=minted["apiKey"])
-    one = Room(box, hand, bot, None)
+    one = BotAndOwner(box, hand, bot, None)
     await one.minute()
     await box.http.post("/sandbox/v1/keys", json={"accountId": hand.account["accountId"]}, headers=CONTROL)
     with pytest.raises(AccessLost):
@@ -565,7 +565,7 @@ async def test_no_bar_is_skipped_when_the_pass_that_took_it_fails(box: Box) -> N
     def fate(request: httpx.Request) -> str | None:
         return "refuse" if cut and request.url.path == "/v1/account" else None
 
-    one = await room(box, script, fate=fate)
+    one = await bot_and_owner(box, script, fate=fate)
     seen.clear()
     for n in range(4):
         if n == 1:
@@ -582,7 +582,7 @@ async def test_no_bar_is_skipped_when_the_pass_that_took_it_fails(box: Box) -> N
 
 async def test_a_service_that_hangs_does_not_keep_a_pass_from_ending(box: Box) -> None:
     """Each question takes all its time. A pass asks no more once its time is over, so that the proof of progress goes on."""
-    one = await room(box)
+    one = await bot_and_owner(box)
     pacer: Any = one.bot.kernel.budget.pacer
 
     async def hung(request: httpx.Request) -> httpx.Response:
@@ -596,6 +596,6 @@ async def test_a_service_that_hangs_does_not_keep_a_pass_from_ending(box: Box) -
 
 
 async def test_the_dead_man_of_the_config_is_found_by_its_name(box: Box) -> None:
-    one = await room(box)
+    one = await bot_and_owner(box)
     assert one.bot.kernel.guardians.ids[DEAD_MAN] == (await one.guardians("dead_man_switch"))[0]["id"]
     assert Decimal((await one.held() or {})["size"]) > 0

@@ -1,4 +1,4 @@
-"""The client against the service's real rate limits: a flood of plans is held back before the service has to refuse, and exits find room."""
+"""The client against the service's real rate limits: a flood of plans is delayed before the service has to refuse, and exits find room."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 
 import bot.clock
 from bot.strategy import Bar, Close, Intent, View
-from tests.integration.builders import Box, Room, Script, make_bot, nothing, once_long, wire_to
+from tests.integration.builders import BotAndOwner, Box, Script, make_bot, nothing, once_long, wire_to
 from tests.integration.virtual import Clocks
 from tests.integration.wire import Fate
 from tests.runtime.builders import later
@@ -33,7 +33,7 @@ class Hosted(httpx.AsyncBaseTransport):
         return answer
 
 
-class Hours(Room):
+class Hours(BotAndOwner):
     """The machine's clocks go as the service's does, but for what they were set wrong by."""
 
     script: Script

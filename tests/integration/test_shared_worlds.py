@@ -1,5 +1,5 @@
 """The random worlds with all that a config can ask for: strategies that share a market, each within narrow means, guardians of the account,
-what becomes of a stranger's positions and of everything at a stop; and a person at the controls of the daemon meanwhile."""
+the handling of foreign positions and of everything at a stop; and an operator who gives the daemon commands meanwhile."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 
 from bot.strategy import Bar, Bracket, Cancel, Intent, Open, View
 from bot.strategy.view import PositionView
-from tests.integration.builders import Box, room
+from tests.integration.builders import Box, bot_and_owner
 
 NEAR_USD = 2.0  # what half a spread makes of some hundred USD
 
@@ -26,7 +26,7 @@ async def test_a_strategy_sees_its_position_as_the_service_has_it(box: Box) -> N
         elif held.target_px is not None:
             yield Cancel(next(order.oid for order in view.orders("BTC") if order.kind == "take_profit"))
 
-    one = await room(box, script)
+    one = await bot_and_owner(box, script)
     await one.minute()
     account = await one.hand.ask("GET", "/v1/account")
     (theirs,) = account["positions"]
@@ -64,7 +64,7 @@ async def test_an_all_in_entry_fills_at_a_running_service_and_little_more_is_ref
             yield Open("BTC", "long", usd=1_500, leverage=3, limit_px=95_000, bracket=Bracket(stop_pct=5))
         seen.append(view.all_in_usd("ETH", 5))
 
-    one = await room(box, script)
+    one = await bot_and_owner(box, script)
     await one.minute(1.02)
     account = await one.hand.ask("GET", "/v1/account")
     assert len(account["positions"]) == 1

@@ -15,7 +15,17 @@ from bot.runtime.journal.halt_flags import ALL
 from bot.runtime.kernel import Settings
 from bot.runtime.shutdown import LeftBehind, OnExit, wind_down
 from bot.strategy import Bar, Intent, View
-from tests.integration.builders import DEAD_MAN_600, Box, Room, Scripted, make_bot, nothing, once_long, room, wire_to
+from tests.integration.builders import (
+    DEAD_MAN_600,
+    BotAndOwner,
+    Box,
+    Scripted,
+    bot_and_owner,
+    make_bot,
+    nothing,
+    once_long,
+    wire_to,
+)
 from tests.runtime.builders import later
 
 Path_ = Literal["plan", "direct"]
@@ -35,10 +45,10 @@ class PutOff:
         return "refuse" if self.is_blind and request.url.path == "/v1/events" else None
 
 
-async def put_off(box: Box, orders: Path_, path: Path | None = None) -> tuple[Room, PutOff]:
+async def put_off(box: Box, orders: Path_, path: Path | None = None) -> tuple[BotAndOwner, PutOff]:
     """A bot with an entry that found no connection; there is one again, and the strategy wants nothing more."""
     wire = PutOff()
-    one = await room(box, nothing, fate=wire, path=path, path_of_orders=orders)
+    one = await bot_and_owner(box, nothing, fate=wire, path=path, path_of_orders=orders)
     one.bot.kernel.account.mirror.keys_proven = True
     wire.is_down = True
     one.wants(once_long)
@@ -51,13 +61,13 @@ async def put_off(box: Box, orders: Path_, path: Path | None = None) -> tuple[Ro
     return one, wire
 
 
-async def paused(one: Room) -> None:
+async def paused(one: BotAndOwner) -> None:
     one.bot.kernel.conditions.pauses.pause(None)
     await one.bot.cycle()
     assert one.bot.kernel.conditions.pauses.names == {ALL}
 
 
-async def failing(one: Room) -> None:
+async def failing(one: BotAndOwner) -> None:
     def fails(_view: View, _bar: Bar) -> Iterable[Intent]:
         raise ZeroDivisionError
 
@@ -66,17 +76,17 @@ async def failing(one: Room) -> None:
     assert one.bot.kernel.strategy_host.instances[0].quarantined is not None
 
 
-async def rebuilt(one: Room) -> None:
+async def rebuilt(one: BotAndOwner) -> None:
     hot_reload._drop_unsent(one.bot.kernel, "busy")
     await one.bot.cycle()
 
 
-async def ending(one: Room) -> None:
+async def ending(one: BotAndOwner) -> None:
     await one.bot.kernel.stop()
     await wind_down(one.bot.kernel, "leave")
 
 
-Stop = Callable[[Room], Awaitable[None]]
+Stop = Callable[[BotAndOwner], Awaitable[None]]
 
 
 @pytest.mark.parametrize("orders", ["plan", "direct"])
@@ -132,7 +142,7 @@ async def test_an_end_says_that_an_entry_is_in_doubt_and_flatten_leaves_it_to_th
     def fate(request: httpx.Request) -> str | None:
         return "late" if is_slow and request.url.path == "/v1/orders/confirm" else None
 
-    one = await room(box, nothing, fate=fate)
+    one = await bot_and_owner(box, nothing, fate=fate)
     one.wire.late_by = 1_000_000  # requests: until the test lets it arrive
     one.wants(once_long)
     is_slow = True
@@ -178,7 +188,7 @@ async def test_a_start_that_cannot_read_the_events_yet_books_what_they_tell_to_w
 ) -> None:
     """The account is known, the fill of the stop is not: it is no reason to take the position for closed by nobody."""
     path = tmp_path / "journal.db"
-    one = await room(box, path=path)
+    one = await bot_and_owner(box, path=path)
     await one.bot.kill()
     one.px["BTC"] *= 0.9
     await box.minute(**one.px)

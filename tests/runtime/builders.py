@@ -1,4 +1,4 @@
-"""A loop in a room of its own: a fake venue, a journal file, a scripted strategy. Builders only."""
+"""A kernel of its own: a fake venue, a journal file, a scripted strategy. Builders only."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def limits(name: str = "trend", markets: Sequence[str] = ("BTC",), **more: Any) 
     return StrategyLimits(name, frozenset(markets), **given)
 
 
-def room(
+def make_kernel(
     venue: FakeVenue,
     script: Script = lambda _view, _bar: (),
     *,
@@ -93,7 +93,7 @@ def always(view: View, bar: Bar) -> Iterable[Intent]:
 async def begun(venue: FakeVenue, script: Script = always, *, faults: Iterable[Fault] = (), **more: Any) -> Kernel:
     """A loop over the venue, at a BTC of 100, that has decided on its first bar; `faults` begin with that pass."""
     venue.minute(BTC="100")
-    kernel = room(venue, script, **more)
+    kernel = make_kernel(venue, script, **more)
     await kernel.recover()
     venue.faults += faults
     await kernel.cycle()
@@ -182,18 +182,18 @@ def once(view: View, bar: Bar) -> Iterable[Intent]:
 
 
 class SlowCancels(FakeVenue):
-    """Takes half a second, of real time, for each cancel, and has room for so many."""
+    """Takes half a second of real time for each cancel, and accepts `free_requests` of them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.pacer = FakePacer()
         self.asked: list[str] = []
-        self.room_left = 1_000
+        self.free_requests = 1_000
 
     async def cancel(self, oid: str) -> CancelResult:
-        if not self.room_left:
-            raise ApiError.of("rate_limited", "no room", order_submitted=False, retryable=True)
-        self.room_left -= 1
+        if not self.free_requests:
+            raise ApiError.of("rate_limited", "no request left", order_submitted=False, retryable=True)
+        self.free_requests -= 1
         self.pacer.now_ms += 500
         self.asked.append(oid)
         return await super().cancel(oid)
@@ -202,7 +202,7 @@ class SlowCancels(FakeVenue):
 async def opened(venue: FakeVenue, **more: Any) -> Kernel:
     """A loop that holds one protected BTC position."""
     venue.minute(BTC="100")
-    kernel = room(venue, once, **more)
+    kernel = make_kernel(venue, once, **more)
     await kernel.recover()
     await kernel.cycle()
     assert kernel.account.mirror.is_protected("BTC")

@@ -1181,7 +1181,7 @@ async def test_a_lapse_is_followed_by_a_resync_before_anything_is_opened(
         await one.minute()
         await client.status()
         await run.kernel.cycle()
-        assert "BTC" not in await one.state_of(), "opened on a lapsed belief"
+        assert "BTC" not in await one.state_of(), "opened on a lapsed lease"
         await run.resync.if_lapsed()
         assert lapsed.acknowledged == 3
         assert await one.state_of() == ["dead_man_switch"]
@@ -1219,7 +1219,7 @@ async def test_a_resync_that_waits_for_the_service_opens_nothing_and_stops_no_pa
             await run.passes.one_pass()
             told = [row["kind"] for row in run.journal.db["outbox"].rows]
             assert told.count("heartbeat.lapsed") == 1, "once, and not in every pass: the outbox has an end"
-            assert "BTC" not in await one.state_of(), "opened on a lapsed belief"
+            assert "BTC" not in await one.state_of(), "opened on a lapsed lease"
         await one.minute()
         await client.status()
         await run.passes.one_pass()

@@ -54,11 +54,11 @@ from tests.runtime.builders import (
     intent,
     kill,
     later,
+    make_kernel,
     minutes,
     once,
     opened,
     refusals,
-    room,
     stop_of,
     trailing,
 )
@@ -80,7 +80,7 @@ async def test_a_guardian_that_the_service_refuses_degrades_the_run_and_does_not
     venue = FakeVenue()
     venue.minute(BTC="100")
     venue.faults = [Fault("arm", refused("invalid_input", "no such action"), 1)]
-    kernel = room(venue, always, settings=Settings(guardians=(DEAD_MAN_60, DRAWDOWN)))
+    kernel = make_kernel(venue, always, settings=Settings(guardians=(DEAD_MAN_60, DRAWDOWN)))
     await kernel.recover()
     await kernel.cycle()
     assert state_of(kernel).word == "DEGRADED"
@@ -104,7 +104,7 @@ async def test_a_market_that_is_gone_keeps_entries_out_of_it_and_of_no_other() -
     venue = FakeVenue()
     venue.minute(BTC="100")
     gone = refused("not_found", "BTC is not listed")
-    kernel = room(venue, always, markets=("BTC", "ETH"))
+    kernel = make_kernel(venue, always, markets=("BTC", "ETH"))
     venue.faults = [Fault("candles", gone, 1)]
     await kernel.recover()
     venue.faults = [Fault("candles", gone, 1)]
@@ -291,7 +291,7 @@ async def test_a_position_that_grows_beyond_its_stop_is_covered() -> None:
 
 
 async def test_a_stop_of_the_other_side_is_no_protection() -> None:
-    kernel = room(FakeVenue())
+    kernel = make_kernel(FakeVenue())
     await kernel.recover()
     kernel.account.mirror.positions["BTC"] = position = SimpleNamespace(
         market="BTC", side="short", size=Decimal(1), owner="trend", entry_px=Decimal(100), opened_ms=0, notional_usd=Decimal(100),
@@ -511,7 +511,7 @@ async def test_another_agent_on_the_account_keeps_entries_out_within_a_pass(
     venue = FakeVenue(("BTC", "ETH"))
     venue.minute(BTC="100")
     path = tmp_path / "journal.db"
-    kernel = room(venue, always, markets=("BTC",), path=path)
+    kernel = make_kernel(venue, always, markets=("BTC",), path=path)
     await kernel.recover()
     await kernel.cycle()
     assert kernel.account.mirror.keys_proven
@@ -525,11 +525,11 @@ async def test_another_agent_on_the_account_keeps_entries_out_within_a_pass(
     assert ("BTC" in venue.positions) is not flagged, "exits went, and entries only if nobody else writes"
     assert kernel.context.foreign_activity.waiting == {}
     kill(kernel)
-    again = room(venue, always, markets=("BTC",), path=path)
+    again = make_kernel(venue, always, markets=("BTC",), path=path)
     assert ("foreign_writer" in again.health.degraded) is flagged, "until a person has looked"
     again.health.restore("foreign_writer")
     kill(again)
-    assert room(venue, always, markets=("BTC",), path=path).health.degraded == {}
+    assert make_kernel(venue, always, markets=("BTC",), path=path).health.degraded == {}
 
 
 def drawn(seed: int) -> Callable[[int], int]:
@@ -549,7 +549,7 @@ async def test_a_daemon_of_another_machine_is_known_before_it_trades(tmp_path: P
     venue = FakeVenue()
     first = await alone(venue, once, path=tmp_path / "1.db", new_serial=drawn(1))
     assert first.health.degraded == {}
-    second = room(venue, once, path=tmp_path / "2.db", new_serial=drawn(2))
+    second = make_kernel(venue, once, path=tmp_path / "2.db", new_serial=drawn(2))
     await second.recover()
     await first.cycle()
     assert "was armed by another daemon or agent" in first.health.degraded["foreign_writer"]
@@ -568,7 +568,7 @@ async def test_an_order_of_another_daemon_with_our_config_is_no_decision_of_a_lo
     """Its key is that of a decision of ours, which this journal did not make."""
     venue = FakeVenue()
     first = await alone(venue, lambda _view, _bar: (), path=tmp_path / "1.db", settings=NO_GUARDIANS)
-    second = room(venue, always, path=tmp_path / "2.db", settings=NO_GUARDIANS)
+    second = make_kernel(venue, always, path=tmp_path / "2.db", settings=NO_GUARDIANS)
     await second.recover()
     venue.minute(BTC="100")
     await second.cycle()
@@ -583,7 +583,7 @@ async def test_a_decision_of_ours_that_another_daemon_has_ordered_before_us_is_a
         lambda _view, bar: [Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=5))] if bar.close == 99 else ()
     )
     first = await alone(venue, strategies=[flat], path=tmp_path / "1.db", settings=NO_GUARDIANS)
-    second = room(venue, strategies=[Scripted(flat.script)], path=tmp_path / "2.db", settings=NO_GUARDIANS)
+    second = make_kernel(venue, strategies=[Scripted(flat.script)], path=tmp_path / "2.db", settings=NO_GUARDIANS)
     await second.recover()
     await second.cycle()  # The newest bar of before.
     await minutes(second, venue, "99")
@@ -594,16 +594,16 @@ async def test_a_decision_of_ours_that_another_daemon_has_ordered_before_us_is_a
 
 async def test_the_orders_of_after_a_backup_are_no_other_daemons_when_it_is_restored(tmp_path: Path) -> None:
     venue = FakeVenue()
-    kernel = room(venue, always, path=tmp_path / "j.db", new_serial=drawn(1))
+    kernel = make_kernel(venue, always, path=tmp_path / "j.db", new_serial=drawn(1))
     await kernel.recover()
     kill(kernel)
     shutil.copyfile(tmp_path / "j.db", tmp_path / "backup.db")
-    kernel = room(venue, always, path=tmp_path / "j.db", new_serial=drawn(2))
+    kernel = make_kernel(venue, always, path=tmp_path / "j.db", new_serial=drawn(2))
     await kernel.recover()
     await minutes(kernel, venue, "100", "101", "100")
     assert len(venue.fills) == 3
     kill(kernel)
-    restored = room(venue, always, path=tmp_path / "backup.db", new_serial=drawn(3))
+    restored = make_kernel(venue, always, path=tmp_path / "backup.db", new_serial=drawn(3))
     await restored.recover()
     await minutes(restored, venue, "101", "100")
     assert restored.health.degraded == {}
@@ -614,7 +614,7 @@ async def test_a_reset_of_the_account_ends_what_another_agent_had_done_on_it(is_
     venue = FakeVenue(("BTC", "ETH"))
     venue.minute(BTC="100")
     path = tmp_path / "journal.db"
-    kernel = room(venue, always, path=path)
+    kernel = make_kernel(venue, always, path=path)
     await kernel.recover()
     trade = venue._trade("ETH", "long", "open", "market", Decimal(1), "another daemon", "agent")
     venue._fill("ETH", "long", "open", "market", Decimal(1), venue.px["ETH"], trade, "another daemon")
@@ -623,7 +623,7 @@ async def test_a_reset_of_the_account_ends_what_another_agent_had_done_on_it(is_
     kernel.context.foreign_activity.waiting["trd_1"] = ("ETH", "another key", 0)
     if not is_up:
         kill(kernel)
-        kernel = room(venue, always, path=path)
+        kernel = make_kernel(venue, always, path=path)
         assert "foreign_writer" in kernel.health.degraded
     venue.reset()
     await (kernel.cycle() if is_up else kernel.recover())
@@ -632,13 +632,13 @@ async def test_a_reset_of_the_account_ends_what_another_agent_had_done_on_it(is_
     await minutes(kernel, venue, "102")
     assert "BTC" in venue.positions
     kill(kernel)
-    assert room(venue, always, path=path).health.degraded == {}
+    assert make_kernel(venue, always, path=path).health.degraded == {}
 
 
 async def test_a_reset_after_which_somebody_has_traded_already_is_for_a_person_to_look_at() -> None:
     venue = FakeVenue(("BTC", "ETH"))
     venue.minute(BTC="100")
-    kernel = room(venue, always)
+    kernel = make_kernel(venue, always)
     await kernel.recover()
     kernel.health.degrade("foreign_writer", "somebody")
     venue.reset()
@@ -652,7 +652,7 @@ async def test_a_reset_after_which_somebody_has_traded_already_is_for_a_person_t
 async def test_our_own_orders_and_what_the_service_does_are_no_other_writer() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
-    kernel = room(venue, always)
+    kernel = make_kernel(venue, always)
     await kernel.recover()
     await minutes(kernel, venue, "100", "90", "100", "101", "100")
     assert len(venue.fills) >= 4
@@ -716,7 +716,7 @@ async def test_a_close_that_was_refused_does_not_wait_for_a_time_that_lies_ahead
 async def test_a_close_in_doubt_of_a_time_that_lies_ahead_again_keeps_no_position_bare() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
-    kernel = room(venue, lambda view, bar: [Close("BTC")] if bar.close == 101 else once(view, bar))
+    kernel = make_kernel(venue, lambda view, bar: [Close("BTC")] if bar.close == 101 else once(view, bar))
     await kernel.recover()
     await kernel.cycle()
     venue.faults = [Fault("close", AWAY, 10**9)]
@@ -731,7 +731,7 @@ async def test_a_stop_is_lost_while_a_close_is_not_taken_for_long_and_another_st
     """A strategy of long bars wants its close for two days; the position does not wait for it without a stop."""
     venue = FakeVenue()
     venue.minute(BTC="100")
-    kernel = room(venue, lambda view, bar: [Close("BTC")] if bar.close == 101 else once(view, bar))
+    kernel = make_kernel(venue, lambda view, bar: [Close("BTC")] if bar.close == 101 else once(view, bar))
     kernel.strategy_host.instances[0].interval = "1d"
     await kernel.recover()
     await kernel.cycle()
@@ -749,7 +749,7 @@ async def test_an_order_that_waits_for_a_person_is_told_and_waits_until_there_wa
     venue.minute(BTC="100")
     other = {"reason": "fingerprint"}
     venue.faults = [Fault("confirm", ApiError.of("idempotency_conflict", "other body", order_submitted="unknown", retryable=False, details=other))]  # fmt: skip
-    kernel = room(venue, always)
+    kernel = make_kernel(venue, always)
     await kernel.recover()
     await kernel.cycle()
     (waits,) = kernel.journal.intents.live()
@@ -832,10 +832,10 @@ async def test_trades_that_are_known_to_be_other_orders_of_ours_leave_no_doubt_o
     """A service without keys: the only trade since is one whose answer came."""
     venue = Keyless()
     venue.minute(BTC="100")
-    wishes = [[Open("BTC", "long", usd=100, bracket=Bracket(stop_pct=5))], [Open("BTC", "long", usd=50), Close("BTC")]]
-    kernel = room(
+    signals = [[Open("BTC", "long", usd=100, bracket=Bracket(stop_pct=5))], [Open("BTC", "long", usd=50), Close("BTC")]]
+    kernel = make_kernel(
         venue,
-        lambda _view, _bar: wishes.pop(0) if wishes else [],
+        lambda _view, _bar: signals.pop(0) if signals else [],
         settings=Settings(guardians=(DEAD_MAN_60,), foreign_positions="adopt"),
     )
     await kernel.recover()
@@ -899,7 +899,7 @@ async def test_a_kill_after_the_event_of_an_order_that_waits_for_a_person_leaves
     await kernel.events.drain()
     assert [one.state for one in kernel.journal.intents.live()] == ["quarantined"]
     kill(kernel)
-    kernel = room(venue, always, path=tmp_path / "journal.db")
+    kernel = make_kernel(venue, always, path=tmp_path / "journal.db")
     await kernel.recover()
     assert (kernel.journal.intents.live(), kernel.execution.in_doubt("BTC")) == ([], False)
     assert [one.owner for one in kernel.account.mirror.positions.values()] == ["trend"]
@@ -924,8 +924,8 @@ async def test_a_cancel_in_doubt_ends_without_a_look_at_trades() -> None:
     venue = Keyless()
     venue.minute(BTC="100")
     rests = Open("BTC", "long", usd=100, limit_px=90, bracket=Bracket(stop_pct=5))
-    wishes: list[list[Intent]] = [[rests], [Cancel(market="BTC")]]
-    kernel = room(venue, lambda _view, _bar: wishes.pop(0) if wishes else [])
+    signals: list[list[Intent]] = [[rests], [Cancel(market="BTC")]]
+    kernel = make_kernel(venue, lambda _view, _bar: signals.pop(0) if signals else [])
     await kernel.recover()
     await kernel.cycle()
     venue.faults = [Fault("cancel", "drop", 3), Fault("cancel", refused("invalid_input"), 9)]
@@ -943,7 +943,7 @@ async def test_a_reset_of_the_account_is_told() -> None:
     for says_gone in (True, False):
         venue = FakeVenue()
         venue.says_gone = says_gone
-        kernel = room(venue)
+        kernel = make_kernel(venue)
         await kernel.recover()
         await kernel.cycle()
         venue.reset()

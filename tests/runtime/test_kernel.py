@@ -30,9 +30,9 @@ from tests.runtime.builders import (
     first_bar,
     kill,
     later,
+    make_kernel,
     minutes,
     once,
-    room,
 )
 
 TRADES = 1_000  # after which a start is ready within ten seconds: so many questions, and so much work of its own
@@ -129,7 +129,7 @@ async def test_a_stop_that_is_hit_leaves_the_mirror_flat() -> None:
 async def test_a_lost_answer_makes_one_order(op: str, kind: str) -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
-    kernel = room(venue, once)
+    kernel = make_kernel(venue, once)
     await kernel.recover()
     venue.faults = [Fault(op, kind, count=3)]
     await kernel.cycle()
@@ -148,7 +148,7 @@ async def test_in_doubt_blocks_new_entries_in_that_market_only() -> None:
         if view.position(bar.market) is None:
             yield Open(bar.market, "long", usd=200, bracket=STOP)
 
-    kernel = room(venue, both, markets=("BTC", "ETH"))
+    kernel = make_kernel(venue, both, markets=("BTC", "ETH"))
     await kernel.recover()
     venue.faults = [Fault("confirm", "drop", count=3)]
     await kernel.cycle()
@@ -167,7 +167,7 @@ async def test_in_doubt_blocks_new_entries_in_that_market_only() -> None:
 async def test_an_intent_that_never_arrived_expires_only_after_its_token_and_a_search() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
-    kernel = room(venue, once)
+    kernel = make_kernel(venue, once)
     await kernel.recover()
     venue.faults = [Fault("confirm", "drop", count=1_000)]
     await kernel.cycle()
@@ -192,7 +192,7 @@ async def test_an_intent_that_never_arrived_expires_only_after_its_token_and_a_s
 async def test_an_order_that_the_events_show_is_accepted_though_no_answer_came() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
-    kernel = room(venue, once)
+    kernel = make_kernel(venue, once)
     await kernel.recover()
     venue.faults = [Fault("confirm", "lose_reply", count=1), Fault("confirm", "drop", count=100)]
     await kernel.cycle()
@@ -206,7 +206,7 @@ async def test_a_refusal_ends_the_intent_and_the_loop_goes_on() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
     venue.refuse = lambda _request: refused("insufficient_funds")
-    kernel = room(venue, once)
+    kernel = make_kernel(venue, once)
     await kernel.recover()
     await kernel.cycle()
     row = next(iter(kernel.journal.db["intents"].rows))
@@ -218,7 +218,7 @@ async def test_a_refusal_ends_the_intent_and_the_loop_goes_on() -> None:
 async def test_lost_access_ends_the_run_and_keeps_the_intent() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
-    kernel = room(venue, once)
+    kernel = make_kernel(venue, once)
     await kernel.recover()
     venue.faults = [Fault("confirm", ApiError.of("unauthorized", "revoked", status=401))]
     with pytest.raises(AccessLost):
@@ -233,7 +233,7 @@ async def test_a_veto_withdraws_the_entry() -> None:
 
     venue = FakeVenue()
     venue.minute(BTC="100")
-    kernel = room(venue, strategies=[Careful(once)])
+    kernel = make_kernel(venue, strategies=[Careful(once)])
     await kernel.recover()
     await kernel.cycle()
     assert venue.fills == []
@@ -248,7 +248,9 @@ async def test_a_strategy_that_raises_is_quarantined_and_the_other_goes_on() -> 
     venue = FakeVenue()
     venue.minute(BTC="100")
     venue.minute(BTC="100")
-    kernel = room(venue, strategies=[Scripted(broken, name="broken"), Scripted(once, name="good", markets=("ETH",))])
+    kernel = make_kernel(
+        venue, strategies=[Scripted(broken, name="broken"), Scripted(once, name="good", markets=("ETH",))]
+    )
     await kernel.recover()
     await kernel.cycle()
     assert [instance.quarantined is not None for instance in kernel.strategy_host.instances] == [True, False]
@@ -345,12 +347,12 @@ async def test_many_cancels_in_flight_are_asked_for_once_each() -> None:
 
 
 async def test_a_cancel_that_meets_a_full_rate_limit_goes_on_behind_what_it_has_done() -> None:
-    """Asked for anew from the first one, each would take the room that the rest needs."""
+    """If all were requested again from the first one, each would use up requests that the rest needs."""
     venue = SlowCancels()
     kernel = await begun(venue, many_rest, pacer=venue.pacer)
     venue.minute(BTC="100")
     for _ in range(10):
-        venue.room_left = 4
+        venue.free_requests = 4
         later(kernel, EXIT_AGAIN_MS)
         await kernel.cycle()
     assert (venue.working, len(venue.asked)) == ({}, 40)
@@ -360,7 +362,7 @@ async def test_bars_missed_while_down_are_history_and_only_the_newest_is_decided
     path = tmp_path / "journal.db"
     venue = FakeVenue()
     venue.minute()
-    first = room(venue, path=path)
+    first = make_kernel(venue, path=path)
     await first.recover()
     await first.cycle()
     first.journal.close()
@@ -372,7 +374,7 @@ async def test_bars_missed_while_down_are_history_and_only_the_newest_is_decided
         asked.append((bar.at_ms, view.now_ms == bar.at_ms))
         yield Open(bar.market, "long", usd=100, bracket=STOP)
 
-    second = room(venue, note, path=path)
+    second = make_kernel(venue, note, path=path)
     await second.recover()
     await second.cycle()
     assert [at_ms for at_ms, _ in asked] == [START_MS + n * 60_000 for n in range(1, 7)]
@@ -383,7 +385,7 @@ async def test_bars_missed_while_down_are_history_and_only_the_newest_is_decided
 async def test_the_service_being_away_stops_entries_and_not_the_loop() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
-    kernel = room(venue, once)
+    kernel = make_kernel(venue, once)
     await kernel.recover()
     venue.faults = [
         Fault("events", ApiError.of("service_unavailable", "away", retryable=True, order_submitted=False), count=50)
@@ -401,7 +403,7 @@ async def test_each_pass_is_told() -> None:
     told: list[int | None] = []
     venue = FakeVenue()
     venue.minute()
-    kernel = room(venue)
+    kernel = make_kernel(venue)
     kernel.hooks.passed = told.append
     await kernel.recover()
     await kernel.cycle()
@@ -413,7 +415,7 @@ async def test_retries_inside_a_pass_end_and_do_not_wait_long() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
     pacer = FakePacer()
-    kernel = room(venue, once, pacer=pacer, settings=Settings(guardians=(DEAD_MAN_60,)))
+    kernel = make_kernel(venue, once, pacer=pacer, settings=Settings(guardians=(DEAD_MAN_60,)))
     await kernel.recover()
     venue.faults = [Fault("confirm", "drop", count=100)]
     await kernel.cycle()
@@ -422,7 +424,7 @@ async def test_retries_inside_a_pass_end_and_do_not_wait_long() -> None:
 
 
 async def test_a_calm_stretch_is_decided_as_bar_by_bar_would_be() -> None:
-    """decide_run and step agree: the same bars, the same states, the same wish on the same bar."""
+    """decide_run and step agree: the same bars, the same states, the same signal on the same bar."""
     bars = [Bar("BTC", START_MS + n * 60_000, 100.0, 101.0, 99.0, 100.0 + n, 1.0) for n in range(1, 8)]
 
     def third(view: View, bar: Bar) -> Iterable[Intent]:
@@ -430,7 +432,7 @@ async def test_a_calm_stretch_is_decided_as_bar_by_bar_would_be() -> None:
             yield Open("BTC", "long", usd=100, bracket=STOP)
             yield Close("BTC")
 
-    kernel = room(FakeVenue(), third)
+    kernel = make_kernel(FakeVenue(), third)
     series = Series("BTC", "1m")
     left = iter(bars)
     bar, decision = kernel.decide_run(series, left, Calm(90, 110, START_MS + 9 * 60_000))
@@ -440,19 +442,19 @@ async def test_a_calm_stretch_is_decided_as_bar_by_bar_would_be() -> None:
         bar, decision = kernel.decide_run(series, left, Calm(90, 110, START_MS + 9 * 60_000))
     assert bar == bars[4]
     assert decision is not None
-    assert [type(wished.signal) for wished in decision.signals] == [Open, Close]
+    assert [type(decided.signal) for decided in decision.signals] == [Open, Close]
     assert decision.states == {"trend": '{"bars": 5}'}
     assert kernel.decide_run(series, left, Calm(99.5, 110, START_MS + 9 * 60_000)) == (bars[5], None)
     assert kernel.decide_run(series, left, Calm(90, 110, START_MS + 7 * 60_000)) == (bars[6], None)
     assert kernel.decide_run(series, left, Calm(90, 110, START_MS)) == (None, None)
 
 
-async def test_a_calm_stretch_without_wishes_is_done_at_its_end() -> None:
+async def test_a_calm_stretch_without_signals_is_done_at_its_end() -> None:
     class Quiet(Strategy):
         def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
             return ()
 
-    kernel = room(FakeVenue(), strategies=[Quiet(name="quiet", markets=["BTC"])])
+    kernel = make_kernel(FakeVenue(), strategies=[Quiet(name="quiet", markets=["BTC"])])
     bars = [Bar("BTC", START_MS + n * 60_000, 100.0, 101.0, 99.0, 100.0, 1.0) for n in range(1, 8)]
     assert kernel.decide_run(Series("BTC", "1m"), iter(bars), Calm(90, 110, START_MS + 9 * 60_000)) == (None, None)
     assert kernel.journal.state.done_until("BTC", "1m") == bars[-1].at_ms
@@ -474,7 +476,7 @@ async def test_a_damaged_note_of_the_journals_beginning_is_taken_for_the_most_ca
     journal.close()
     at_ms = venue.clock.now_ms()
     for _ in range(2):
-        kernel = room(venue, path=path)
+        kernel = make_kernel(venue, path=path)
         await kernel.recover()
         search = kernel.execution.sender.search
         assert (search.begun_ms, search.lost_requests_may_arrive) == (at_ms, True)
@@ -488,12 +490,12 @@ async def test_the_beginning_of_a_journal_may_lie_a_little_ahead_of_a_clock_that
     path = tmp_path / "journal.db"
     venue = FakeVenue()
     venue.clock.advance(120_000)
-    kernel = room(venue, path=path)
+    kernel = make_kernel(venue, path=path)
     await kernel.recover()
     begun_ms = kernel.execution.sender.search.begun_ms
     kill(kernel)
     venue.clock.go_back(60_000)
-    again = room(venue, path=path)
+    again = make_kernel(venue, path=path)
     await again.recover()
     assert again.execution.sender.search.begun_ms == begun_ms
 
@@ -502,7 +504,7 @@ async def test_an_exit_is_tried_again_soon_though_the_service_says_an_hour() -> 
     venue = FakeVenue()
     venue.minute(BTC="100")
     scripts = [once, lambda _view, bar: [Close(bar.market)]]
-    kernel = room(venue, lambda view, bar: scripts.pop(0)(view, bar) if scripts else ())
+    kernel = make_kernel(venue, lambda view, bar: scripts.pop(0)(view, bar) if scripts else ())
     await kernel.recover()
     await kernel.cycle()
     venue.faults = [
@@ -530,7 +532,7 @@ async def test_a_start_after_a_thousand_trades_is_ready_after_a_few_questions(ke
         for file in tmp_path.glob("journal.db*"):
             file.unlink()
     venue.calls.clear()
-    kernel = room(venue, once, path=path)
+    kernel = make_kernel(venue, once, path=path)
     began = time.process_time()
     await kernel.recover()
     assert time.process_time() - began < WORK_S_MAX

@@ -14,7 +14,7 @@ import structlog
 
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
 from tests.fakes import Crash, FakeVenue, Fault, Tap
-from tests.runtime.builders import kill, room
+from tests.runtime.builders import kill, make_kernel
 
 CLOSES = (
     "100", "101", "102", "103", "101", "104", "99", "100", "101", "103", "105", "106", "104", "101", "98", "97", "99", "102",
@@ -89,7 +89,7 @@ async def run(
         while not done:
             try:
                 if kernel is None:
-                    kernel = room(venue, script, path=path, tap=tap, markets=MARKETS)
+                    kernel = make_kernel(venue, script, path=path, tap=tap, markets=MARKETS)
                     await kernel.recover()
                 await kernel.cycle()
                 done = True

@@ -26,7 +26,7 @@ from bot.runtime.strategy_host.instance import StrategyInstance
 from bot.strategy import Bar, Bracket, Close, Intent, Open, View
 from bot.wire import CandlesResult, Event
 from tests.fakes import ADDRESS, Crash, FakePacer, FakeVenue, Fault, refused
-from tests.runtime.builders import AWAY, Scripted, begun, grown, kill, minutes, room
+from tests.runtime.builders import AWAY, Scripted, begun, grown, kill, make_kernel, minutes
 
 PAST = 40  # bars
 
@@ -72,7 +72,7 @@ def started(
     venue: FakeVenue, path: Path, happens: Callable[[], None] = lambda: None, **more: Any
 ) -> tuple[Kernel, Slow]:
     slow = Slow(FakePacer(), happens, **more)
-    return room(venue, path=path, strategies=[slow], pacer=slow.pacer), slow
+    return make_kernel(venue, path=path, strategies=[slow], pacer=slow.pacer), slow
 
 
 def stop_of(venue: FakeVenue) -> str:
@@ -175,7 +175,7 @@ async def test_a_service_that_is_slow_to_show_its_bars_holds_up_no_pass(tmp_path
     pacer = FakePacer()
     venue = Long(("BTC", "ETH", "SOL"))
     venue.minute()
-    kernel = room(venue, pacer=pacer, markets=venue.coins)
+    kernel = make_kernel(venue, pacer=pacer, markets=venue.coins)
     passes: list[int] = []
     kernel.hooks.passed = lambda _bar_ms: passes.append(pacer.now_ms)
     await kernel.recover()
@@ -229,7 +229,7 @@ async def test_a_past_that_comes_late_holds_up_no_other_strategy(tmp_path: Path)
         return ()
 
     both = [slow, Scripted(other, name="other", markets=("ETH",))]
-    kernel = room(venue, path=path, strategies=both, pacer=slow.pacer)
+    kernel = make_kernel(venue, path=path, strategies=both, pacer=slow.pacer)
     venue.faults = [Fault("candles", refused("not_found", "a gateway's page"), 1)]
     await kernel.recover()
     assert list(kernel.feed.gone) == ["BTC"]
@@ -313,7 +313,7 @@ async def test_what_happens_while_another_is_told_is_told_in_this_run_too(tmp_pa
     assert set(venue.positions) == {"BTC", "ETH"}
     one = Tells(pacer, lambda: None, name="one", markets=("BTC",))
     two = Tells(pacer, grown(venue, "ETH", "1", 100), answer=(Close("ETH"),), name="two", markets=("ETH",))
-    kernel = room(venue, path=path, strategies=[one, two], pacer=pacer)
+    kernel = make_kernel(venue, path=path, strategies=[one, two], pacer=pacer)
     await kernel.recover()
     assert told == ["two: open", "one: close", "two: close"]
     assert [list(EventBacklog.of_journal(kernel.journal, name, 0)) for name in markets] == [[], []], (
@@ -327,13 +327,13 @@ FAR = Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=50))
 async def it_enters_no_more(venue: FakeVenue, path: Path, px: int) -> None:
     """A fill is told to a strategy that has lost its 10 USD of the day: it wants to enter on it."""
     slow = Slow(FakePacer(), grown(venue, "BTC", "0.1", px), answer=(FAR,))
-    kernel = room(venue, path=path, strategies=[slow], pacer=slow.pacer, daily_loss_usd=Decimal(10))
+    kernel = make_kernel(venue, path=path, strategies=[slow], pacer=slow.pacer, daily_loss_usd=Decimal(10))
     await kernel.recover()
     assert slow.lived[PAST:] == [f"fill at {PAST}"]
     assert venue.positions["BTC"].size == Decimal("2.1")
 
 
-async def test_what_they_want_on_it_is_judged_by_the_price_of_now(tmp_path: Path) -> None:
+async def test_orders_on_a_late_bar_are_checked_at_the_current_price(tmp_path: Path) -> None:
     """The newest bar, which is still to be decided, has brought the loss that ends the day's entries."""
     path = tmp_path / "journal.db"
     venue = await held(path, [100] * (PAST - 1), FAR)
@@ -368,7 +368,7 @@ async def test_what_a_reload_keeps_for_those_that_it_builds_is_kept_when_the_acc
     tmp_path: Path,
 ) -> None:
     """A lapse in the midst of it, and no market has had a bar yet."""
-    kernel = room(FakeVenue(("BTC",)), path=tmp_path / "journal.db")
+    kernel = make_kernel(FakeVenue(("BTC",)), path=tmp_path / "journal.db")
     await kernel.recover()
     kernel.strategy_host.set_instances(kernel.strategy_host.instances, unready=["new"])
     await kernel.recover()
@@ -432,7 +432,7 @@ async def test_a_page_that_a_stop_has_cut_is_told_once(tmp_path: Path) -> None:
     kinds = [one.event.subtype for one in EventBacklog.of_journal(kernel.journal, "new", 0) if one.event.type == "fill"]
     assert kinds == ["exit", "exit"]
     kill(kernel)
-    again = room(venue, path=path, strategies=fresh())
+    again = make_kernel(venue, path=path, strategies=fresh())
     await again.recover()
     assert [again.journal.state.of_strategy(name)["fills"] for name in markets] == [2, 2]
 

@@ -34,7 +34,7 @@ from bot.runtime.strategy_host.timers import instants, newest_until, next_after
 from bot.strategy import Bar, Bracket, Close, Fill, Intent, Open, Strategy, Timer, View
 from bot.wire import CloseRequest, OrderRequest
 from tests.fakes import ADDRESS, START_MS, FakeVenue, Fault, refused
-from tests.runtime.builders import Scripted, kill, later, minutes, room
+from tests.runtime.builders import Scripted, kill, later, make_kernel, minutes
 
 STOP = Bracket(stop_pct=50)
 FULL = ApiError.of("rate_limited", "too many requests", order_submitted=False, retryable=True)
@@ -71,7 +71,7 @@ def notices(kernel: Kernel) -> list[tuple[str, str]]:
 async def begun(
     venue: FakeVenue, *told: Strategy, path: Path | None = None, path_of_orders: str = "plan", **more: Any
 ) -> Kernel:
-    kernel = room(venue, strategies=told, path=path, **more)
+    kernel = make_kernel(venue, strategies=told, path=path, **more)
     kernel.risk.limit({name: replace(one, path=path_of_orders) for name, one in kernel.risk.strategy_limits.items()})
     await kernel.recover()
     await kernel.cycle()
@@ -461,7 +461,7 @@ async def test_an_entry_that_ran_out_says_what_the_service_said_last(venue: Fake
     assert waits.id not in kernel.execution.sender._states
 
 
-async def test_an_entry_that_the_rate_limit_kept_back_leaves_when_there_is_room(venue: FakeVenue) -> None:
+async def test_an_entry_delayed_by_the_rate_limit_is_sent_when_the_limit_allows(venue: FakeVenue) -> None:
     kernel, _ = await kept_back(venue, "place", Told("alpha"))
     assert venue.positions == {}
     later(kernel, 20_000)
@@ -557,7 +557,7 @@ async def test_a_quarantine_outlives_a_restart_until_the_code_changes(venue: Fak
     )
     assert again.seen == []
     kill(kernel)
-    kernel = room(venue, strategies=[again], path=tmp_path / "j.db")
+    kernel = make_kernel(venue, strategies=[again], path=tmp_path / "j.db")
     other = kernel.strategy_host.made(loop_placed(kernel, again)._replace(version="2"))
     assert other.quarantined is None
 
@@ -796,7 +796,7 @@ async def test_another_hands_close_is_booked_as_such(venue: FakeVenue) -> None:
     kernel = await begun(venue, a)
     a.wants = [Open("BTC", "long", size=2, bracket=STOP)]
     await minutes(kernel, venue, "100")
-    await venue.close("BTC", CloseRequest(size="1"), key="STRANGER")
+    await venue.close("BTC", CloseRequest(size="1"), key="FOREIGN")
     await minutes(kernel, venue, "110")
     book = kernel.account.attribution.of("alpha")
     assert (book.shares[0].size, book.unrealized_usd) == (1, 10)
@@ -810,9 +810,9 @@ async def test_a_notice_of_a_fill_names_those_whose_fill_it_was(venue: FakeVenue
     kernel.events.notices_of = partial(reporting.notices_of, kernel)
     a.wants, b.wants = [Open("BTC", "long", size=1, bracket=STOP)], [Open("BTC", "long", size=1, bracket=STOP)]
     await minutes(kernel, venue, "100")
-    await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(100)), key="STRANGER")
+    await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(100)), key="FOREIGN")
     await minutes(kernel, venue, "100")
-    await venue.close("BTC", CloseRequest(), key="STRANGER TOO")
+    await venue.close("BTC", CloseRequest(), key="FOREIGN TOO")
     await minutes(kernel, venue, "100")
     assert [strategy for kind, strategy in notices(kernel) if kind.startswith("fill.")] == [
         "alpha",

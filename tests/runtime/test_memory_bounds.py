@@ -17,7 +17,7 @@ from bot.runtime.decisions import bar_queue
 from bot.runtime.risk.order_builder import REQUESTS_KEPT
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Strategy, View
 from tests.fakes import FakePacer, FakeVenue
-from tests.runtime.builders import minutes, room
+from tests.runtime.builders import make_kernel, minutes
 
 KEPT = 20
 CONTAINERS: Final = (dict, list, set, deque)
@@ -71,7 +71,7 @@ async def test_a_run_that_goes_on_holds_no_more_than_it_did(tmp_path: Path, monk
     for module in (bar_feed, bar_queue):
         monkeypatch.setattr(module, "HISTORY_BARS", KEPT)
     venue, pacer = FakeVenue(), FakePacer()
-    run = room(
+    run = make_kernel(
         venue, strategies=[Churn(name="churn", markets=["BTC", "ETH"])], markets=["BTC", "ETH"], path=tmp_path / "journal.db",
         pacer=pacer,
     )  # fmt: skip

@@ -40,7 +40,7 @@ def test_the_strategy_of_the_architecture_page_runs() -> None:
     assert set(toy.exits) == {"stop", "target"}
 
 
-def test_params_are_judged_with_their_bounds_and_frozen() -> None:
+def test_params_are_checked_against_their_bounds_and_frozen() -> None:
     for bad in ({"lookback": 1}, {"lookbak": 5}, {"usd": float("nan")}, {"usd": None}):
         with pytest.raises(pydantic.ValidationError):
             Momentum(name="m", markets=["BTC"], params=bad)

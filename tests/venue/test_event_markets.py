@@ -27,7 +27,7 @@ def shares(**over: Any) -> MarketSpec:
     return market(COIN, **{**plain, **over})
 
 
-def desk_at(px: str = "0.4", **over: Any) -> VenueDriver:
+def venue_at(px: str = "0.4", **over: Any) -> VenueDriver:
     return VenueDriver((shares(**over), px))
 
 
@@ -52,7 +52,7 @@ def settled(venue: VenueDriver, px: str | None = None) -> list[Any]:
 )
 def test_a_share_is_paid_at_once_and_pays_its_outcome(side: int, cost: str, outcome: str, realized: str) -> None:
     """The figures of venue.md 2.14: 100 shares at 0.40, fee 100 * 0.07 * 0.24 = 1.68."""
-    venue = desk_at()
+    venue = venue_at()
     venue.place(order(COIN, side, size="100"))
     held = venue.position(COIN)
     assert (held.margin, venue.account.fees) == (e8(cost), e8("1.68"))
@@ -70,21 +70,21 @@ def test_a_share_is_paid_at_once_and_pays_its_outcome(side: int, cost: str, outc
 @pytest.mark.parametrize("side", [1, -1])
 @pytest.mark.parametrize("px", ["0.03", "0.97"])
 def test_a_flatten_closes_a_share_at_any_price_across_a_wide_spread(side: int, px: str) -> None:
-    venue = desk_at(px, half_spread=500_000, level_step=300_000, level_size=e8("600"), level_growth=25_000_000)
+    venue = venue_at(px, half_spread=500_000, level_step=300_000, level_size=e8("600"), level_growth=25_000_000)
     venue.place(order(COIN, side, size="500"))
     venue.do(c.Kill("a", flatten=True))
     assert not venue.account.positions
 
 
 def test_a_stop_of_a_cheap_share_fills_across_a_wide_spread() -> None:
-    venue = desk_at("0.03", half_spread=500_000, level_step=300_000, level_size=e8("600"), level_growth=25_000_000)
+    venue = venue_at("0.03", half_spread=500_000, level_step=300_000, level_size=e8("600"), level_growth=25_000_000)
     venue.place(order(COIN, -1, size="500", stop="0.04"))
     venue.move(COIN, "0.041")
     assert not venue.account.positions
 
 
 def test_the_largest_order_in_usd_that_turns_shares_passes_across_several_levels() -> None:
-    venue = desk_at("0.4", half_spread=500_000, level_step=300_000, level_size=e8("600"), level_growth=25_000_000)
+    venue = venue_at("0.4", half_spread=500_000, level_step=300_000, level_size=e8("600"), level_growth=25_000_000)
     venue.place(order(COIN, 1, size="500"))
     venue.do(c.ChangeSettings("a", e8("921"), None))
     refused = venue.place(order(COIN, -1, usd="4000")).answer
@@ -96,7 +96,7 @@ def test_the_largest_order_in_usd_that_turns_shares_passes_across_several_levels
 
 @pytest.mark.parametrize("side", [1, -1])
 def test_a_plan_across_several_levels_is_worth_what_they_cost_to_the_last_digit(side: int) -> None:
-    venue = desk_at("0.6", half_spread=500_000, level_step=300_000, level_size=e8("600"), level_growth=25_000_000)
+    venue = venue_at("0.6", half_spread=500_000, level_step=300_000, level_size=e8("600"), level_growth=25_000_000)
     plan = venue.do(c.StorePlan("a", order(COIN, side, size="6309"), "t", 60_000)).answer
     venue.do(c.ConfirmPlan("a", "t"))
     assert plan.notional == plan.margin == venue.position(COIN).margin
@@ -106,7 +106,7 @@ def test_a_plan_across_several_levels_is_worth_what_they_cost_to_the_last_digit(
 
 
 def test_a_yes_and_a_no_are_worth_exactly_one_at_all_times() -> None:
-    venue = desk_at()
+    venue = venue_at()
     venue.do(c.OpenAccount("b", "0x" + "1" * 40, None, e8("10000")))
     venue.place(order(COIN, 1, size="100"))
     venue.do(c.PlaceOrder("b", order(COIN, -1, size="100")))
@@ -120,13 +120,13 @@ def test_a_yes_and_a_no_are_worth_exactly_one_at_all_times() -> None:
 
 
 def test_leverage_of_an_event_market_is_one() -> None:
-    refused = desk_at().place(order(COIN, 1, size="100", leverage=2)).answer
+    refused = venue_at().place(order(COIN, 1, size="100", leverage=2)).answer
     assert isinstance(refused, Refusal)
     assert (refused.code, refused.fix) == ("leverage_too_high", {"field": "leverage", "value": 1})
 
 
 def test_usd_amount_is_the_money_spent_on_either_side() -> None:
-    venue = desk_at()
+    venue = venue_at()
     venue.place(order(COIN, -1, usd="60"))
     assert (venue.position(COIN).size, venue.position(COIN).margin) == (e8("100"), e8("60"))
     refused = venue.place(order(COIN, -1, usd="6000000")).answer
@@ -136,14 +136,14 @@ def test_usd_amount_is_the_money_spent_on_either_side() -> None:
 
 @pytest.mark.parametrize("size", ["1.5", "100.0001"])
 def test_event_shares_are_whole_numbers(size: str) -> None:
-    refused = desk_at().place(order(COIN, 1, size=size)).answer
+    refused = venue_at().place(order(COIN, 1, size=size)).answer
     assert isinstance(refused, Refusal)
     assert refused.code == "invalid_input"
 
 
 @pytest.mark.parametrize(("px", "fix"), [("1", "0.999"), ("1.5", "0.999"), ("0.0005", "0.001"), ("0.4005", "0.4")])
 def test_a_limit_lies_on_the_grid_between_zero_and_one(px: str, fix: str) -> None:
-    refused = desk_at().place(order(COIN, 1, size="100", limit_px=px)).answer
+    refused = venue_at().place(order(COIN, 1, size="100", limit_px=px)).answer
     assert isinstance(refused, Refusal)
     assert refused.code == "invalid_input"
     assert refused.fix is not None
@@ -151,14 +151,14 @@ def test_a_limit_lies_on_the_grid_between_zero_and_one(px: str, fix: str) -> Non
 
 
 def test_brackets_in_percent_are_clamped_between_zero_and_one() -> None:
-    venue = desk_at("0.9")
+    venue = venue_at("0.9")
     venue.place(order(COIN, 1, size="100", stop="10%", take="50%"))
     triggers = sorted(o.trigger_px or 0 for o in venue.account.orders.values())
     assert triggers == [e8("0.81"), e8("0.999")]
 
 
 def test_a_stop_sells_the_shares_and_a_flip_buys_the_other_side() -> None:
-    venue = desk_at("0.5", taker_rate=0)
+    venue = venue_at("0.5", taker_rate=0)
     venue.place(order(COIN, 1, size="100", stop="20%"))
     venue.do(c.PricePoint(COIN, e8("0.4")))
     assert not venue.account.positions
@@ -171,7 +171,7 @@ def test_a_stop_sells_the_shares_and_a_flip_buys_the_other_side() -> None:
 
 
 def test_neither_funding_nor_liquidation_reaches_a_paid_share() -> None:
-    venue = desk_at(expires_ms=T0 + 30 * HOUR_MS)
+    venue = venue_at(expires_ms=T0 + 30 * HOUR_MS)
     venue.place(order(COIN, 1, usd="9000"))
     venue.now_ms += 5 * HOUR_MS
     events = list(venue.do(c.Pulse()).events) + list(venue.do(c.PricePoint(COIN, e8("0.001"))).events)
@@ -192,7 +192,7 @@ def test_a_loss_never_exceeds_the_cost_with_any_other_position() -> None:
 
 
 def test_settlement_cancels_resting_orders_and_closes_the_market() -> None:
-    venue = desk_at()
+    venue = venue_at()
     venue.place(order(COIN, 1, size="100", stop="10%", take="20%", guardians=(trail("5%"),)))
     venue.place(order(COIN, 1, size="100", limit_px="0.2"))
     events = settled(venue)
@@ -211,7 +211,7 @@ def test_settlement_cancels_resting_orders_and_closes_the_market() -> None:
 
 
 def test_settlement_falls_due_at_its_instant_and_once() -> None:
-    venue = desk_at()
+    venue = venue_at()
     venue.place(order(COIN, 1, size="100"))
     venue.now_ms = T0 + HOUR_MS - 1
     assert not venue.do(c.Pulse()).events
@@ -231,7 +231,7 @@ def test_a_settled_venue_survives_its_snapshot() -> None:
 
 def test_the_book_of_an_event_stays_within_its_price_limits() -> None:
     for px in ("0.001", "0.5", "0.999"):
-        venue = desk_at(px, half_spread=500_000, level_step=2_000_000, level_size=e8("1000"))
+        venue = venue_at(px, half_spread=500_000, level_step=2_000_000, level_size=e8("1000"))
         bids, asks = book(venue.state.markets[COIN])
         assert all(e8("0.001") <= level <= e8("0.999") for level, _ in (*bids, *asks))
         assert bids
@@ -240,7 +240,7 @@ def test_the_book_of_an_event_stays_within_its_price_limits() -> None:
 
 @pytest.mark.parametrize("limit_px", [None, "0.45"], ids=["market", "resting limit"])
 def test_the_refusal_of_an_unaffordable_flip_names_an_affordable_one(limit_px: str | None):
-    venue = desk_at("0.4", taker_rate=0)
+    venue = venue_at("0.4", taker_rate=0)
     venue.place(order(COIN, usd="5000"))
     flip = order(COIN, side=-1, usd="30000", **({} if limit_px is None else {"limit_px": limit_px}))
     refused = venue.place(flip).answer
@@ -251,7 +251,7 @@ def test_the_refusal_of_an_unaffordable_flip_names_an_affordable_one(limit_px: s
 
 
 def test_a_trailing_stop_stays_within_the_price_limits():
-    venue = desk_at("0.9", taker_rate=0)
+    venue = venue_at("0.9", taker_rate=0)
     venue.place(order(COIN, side=-1, usd="100", guardians=(trail("50%"),), require_protection=True))
     (guardian,) = venue.account.guardians.values()
     assert format_e8(guardian.stop_px) == "0.999"
@@ -264,7 +264,7 @@ def test_a_trailing_stop_stays_within_the_price_limits():
 
 
 def test_a_no_whose_trail_lies_beyond_one_is_closed_at_the_price_limit():
-    venue = desk_at("0.9", taker_rate=0)
+    venue = venue_at("0.9", taker_rate=0)
     venue.place(order(COIN, side=-1, usd="100", guardians=(trail("50%"),)))
     venue.move(COIN, "0.999")
     assert venue.account.positions == {}
@@ -275,7 +275,7 @@ def test_a_no_whose_trail_lies_beyond_one_is_closed_at_the_price_limit():
 )
 @pytest.mark.parametrize(("px", "held", "side"), [("0.05", 1, -1), ("0.95", -1, 1)], ids=["a yes", "a no"])
 def test_a_suggestion_against_held_shares_can_be_sent(px: str, held: int, side: int, asked: dict[str, str]) -> None:
-    venue = desk_at(px, taker_rate=0)
+    venue = venue_at(px, taker_rate=0)
     venue.place(order(COIN, held, size="1000"))
     amounts = {name: e8(amount) for name, amount in asked.items()}
     got = suggest(venue.state, venue.account, None, coin=COIN, side=side, **amounts)
@@ -289,7 +289,7 @@ def test_a_suggestion_against_held_shares_can_be_sent(px: str, held: int, side: 
 @pytest.mark.parametrize(("side", "limit_px", "path"), [(1, "0.001", "0.002 0.001"), (-1, "0.999", "0.998 0.999")])
 def test_a_limit_at_the_price_limit_fills_at_a_touch(side: int, limit_px: str, path: str) -> None:
     near, last = path.split()
-    venue = desk_at(near)
+    venue = venue_at(near)
     venue.place(order(COIN, side, size="20000", limit_px=limit_px))
     venue.bar(COIN, near, near, near, near)
     assert not venue.account.positions

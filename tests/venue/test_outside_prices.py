@@ -16,7 +16,7 @@ from tests.builders import T0, VenueDriver, e8, market, order
 OPENS = T0 + 7_200_000
 
 
-def desk_with(**over: Any) -> VenueDriver:
+def venue_with(**over: Any) -> VenueDriver:
     plain: dict[str, Any] = {
         "margin_mode": "isolated",
         "book": "stocks",
@@ -32,7 +32,7 @@ def shut(venue: VenueDriver) -> None:
 
 
 def test_a_closed_outside_price_freezes_the_oracle_until_it_reopens() -> None:
-    venue = desk_with()
+    venue = venue_with()
     shut(venue)
     venue.do(c.PricePoint("AAPL", e8("201")))
     venue.do(c.SetMarks((("AAPL", e8("202")),)))
@@ -45,7 +45,7 @@ def test_a_closed_outside_price_freezes_the_oracle_until_it_reopens() -> None:
 
 
 def test_a_closed_outside_price_makes_the_spread_three_times_as_wide_and_the_book_a_third_as_deep() -> None:
-    venue = desk_with()
+    venue = venue_with()
     listed = venue.state.markets["AAPL"]
     bids, asks = book(listed)
     shut(venue)
@@ -55,7 +55,7 @@ def test_a_closed_outside_price_makes_the_spread_three_times_as_wide_and_the_boo
 
 
 def test_strict_hours_refuse_openings_and_allow_every_close() -> None:
-    venue = desk_with(strict_hours=True)
+    venue = venue_with(strict_hours=True)
     venue.place(order("AAPL", 1, usd="1000", stop="5%"))
     venue.place(order("AAPL", 1, usd="1000", limit_px="198"))
     shut(venue)
@@ -73,14 +73,14 @@ def test_strict_hours_refuse_openings_and_allow_every_close() -> None:
 
 
 def test_markets_without_strict_hours_trade_at_all_hours_with_a_warning() -> None:
-    venue = desk_with()
+    venue = venue_with()
     shut(venue)
     placed = venue.place(order("AAPL", 1, usd="1000")).answer
     assert "external_closed" in [code for code, _ in placed.warnings]
 
 
 def test_funding_follows_the_premium_over_a_frozen_oracle_at_the_stocks_share() -> None:
-    venue = desk_with(funding_rate=6_250_000, funding_factor=E8 // 2, half_spread=0, level_step=0, level_size=0)
+    venue = venue_with(funding_rate=6_250_000, funding_factor=E8 // 2, half_spread=0, level_step=0, level_size=0)
     listed = venue.state.markets["AAPL"]
     assert funding.rate_now(listed) == 6_250_000
     shut(venue)
@@ -90,7 +90,7 @@ def test_funding_follows_the_premium_over_a_frozen_oracle_at_the_stocks_share() 
 
 def test_no_premium_is_charged_from_the_opening_on_though_the_next_candle_is_hours_away() -> None:
     """A daily candle begins at midnight UTC, an hour before the exchange opens in winter."""
-    venue = desk_with(funding_rate=6_250_000, funding_factor=E8 // 2, half_spread=0, level_step=0, level_size=0)
+    venue = venue_with(funding_rate=6_250_000, funding_factor=E8 // 2, half_spread=0, level_step=0, level_size=0)
     shut(venue)
     venue.do(c.PricePoint("AAPL", e8("202")))
     venue.do(c.SetMarket("AAPL", external="open", turns_ms=OPENS))
@@ -99,7 +99,7 @@ def test_no_premium_is_charged_from_the_opening_on_though_the_next_candle_is_hou
 
 @pytest.mark.parametrize("rate", [6_250_000, 6_250_001])
 def test_a_recorded_rate_is_paid_unchanged_also_if_it_equals_the_baseline(rate: int) -> None:
-    venue = desk_with(funding_rate=6_250_000, funding_factor=E8 // 2, half_spread=0, level_step=0, level_size=0)
+    venue = venue_with(funding_rate=6_250_000, funding_factor=E8 // 2, half_spread=0, level_step=0, level_size=0)
     venue.do(c.SetMarket("AAPL", funding_rate=rate))
     shut(venue)
     venue.do(c.PricePoint("AAPL", e8("202")))
@@ -108,7 +108,7 @@ def test_a_recorded_rate_is_paid_unchanged_also_if_it_equals_the_baseline(rate: 
 
 def test_the_spread_warning_uses_the_wider_spread_of_closed_hours() -> None:
     """Three times as wide while the outside price is closed: 60 bps of 20, of which nothing would be said."""
-    venue = desk_with(half_spread=100_000)
+    venue = venue_with(half_spread=100_000)
 
     def warned() -> dict[str, str]:
         return dict(venue.do(c.StorePlan("a", order("AAPL", size="1"), str(venue.state.commands), 1)).answer.warnings)

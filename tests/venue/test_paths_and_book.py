@@ -70,14 +70,14 @@ def test_a_bar_whose_rest_fires_nothing_gives_the_same_state_as_its_four_points(
     made = market(
         bar_length_ms=60_000 * (seed % 2)
     )  # of every other seed the prices come in bars, and between them is none
-    desks = [VenueDriver((made, "100"), rules=Rules(fill_at="next", paths=path)) for _ in range(2)]
+    venues = [VenueDriver((made, "100"), rules=Rules(fill_at="next", paths=path)) for _ in range(2)]
     px, third, acted = 10_000, 20_000, 0
-    start_ms = (desks[0].now_ms // 3_600_000 + 23) * 3_600_000 - 5 * 60_000
+    start_ms = (venues[0].now_ms // 3_600_000 + 23) * 3_600_000 - 5 * 60_000
     for number in range(60):
         if chance.random() < 0.3:
             hold = GuardianSpec("max_hold", seconds=chance.choice((90, 600)))  # ends in the middle of a bar
             spec = order(size="1", leverage=3, stop="2%", take="1.5%", guardians=(hold,))
-            for venue in desks:
+            for venue in venues:
                 if venue.account.positions:
                     venue.close()
                 else:
@@ -96,17 +96,17 @@ def test_a_bar_whose_rest_fires_nothing_gives_the_same_state_as_its_four_points(
         )  # fmt: skip
         one, other = (
             apply(venue.state, command, end_ms)
-            for venue, command in zip(desks, (whole, c.PassPoints(points, end_ms)), strict=True)
+            for venue, command in zip(venues, (whole, c.PassPoints(points, end_ms)), strict=True)
         )
         assert one.events == other.events
         ends = [
             (m.mark, m.mid, m.oracle, m.bar_ms, m.next_funding_ms, venue.state.now_ms, venue.account.balance)
-            for venue in desks
+            for venue in venues
             for m in venue.state.markets.values()
         ]
         assert ends[0] == ends[1]
         acted += bool(one.events)
-        for venue in desks:
+        for venue in venues:
             venue.now_ms = end_ms
         px = close
     assert acted > 5
@@ -213,15 +213,15 @@ def test_bars_of_several_markets_give_the_same_state_as_their_points_in_time_ord
     chance = Random(seed)
     coins = ("BTC", "ETH", "SOL")
     made = [(market(coin, bar_length_ms=60_000 * (seed % 2)), "100") for coin in coins]
-    desks = [VenueDriver(*made, rules=Rules(fill_at="next", paths=path)) for _ in range(2)]
+    venues = [VenueDriver(*made, rules=Rules(fill_at="next", paths=path)) for _ in range(2)]
     px, acted = dict.fromkeys(coins, 10_000), 0
-    start_ms = (desks[0].now_ms // 3_600_000 + 23) * 3_600_000 - 5 * 60_000
+    start_ms = (venues[0].now_ms // 3_600_000 + 23) * 3_600_000 - 5 * 60_000
     for number in range(60):
         for coin in coins:
             if chance.random() < 0.3:
                 hold = GuardianSpec("max_hold", seconds=chance.choice((90, 600)))  # ends in the middle of a bar
                 spec = order(coin=coin, size="1", leverage=3, stop="2%", take="1.5%", guardians=(hold,))
-                for venue in desks:
+                for venue in venues:
                     if coin in venue.account.positions:
                         venue.close(coin)
                     else:
@@ -245,7 +245,7 @@ def test_bars_of_several_markets_give_the_same_state_as_their_points_in_time_ord
         walked = c.PassPoints(tuple(point for *_, point in points), times[3])
         one, other = (
             apply(venue.state, command, times[3])
-            for venue, command in zip(desks, (c.PassBars(tuple(bars)), walked), strict=True)
+            for venue, command in zip(venues, (c.PassBars(tuple(bars)), walked), strict=True)
         )
         assert one.events == other.events
         ends = [
@@ -253,12 +253,12 @@ def test_bars_of_several_markets_give_the_same_state_as_their_points_in_time_ord
                 (m.mark, m.mid, m.oracle, m.bar_ms, m.point, m.next_funding_ms, m.volume_left, m.falling, m.rising)
                 for m in venue.state.markets.values()
             ]
-            for venue in desks
+            for venue in venues
         ]
-        assert desks[0].account == desks[1].account
-        assert desks[0].state.now_ms == desks[1].state.now_ms
+        assert venues[0].account == venues[1].account
+        assert venues[0].state.now_ms == venues[1].state.now_ms
         assert ends[0] == ends[1]
         acted += bool(one.events)
-        for venue in desks:
+        for venue in venues:
             venue.now_ms = times[3]
     assert acted > 10

@@ -29,11 +29,11 @@ def candles(*bars: tuple[float, float, float, float]) -> Candles:
     return Candles("BTC", "1m", array("q", range(START_MS, START_MS + len(bars) * MINUTE_MS, MINUTE_MS)), *columns)
 
 
-def costs(bars: Candles, wishes: dict[int, list[Intent]], **options: Any) -> tuple[str, list[str]]:
+def costs(bars: Candles, signals: dict[int, list[Intent]], **options: Any) -> tuple[str, list[str]]:
     """slippageUsd of the summary, and that of each trade."""
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:
-        return wishes.get((bar.at_ms - START_MS) // MINUTE_MS, ())
+        return signals.get((bar.at_ms - START_MS) // MINUTE_MS, ())
 
     result = ran([bars], script=script, rules=RULES, **options).result
     summary = result.summary()
@@ -43,13 +43,13 @@ def costs(bars: Candles, wishes: dict[int, list[Intent]], **options: Any) -> tup
 
 def test_each_side_of_a_market_order_slips_half_the_spread_from_its_open():
     bars = candles(FLAT, FLAT, (101, 101, 101, 101), FLAT, FLAT, FLAT)
-    wishes: dict[int, list[Intent]] = {
+    signals: dict[int, list[Intent]] = {
         1: [Open("BTC", "long", size=1, bracket=Bracket(stop_pct=50))],
         2: [Close("BTC")],  # at 101: 0.101
         3: [Open("BTC", "short", size=2, bracket=Bracket(stop_pct=50))],
         4: [Close("BTC")],
     }
-    assert costs(bars, wishes) == ("0.601", ["0.201", "0.4"])
+    assert costs(bars, signals) == ("0.601", ["0.201", "0.4"])
 
 
 def test_a_stop_slips_from_its_level_and_from_the_open_where_the_bar_opened_beyond_it():
@@ -108,9 +108,9 @@ def test_a_crossing_limit_has_the_slippage_of_a_market_order():
     """Decided at 100, of a market that opens at 102: at 100 nobody sells any more."""
     up = (102.0, 103.0, 102.0, 103.0)
     crossing: list[Intent] = [Open("BTC", "long", size=1, limit_px=101, bracket=Bracket(stop_pct=50))]
-    wishes = {START_MS + MINUTE_MS: crossing}
+    signals = {START_MS + MINUTE_MS: crossing}
     assert not ran(
-        [candles(FLAT, up, up)], script=lambda view, bar: wishes.get(bar.at_ms, ()), rules=RULES
+        [candles(FLAT, up, up)], script=lambda view, bar: signals.get(bar.at_ms, ()), rules=RULES
     ).result.trade_ledger.trips
     far: list[Intent] = [Open("BTC", "long", size=1, limit_px=103, bracket=Bracket(stop_pct=50))]
     market: list[Intent] = [Open("BTC", "long", size=1, bracket=Bracket(stop_pct=50))]

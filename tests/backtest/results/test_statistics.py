@@ -82,12 +82,12 @@ def test_trades_are_won_or_lost_after_their_costs() -> None:
     assert stats.exposure([(one.entry_ms, one.exit_ms) for one in trades], START, START + 20 * HOUR) == (3 + 4) / 20
 
 
-def multiples(*bars: tuple[float, float, float, float], **wishes: Intent) -> list[tuple[float | None, str]]:
-    """Of each round trip its R and its result, of wishes at the close of minute m1, m2 and so on; nothing costs anything."""
+def multiples(*bars: tuple[float, float, float, float], **signals: Intent) -> list[tuple[float | None, str]]:
+    """Of each round trip its R and its result, of signals at the close of minute m1, m2 and so on; nothing costs anything."""
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:
-        wish = wishes.get(f"m{(bar.at_ms - START_MS) // MINUTE_MS}")
-        return () if wish is None else (wish,)
+        signal = signals.get(f"m{(bar.at_ms - START_MS) // MINUTE_MS}")
+        return () if signal is None else (signal,)
 
     at = array("q", range(START_MS, START_MS + len(bars) * MINUTE_MS, MINUTE_MS))
     columns = (array("d", column) for column in (*zip(*bars, strict=True), [80.0] * len(bars)))

@@ -36,7 +36,7 @@ notify:
         ('"${env:NOTIFY}"', "per_hour: 0", ":7:13: notify.per_hour: must be 1..3600"),
     ],
 )  # fmt: skip
-def test_the_section_is_judged_with_its_place(
+def test_errors_of_the_section_name_their_place(
     url: str, rest: str, problem: str | None, tmp_path: Path, repository: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip

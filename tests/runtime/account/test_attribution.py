@@ -89,206 +89,210 @@ def owner_of(key: str) -> str | None:
     return name if name in STRATEGIES or name == "@runtime" else None
 
 
-def one_step(room: Fixture, chance: random.Random) -> None:
+def one_step(harness: Fixture, chance: random.Random) -> None:
     who = chance.choice([*STRATEGIES, "foreign", "@runtime", None])
     coin = chance.choice(["BTC", "ETH"])
     usd = str(chance.randint(10, 3_000))
     kind = chance.randrange(10)
     if kind < 4:
-        room.trade(who, coin=coin, side=chance.choice([1, 1, -1]), usd=usd, leverage=5)
+        harness.trade(who, coin=coin, side=chance.choice([1, 1, -1]), usd=usd, leverage=5)
     elif kind == 4:
-        room.trade(
+        harness.trade(
             who, coin=coin, usd=usd, stop=f"{chance.randint(1, 5)}%", take=f"{chance.randint(1, 9)}%", leverage=5
         )
     elif kind == 5:
-        px = room.venue.mark(coin) * chance.randint(90, 110) // 100
-        room.trade(who, coin=coin, side=chance.choice([1, -1]), usd=usd, limit_px=f"{px / 1e8:.2f}", leverage=5)
-    elif kind == 6 and coin in room.venue.account.positions:
-        room.serial += 1
-        size = max(10**5, room.venue.position(coin).size * chance.randint(1, 100) // 100)
-        room.venue.close(coin, size=size, idempotency_key=f"{who}-{room.serial}" if who else None)
+        px = harness.venue.mark(coin) * chance.randint(90, 110) // 100
+        harness.trade(who, coin=coin, side=chance.choice([1, -1]), usd=usd, limit_px=f"{px / 1e8:.2f}", leverage=5)
+    elif kind == 6 and coin in harness.venue.account.positions:
+        harness.serial += 1
+        size = max(10**5, harness.venue.position(coin).size * chance.randint(1, 100) // 100)
+        harness.venue.close(coin, size=size, idempotency_key=f"{who}-{harness.serial}" if who else None)
     elif kind == 7:
-        room.venue.wait(chance.choice([1_000, MINUTE_MS, 60 * MINUTE_MS]))
+        harness.venue.wait(chance.choice([1_000, MINUTE_MS, 60 * MINUTE_MS]))
     else:
-        px = room.venue.mark(coin) / 1e8 * chance.choice([0.9, 0.97, 0.99, 1.01, 1.03, 1.1])
-        room.venue.move(coin, f"{px:.2f}")
-    room.learn()
+        px = harness.venue.mark(coin) / 1e8 * chance.choice([0.9, 0.97, 0.99, 1.01, 1.03, 1.1])
+        harness.venue.move(coin, f"{px:.2f}")
+    harness.learn()
 
 
 @pytest.mark.soak(worlds=25, full=1_000)
 def test_the_sum_over_all_strategies_equals_the_account(worlds: int, base_seed: int) -> None:
     for seed in range(base_seed, base_seed + worlds):
-        chance, room = random.Random(seed), Fixture()
+        chance, harness = random.Random(seed), Fixture()
         try:
             for _ in range(80):
-                one_step(room, chance)
-                room.check()
+                one_step(harness, chance)
+                harness.check()
                 if chance.random() < 0.1:  # A restart: what is written is what is known.
-                    room.attribution = room.reread()
+                    harness.attribution = harness.reread()
         except AssertionError as error:
             raise AssertionError(f"world {seed}: {error}") from error
 
 
 def test_a_strategy_alone_in_a_market_has_the_services_figures() -> None:
-    room = Fixture()
-    room.trade("alpha", size="3")
-    room.venue.move("BTC", "107.33")
-    room.trade("alpha", side=-1, size="1")
-    room.trade("beta", coin="ETH", size="2")
-    book = room.attribution.of("alpha")
-    assert book.realized_usd == decimal_of_e8(room.venue.account.realized)
+    harness = Fixture()
+    harness.trade("alpha", size="3")
+    harness.venue.move("BTC", "107.33")
+    harness.trade("alpha", side=-1, size="1")
+    harness.trade("beta", coin="ETH", size="2")
+    book = harness.attribution.of("alpha")
+    assert book.realized_usd == decimal_of_e8(harness.venue.account.realized)
     assert (book.fills, [str(share.size) for share in book.shares]) == (2, ["2"])
-    assert NETTING not in room.attribution.rows
-    room.check()
+    assert NETTING not in harness.attribution.rows
+    harness.check()
 
 
 def test_two_strategies_in_one_market_each_count_against_their_own_entries() -> None:
-    room = Fixture(more={"taker_rate": 0, "funding_rate": 0})
-    room.trade("alpha", size="1")
-    room.venue.move("BTC", "110")
-    room.trade("beta", size="1")
-    room.venue.move("BTC", "120")
-    (parts,) = room.trade("beta", side=-1, size="1")
+    harness = Fixture(more={"taker_rate": 0, "funding_rate": 0})
+    harness.trade("alpha", size="1")
+    harness.venue.move("BTC", "110")
+    harness.trade("beta", size="1")
+    harness.venue.move("BTC", "120")
+    (parts,) = harness.trade("beta", side=-1, size="1")
     assert {name: (part.size, part.realized_usd, part.left) for name, part in parts.items()} == {"beta": (1, 10, 0)}
-    assert room.attribution.of("alpha").unrealized_usd == 20
-    assert room.attribution.of(NETTING).realized_usd == 5, "the account's average entry of 105 says 15"
-    room.check()
-    room.trade("alpha", side=-1, size="1")
-    assert [room.attribution.of(name).realized_usd for name in ("alpha", "beta", NETTING)] == [20, 10, 0]
-    room.check()
+    assert harness.attribution.of("alpha").unrealized_usd == 20
+    assert harness.attribution.of(NETTING).realized_usd == 5, "the account's average entry of 105 says 15"
+    harness.check()
+    harness.trade("alpha", side=-1, size="1")
+    assert [harness.attribution.of(name).realized_usd for name in ("alpha", "beta", NETTING)] == [20, 10, 0]
+    harness.check()
 
 
 def test_a_stop_closes_every_share_and_funding_is_split_to_the_last_unit() -> None:
-    room = Fixture(more={"funding_rate": 33_333_333})
-    room.trade("alpha", size="1", stop="5%")
-    room.trade("beta", size="2")
-    room.venue.wait(60 * MINUTE_MS)
-    room.learn()
-    paid = [room.attribution.of(name).funding_usd for name in ("alpha", "beta")]
-    assert sum(paid) == decimal_of_e8(room.venue.account.funding) < 0
+    harness = Fixture(more={"funding_rate": 33_333_333})
+    harness.trade("alpha", size="1", stop="5%")
+    harness.trade("beta", size="2")
+    harness.venue.wait(60 * MINUTE_MS)
+    harness.learn()
+    paid = [harness.attribution.of(name).funding_usd for name in ("alpha", "beta")]
+    assert sum(paid) == decimal_of_e8(harness.venue.account.funding) < 0
     assert abs(paid[1] - 2 * paid[0]) <= Decimal("0.00000002")
-    room.venue.move("BTC", "94")
-    room.learn()
-    assert room.attribution.shares.get("BTC", {}) == {}
-    assert room.attribution.of("alpha").realized_usd < 0
-    room.check()
+    harness.venue.move("BTC", "94")
+    harness.learn()
+    assert harness.attribution.shares.get("BTC", {}) == {}
+    assert harness.attribution.of("alpha").realized_usd < 0
+    harness.check()
 
 
 def test_a_foreign_close_of_a_shared_position_leaves_sizes_that_can_be_traded() -> None:
-    room = Fixture()
+    harness = Fixture()
     for who, size in (("alpha", "0.244"), ("beta", "0.142"), ("gamma", "0.11")):
-        room.trade(who, size=size)
-    room.venue.close("BTC", size=10_000_000)
-    room.learn()
+        harness.trade(who, size=size)
+    harness.venue.close("BTC", size=10_000_000)
+    harness.learn()
     # 0.0491935, 0.0286290 and 0.0221774 go; the two steps that are left over take those that lost most by the cut.
-    assert [str(share.size) for share in room.attribution.shares["BTC"].values()] == ["0.19481", "0.11337", "0.08782"]
-    room.check()
+    assert [str(share.size) for share in harness.attribution.shares["BTC"].values()] == [
+        "0.19481",
+        "0.11337",
+        "0.08782",
+    ]
+    harness.check()
 
 
 def test_a_share_that_is_no_whole_number_of_lots_can_be_closed() -> None:
-    room = Fixture()
-    room.trade("alpha", size="1")
-    room.trade("beta", size="1")
-    held = room.attribution.shares["BTC"]
+    harness = Fixture()
+    harness.trade("alpha", size="1")
+    harness.trade("beta", size="1")
+    held = harness.attribution.shares["BTC"]
     held["alpha"] = held["alpha"]._replace(size=Decimal("0.999995"), cost_usd=Decimal("99.9995"))
     held["beta"] = held["beta"]._replace(size=Decimal("1.000005"), cost_usd=Decimal("100.0005"))
-    room.venue.close("BTC", size=199_999_000)
-    room.learn()
-    assert sum(s.size for s in room.attribution.shares["BTC"].values()) == Decimal("0.00001")
-    assert all(s.size > 0 for s in room.attribution.shares["BTC"].values())
+    harness.venue.close("BTC", size=199_999_000)
+    harness.learn()
+    assert sum(s.size for s in harness.attribution.shares["BTC"].values()) == Decimal("0.00001")
+    assert all(s.size > 0 for s in harness.attribution.shares["BTC"].values())
 
 
 def test_a_foreign_order_or_a_repair_belongs_to_no_strategy() -> None:
-    room = Fixture()
-    room.trade("foreign", size="1")
-    room.trade("alpha", size="1")
-    room.trade("foreign", side=-1, size="1")
-    assert [(s.strategy, s.size) for s in room.attribution.shares["BTC"].values()] == [("alpha", 1)]
-    room.trade("@runtime", side=-1, size="0.4")
-    assert str(room.attribution.of("alpha").shares[0].size) == "0.6"
-    assert room.attribution.of(FOREIGN).fills == 2
-    room.check()
+    harness = Fixture()
+    harness.trade("foreign", size="1")
+    harness.trade("alpha", size="1")
+    harness.trade("foreign", side=-1, size="1")
+    assert [(s.strategy, s.size) for s in harness.attribution.shares["BTC"].values()] == [("alpha", 1)]
+    harness.trade("@runtime", side=-1, size="0.4")
+    assert str(harness.attribution.of("alpha").shares[0].size) == "0.6"
+    assert harness.attribution.of(FOREIGN).fills == 2
+    harness.check()
 
 
 def test_a_backstop_liquidation_counts_once_with_its_lost_margin() -> None:
-    room = Fixture(cash="100")
-    room.trade("alpha", usd="2000", leverage=40)
-    room.venue.jump("BTC", "96")
-    room.learn()
-    assert not room.venue.account.positions
-    assert room.attribution.of("alpha").shares == ()
-    room.check()
+    harness = Fixture(cash="100")
+    harness.trade("alpha", usd="2000", leverage=40)
+    harness.venue.jump("BTC", "96")
+    harness.learn()
+    assert not harness.venue.account.positions
+    assert harness.attribution.of("alpha").shares == ()
+    harness.check()
 
 
 @pytest.mark.parametrize(("mode", "px"), [("isolated", "50"), ("cross", "50"), ("isolated", "91"), ("cross", "86")])
 def test_a_loss_that_the_service_pays_is_no_loss_of_the_strategy(mode: str, px: str) -> None:
-    room = Fixture(cash="300", more={"margin_mode": mode})
-    room.trade("alpha", usd="2000", leverage=10)
-    room.venue.jump("BTC", px)
-    room.learn()
-    account = room.venue.account
+    harness = Fixture(cash="300", more={"margin_mode": mode})
+    harness.trade("alpha", usd="2000", leverage=10)
+    harness.venue.jump("BTC", px)
+    harness.learn()
+    account = harness.venue.account
     assert not account.positions
     assert (account.absorbed > 0) == (px == "50")
-    room.check()
-    assert room.attribution.of("alpha").net_usd == decimal_of_e8(account.balance) - 300
+    harness.check()
+    assert harness.attribution.of("alpha").net_usd == decimal_of_e8(account.balance) - 300
 
 
 def test_the_days_profit_counts_from_midnight() -> None:
-    room = Fixture(more={"taker_rate": 0, "funding_rate": 0})
-    room.trade("alpha", size="1")
-    room.venue.move("BTC", "110")
-    assert room.attribution.of("alpha").day_usd == 10
+    harness = Fixture(more={"taker_rate": 0, "funding_rate": 0})
+    harness.trade("alpha", size="1")
+    harness.venue.move("BTC", "110")
+    assert harness.attribution.of("alpha").day_usd == 10
     marks = {T0 + DAY_MS: Decimal(108)}
-    room.attribution.mark_at = lambda coin, at_ms: marks.get(at_ms or 0, room.mark_at(coin, None))
-    assert room.attribution.roll(T0 + DAY_MS + 5_000)
-    assert room.attribution.of("alpha").day_usd == 2, "since the mark of 00:00 UTC, not since it was asked"
-    room.attribution.halt("alpha")
-    changes = room.attribution.changes()
-    room.journal.write_attribution(changes)
-    again = room.reread()
+    harness.attribution.mark_at = lambda coin, at_ms: marks.get(at_ms or 0, harness.mark_at(coin, None))
+    assert harness.attribution.roll(T0 + DAY_MS + 5_000)
+    assert harness.attribution.of("alpha").day_usd == 2, "since the mark of 00:00 UTC, not since it was asked"
+    harness.attribution.halt("alpha")
+    changes = harness.attribution.changes()
+    harness.journal.write_attribution(changes)
+    again = harness.reread()
     assert (again.of("alpha").day_usd, again.is_halted("alpha")) == (Decimal(10) - 108 + 100, True)
     assert again.roll(T0 + 2 * DAY_MS)
     assert not again.is_halted("alpha")
 
 
 def test_a_page_that_is_not_written_changes_no_attribution() -> None:
-    room = Fixture()
-    room.trade("alpha", size="1")
-    before = room.attribution.of("alpha")
+    harness = Fixture()
+    harness.trade("alpha", size="1")
+    before = harness.attribution.of("alpha")
 
-    room.attribution.begin_page()
-    room.venue.place(order("BTC", 1, size="1"), idempotency_key="alpha-9")
-    event = Event.model_validate(event_views.event(room.venue.account.events[-1]))
-    attribute_event(room.attribution, event)
-    assert room.attribution.of("alpha").fills == 2
-    room.attribution.end_page(is_written=False)
-    assert room.attribution.of("alpha") == before
-    assert room.attribution.changes() is None
+    harness.attribution.begin_page()
+    harness.venue.place(order("BTC", 1, size="1"), idempotency_key="alpha-9")
+    event = Event.model_validate(event_views.event(harness.venue.account.events[-1]))
+    attribute_event(harness.attribution, event)
+    assert harness.attribution.of("alpha").fills == 2
+    harness.attribution.end_page(is_written=False)
+    assert harness.attribution.of("alpha") == before
+    assert harness.attribution.changes() is None
 
 
 def test_a_position_with_a_new_owner_counts_for_the_owner_from_then_on() -> None:
-    room = Fixture(more={"taker_rate": 0, "funding_rate": 0})
+    harness = Fixture(more={"taker_rate": 0, "funding_rate": 0})
     held = MirrorPosition("BTC", "long", Decimal(2), Decimal(100))
-    room.venue.move("BTC", "110")
-    align(room.attribution, {"BTC": held}, 0, T0)
-    assert [(s.strategy, s.size) for s in room.attribution.shares["BTC"].values()] == [(FOREIGN, 2)]
-    align(room.attribution, {"BTC": MirrorPosition("BTC", "long", Decimal(2), Decimal(100), owner="alpha")}, 0, T0)
-    book = room.attribution.of("alpha")
+    harness.venue.move("BTC", "110")
+    align(harness.attribution, {"BTC": held}, 0, T0)
+    assert [(s.strategy, s.size) for s in harness.attribution.shares["BTC"].values()] == [(FOREIGN, 2)]
+    align(harness.attribution, {"BTC": MirrorPosition("BTC", "long", Decimal(2), Decimal(100), owner="alpha")}, 0, T0)
+    book = harness.attribution.of("alpha")
     assert (book.unrealized_usd, book.day_usd) == (20, 0), "what it gained before is not this day's"
-    align(room.attribution, {}, 0, T0)
-    assert room.attribution.names() == sorted(room.attribution.rows)
-    assert not room.attribution.shares
+    align(harness.attribution, {}, 0, T0)
+    assert harness.attribution.names() == sorted(harness.attribution.rows)
+    assert not harness.attribution.shares
 
 
 @pytest.mark.parametrize("mixed", [False, True])
 def test_an_entry_whose_owner_is_known_late_counts_as_if_known_at_once(mixed: bool) -> None:
     late, at_once = Fixture(), Fixture()
-    for room, who in ((late, None), (at_once, "beta")):
-        room.trade("alpha", usd="300", leverage=5)
-        room.venue.move("BTC", "101.37")
+    for harness, who in ((late, None), (at_once, "beta")):
+        harness.trade("alpha", usd="300", leverage=5)
+        harness.venue.move("BTC", "101.37")
         if mixed:
-            room.trade(None, usd="70", leverage=5)
-        room.trade(who, usd="213.7", leverage=5)
+            harness.trade(None, usd="70", leverage=5)
+        harness.trade(who, usd="213.7", leverage=5)
     named = Event.model_validate(event_views.event(list(late.venue.account.events)[-1]))
     assert late.attribution.of("beta").fills == 0
     name_foreign_entries(late.attribution, [named], "beta")
@@ -297,18 +301,18 @@ def test_an_entry_whose_owner_is_known_late_counts_as_if_known_at_once(mixed: bo
         for name in ("alpha", "beta", FOREIGN):
             assert attribution.of(name) == at_once.attribution.of(name), name
     late.check()
-    for room in (late, at_once):
-        room.venue.move("BTC", "97")
-        room.venue.close("BTC", idempotency_key="beta-9")
-        room.learn()
+    for harness in (late, at_once):
+        harness.venue.move("BTC", "97")
+        harness.venue.close("BTC", idempotency_key="beta-9")
+        harness.learn()
     assert late.attribution.of("beta").realized_usd == at_once.attribution.of("beta").realized_usd
     late.check()
 
 
 def test_a_reset_clears_the_attribution() -> None:
-    room = Fixture()
-    room.trade("alpha", size="1")
-    align(room.attribution, {}, 1, T0)
-    room.journal.write_attribution(room.attribution.changes())
-    assert room.attribution.names() == []
-    assert room.journal.state.attribution_rows(0) == room.journal.state.share_rows(0) == []
+    harness = Fixture()
+    harness.trade("alpha", size="1")
+    align(harness.attribution, {}, 1, T0)
+    harness.journal.write_attribution(harness.attribution.changes())
+    assert harness.attribution.names() == []
+    assert harness.journal.state.attribution_rows(0) == harness.journal.state.share_rows(0) == []

@@ -1,4 +1,4 @@
-"""What a person is told: the words, the outbox, and lanes that fail, repeat themselves and say too much."""
+"""What a person is told: the words, the outbox, and deliveries that fail, repeat themselves and say too much."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def journal() -> Iterator[Journal]:
     one.close()
 
 
-def lane_of(journal: Journal, inbox: Inbox, *, now_ms: int = 0, **wording: object) -> notify.Delivery:
+def delivery_to(journal: Journal, inbox: Inbox, *, now_ms: int = 0, **wording: object) -> notify.Delivery:
     return notify.Delivery(inbox, "a", journal=journal, wording=notify.Wording("b", **wording), now_ms=now_ms)  # type: ignore[arg-type]
 
 
@@ -130,33 +130,33 @@ def test_every_template_names_only_fields_of_its_own() -> None:
 
 async def test_each_notice_is_sent_once_in_order_also_after_a_restart(journal: Journal) -> None:
     inbox = Inbox()
-    lane = lane_of(journal, inbox)
+    delivery = delivery_to(journal, inbox)
     journal.notify([lost("1"), lost("2", market="ETH")], now_ms=0)
     journal.notify([lost("1")], now_ms=0)
-    await lane.step(0)
-    await lane_of(journal, inbox).step(0)
+    await delivery.step(0)
+    await delivery_to(journal, inbox).step(0)
     assert inbox.titles == ["[b] BTC is without a stop", "[b] ETH is without a stop"]
 
 
 async def test_a_thousand_muted_notices_are_skipped_in_a_few_writes(journal: Journal) -> None:
     inbox = Inbox()
-    lane = lane_of(journal, inbox, level="error")
+    delivery = delivery_to(journal, inbox, level="error")
     journal.notify([notice("strategy.paused", str(n), at_ms=n, message="so") for n in range(1_000)], now_ms=0)
     journal.notify([lost("1")], now_ms=0)
     before = journal.db.conn.total_changes
-    await lane.step(0)
+    await delivery.step(0)
     assert journal.db.conn.total_changes - before <= 1_001 // notify.PAGE + 2
     assert inbox.titles == ["[b] BTC is without a stop"]
-    again = lane_of(journal, inbox, level="error")
-    assert again.cursor == lane.cursor == journal.newest_notice()
+    again = delivery_to(journal, inbox, level="error")
+    assert again.cursor == delivery.cursor == journal.newest_notice()
 
 
 async def test_a_new_target_gets_no_earlier_notices(journal: Journal) -> None:
     journal.notify([lost("1")], now_ms=0)
     inbox = Inbox()
-    lane = lane_of(journal, inbox)
+    delivery = delivery_to(journal, inbox)
     journal.notify([lost("2", market="ETH")], now_ms=0)
-    await lane.step(0)
+    await delivery.step(0)
     assert inbox.titles == ["[b] ETH is without a stop"]
 
 
@@ -166,16 +166,16 @@ async def test_a_target_with_a_damaged_cursor_gets_the_newest_notices_again(jour
     journal.state.write_note("notify:a", damage)
     inbox = Inbox()
     with capture_logs() as lines:
-        lane = lane_of(journal, inbox)
-    assert lane.cursor == 5
+        delivery = delivery_to(journal, inbox)
+    assert delivery.cursor == 5
     assert [(line["event"], line["note"], line["log_level"]) for line in lines] == [
         ("journal.note_damaged", "notify:a", "warning")
     ]
     assert journal.state.note("damaged:notify:a") == damage
-    await lane.step(0)
+    await delivery.step(0)
     told = len(inbox.titles)
     assert told > 0
-    again = lane_of(journal, inbox)
+    again = delivery_to(journal, inbox)
     journal.notify([lost("99", market="ETH")], now_ms=0)
     await again.step(0)
     assert inbox.titles[told:] == ["[b] ETH is without a stop"]
@@ -183,9 +183,9 @@ async def test_a_target_with_a_damaged_cursor_gets_the_newest_notices_again(jour
 
 async def test_a_new_target_that_fails_in_its_first_run_gets_its_notices_in_the_next(journal: Journal) -> None:
     inbox = Inbox()
-    lane_of(journal, inbox)
+    delivery_to(journal, inbox)
     journal.notify([lost("1")], now_ms=0)
-    await lane_of(journal, inbox).step(0)
+    await delivery_to(journal, inbox).step(0)
     assert inbox.titles == ["[b] BTC is without a stop"]
 
 
@@ -195,51 +195,51 @@ async def test_a_target_that_is_down_loses_nothing_and_is_tried_less_often(
 ) -> None:
     inbox = Inbox()
     inbox.down, inbox.raises = True, raises
-    lane = lane_of(journal, inbox)
+    delivery = delivery_to(journal, inbox)
     journal.notify([lost("1")], now_ms=0)
     now_ms, waits = 0, []
     for _ in range(10):
-        again_ms = await lane.step(now_ms)
+        again_ms = await delivery.step(now_ms)
         waits.append(again_ms - now_ms)
-        assert await lane.step(now_ms + 1) == again_ms, "it is not asked before its time"
+        assert await delivery.step(now_ms + 1) == again_ms, "it is not asked before its time"
         now_ms = again_ms
     assert waits[0] == 5_000
     assert waits[-1] == 600_000
-    assert lane.failed_total == 10
+    assert delivery.failed_total == 10
     inbox.down, inbox.raises = False, None
-    await lane.step(now_ms)
+    await delivery.step(now_ms)
     assert inbox.titles == ["[b] BTC is without a stop"]
-    assert lane.failures == 0
+    assert delivery.failures == 0
 
 
 async def test_notices_trimmed_while_a_target_was_down_are_counted_in_a_message(journal: Journal) -> None:
     inbox = Inbox()
     inbox.down = True
-    lane = lane_of(journal, inbox)
+    delivery = delivery_to(journal, inbox)
     journal.notify([lost(str(n), market=f"M{n}") for n in range(9)], now_ms=0)
-    again_ms = await lane.step(0)
+    again_ms = await delivery.step(0)
     with journal.together():
         trim_rest(journal.db.execute, Held(), Kept(intents=9, events=9, refusals=9, notices=2))
     inbox.down = False
-    await lane.step(again_ms)
+    await delivery.step(again_ms)
     assert inbox.titles == ["[b] 7 older notices were dropped", "[b] M7 is without a stop", "[b] M8 is without a stop"]
 
 
 async def test_repeats_are_counted_and_sent_once_more_at_the_end(journal: Journal) -> None:
     inbox = Inbox()
-    lane = lane_of(journal, inbox)
+    delivery = delivery_to(journal, inbox)
     journal.notify([lost(str(n)) for n in range(1, 6)], now_ms=0)
-    again_ms = await lane.step(0)
+    again_ms = await delivery.step(0)
     assert inbox.titles == ["[b] BTC is without a stop"]
     assert again_ms == notify.DEDUP_MS
-    await lane.step(again_ms)
+    await delivery.step(again_ms)
     assert inbox.titles[1:] == ["[b] BTC is without a stop (4 more times)"]
 
 
 async def test_counted_repeats_are_sent_at_the_end_of_the_run(journal: Journal) -> None:
     """The next run does not know of it."""
     inbox = Inbox()
-    notifier = notify.Notifier([lane_of(journal, inbox)], mono_ms=lambda: 0)
+    notifier = notify.Notifier([delivery_to(journal, inbox)], mono_ms=lambda: 0)
     journal.notify([lost(str(n)) for n in range(1, 4)], now_ms=0)
     await notifier.deliveries[0].step(0)
     journal.notify([lost("4")], now_ms=0)
@@ -251,52 +251,52 @@ async def test_counted_repeats_are_sent_at_the_end_of_the_run(journal: Journal) 
 
 async def test_counted_repeats_are_one_digest_at_the_end_if_the_hourly_limit_is_lower(journal: Journal) -> None:
     inbox = Inbox()
-    lane = lane_of(journal, inbox)
+    delivery = delivery_to(journal, inbox)
     markets = [f"M{n}" for n in range(notify.BURST)]
     for part in (markets[:-1], markets[-1:], markets):  # Told, told, counted.
         journal.notify([lost(str(journal.newest_notice() + n), market=one) for n, one in enumerate(part)], now_ms=0)
-        await lane.step(0)
+        await delivery.step(0)
     assert len(inbox.titles) == notify.BURST
-    await lane.end(0)
+    await delivery.end(0)
     assert inbox.titles[notify.BURST :] == [f"[b] {notify.BURST} more notices"]
     assert f"{notify.BURST} x protection.lost" in inbox.messages[-1].text
-    await lane.end(0)
+    await delivery.end(0)
     assert len(inbox.titles) == notify.BURST + 1
 
 
 async def test_a_count_that_waits_for_the_hourly_limit_delays_no_error(journal: Journal) -> None:
     inbox = Inbox()
-    lane = lane_of(journal, inbox, per_hour=5)
+    delivery = delivery_to(journal, inbox, per_hour=5)
     journal.notify([lost(str(n)) for n in range(1, 4)], now_ms=0)
-    await lane.step(0)
+    await delivery.step(0)
     journal.notify([notice("fill.entry", f"f{n}", at_ms=0, market=f"M{n}") for n in range(12)], now_ms=0)
-    await lane.step(notify.DEDUP_MS - 1)
+    await delivery.step(notify.DEDUP_MS - 1)
     told = len(inbox.titles)
-    again_ms = await lane.step(notify.DEDUP_MS)
+    again_ms = await delivery.step(notify.DEDUP_MS)
     assert again_ms > notify.DEDUP_MS, "due, and there is no allowance"
     assert len(inbox.titles) == told
     journal.notify([notice("fill.entry", "last", at_ms=0, market="SMALL")], now_ms=0)
-    assert await lane.step(notify.DEDUP_MS) == again_ms
+    assert await delivery.step(notify.DEDUP_MS) == again_ms
     assert len(inbox.titles) == told
     journal.notify([lost("9", market="ETH")], now_ms=0)
-    await lane.step(notify.DEDUP_MS)
+    await delivery.step(notify.DEDUP_MS)
     assert inbox.titles[told:] == ["[b] 4 more notices"], "with what waits: the count is none the less told"
     assert "3 x protection.lost" in inbox.messages[-1].text
     assert "ETH is without a stop" in inbox.messages[-1].text
-    await lane.step(4 * notify.DEDUP_MS)
+    await delivery.step(4 * notify.DEDUP_MS)
     assert len(inbox.titles) == told + 1, "once"
 
 
 async def test_a_count_that_waits_for_the_hourly_limit_is_sent_when_it_allows(journal: Journal) -> None:
     inbox = Inbox()
-    lane = lane_of(journal, inbox, per_hour=5)
+    delivery = delivery_to(journal, inbox, per_hour=5)
     journal.notify([lost("1"), lost("2")], now_ms=0)
-    await lane.step(0)
+    await delivery.step(0)
     journal.notify([notice("fill.entry", f"f{n}", at_ms=0, market=f"M{n}") for n in range(12)], now_ms=0)
-    await lane.step(notify.DEDUP_MS - 1)
-    again_ms = await lane.step(notify.DEDUP_MS)
+    await delivery.step(notify.DEDUP_MS - 1)
+    again_ms = await delivery.step(notify.DEDUP_MS)
     assert inbox.titles[-1] != "[b] BTC is without a stop (once more)", "there is none yet"
-    await lane.step(again_ms)
+    await delivery.step(again_ms)
     assert inbox.titles[-1] == "[b] BTC is without a stop (once more)"
 
 
@@ -308,52 +308,52 @@ async def test_a_damaged_notice_is_sent_by_its_kind_and_delays_no_other(journal:
     inbox = Inbox()
     inbox.down = True
     with capture_logs() as lines:
-        lane = lane_of(journal, inbox)
-        again_ms = await lane.step(0)
+        delivery = delivery_to(journal, inbox)
+        again_ms = await delivery.step(0)
         inbox.down = False
-        await lane.step(again_ms)
+        await delivery.step(again_ms)
     assert inbox.titles == ["[b] - is without a stop", "[b] ETH is without a stop"]
-    assert lane.cursor == journal.newest_notice()
+    assert delivery.cursor == journal.newest_notice()
     assert [line["seq"] for line in lines if line["event"] == "notice.damaged"] == [1]
 
 
 async def test_of_alternating_repeats_the_newest_state_is_sent_last(journal: Journal) -> None:
     """Degraded, recovered, degraded, recovered, degraded: whoever reads the last message must not take it for well."""
     inbox = Inbox()
-    lane = lane_of(journal, inbox)
+    delivery = delivery_to(journal, inbox)
     kinds = ("daemon.degraded", "daemon.recovered") * 2 + ("daemon.degraded",)
     for minute, kind in enumerate(kinds):
         journal.notify([notice(kind, str(minute), at_ms=minute, code="journal", message=kind)], now_ms=0)
-        await lane.step(minute * 60_000)
+        await delivery.step(minute * 60_000)
     assert inbox.titles == ["b is degraded", "b is no longer degraded"]
     for at_ms in (notify.DEDUP_MS, notify.DEDUP_MS + 60_000, 2 * notify.DEDUP_MS + 60_000):
-        await lane.step(at_ms)
+        await delivery.step(at_ms)
     assert inbox.titles[2:] == ["b is no longer degraded (once more)", "b is degraded (2 more times)"]
 
 
 async def test_notices_above_the_hourly_limit_become_one_digest_and_none_is_lost(journal: Journal) -> None:
     inbox = Inbox()
-    lane = lane_of(journal, inbox, per_hour=60)
+    delivery = delivery_to(journal, inbox, per_hour=60)
     journal.notify([lost(str(n), market=f"M{n}") for n in range(1, 41)], now_ms=0)
-    again_ms = await lane.step(0)
+    again_ms = await delivery.step(0)
     assert len(inbox.messages) == notify.BURST
     assert inbox.titles[-1] == "[b] 31 more notices"
     assert "31 x protection.lost" in inbox.messages[-1].text
     journal.notify([notice("fill.entry", "98", at_ms=0, market="SMALL")], now_ms=0)
-    again_ms = await lane.step(0)
+    again_ms = await delivery.step(0)
     assert 0 < again_ms <= HOUR_MS / 60 + 1, "small talk waits for the next message's allowance"
     journal.notify([lost("99", market="LAST")], now_ms=0)
-    await lane.step(0)
+    await delivery.step(0)
     assert inbox.titles[-1] == "[b] 2 more notices", "an error does not, and takes along what waits"
     assert "LAST is without a stop" in inbox.messages[-1].text
     for n in range(1, notify.URGENT):
         journal.notify([lost(f"10{n}", market=f"MORE{n}")], now_ms=0)
-        await lane.step(0)
+        await delivery.step(0)
         assert inbox.titles[-1] == f"[b] MORE{n} is without a stop"
     journal.notify([lost("199", market="OVER")], now_ms=0)
-    again_ms = await lane.step(0)
+    again_ms = await delivery.step(0)
     assert 0 < again_ms <= HOUR_MS / 60 + 1, "until the credit is used up, which is paid back"
-    await lane.step(again_ms)
+    await delivery.step(again_ms)
     assert inbox.titles[-1] == "[b] OVER is without a stop"
 
 
@@ -363,22 +363,22 @@ def talk(first: int, count: int) -> list[messages.Notice]:
 
 async def test_an_error_after_many_minor_notices_does_not_wait_for_the_hourly_limit(journal: Journal) -> None:
     inbox = Inbox()
-    lane = lane_of(journal, inbox, per_hour=60)
+    delivery = delivery_to(journal, inbox, per_hour=60)
     journal.notify(talk(0, notify.BURST + 1), now_ms=0)
-    await lane.step(0)
+    await delivery.step(0)
     assert len(inbox.messages) == notify.BURST
     journal.notify(talk(100, 50 * notify.PAGE), now_ms=0)
-    again_ms = await lane.step(0)
+    again_ms = await delivery.step(0)
     assert len(inbox.messages) == notify.BURST
     assert again_ms > 0
     journal.notify([lost("9999", market="LAST"), *talk(10_000, 5)], now_ms=0)
-    await lane.step(0)
+    await delivery.step(0)
     assert inbox.titles[notify.BURST :] == [f"[b] {50 * notify.PAGE + 6:,} more notices"], (
         "all that waits leaves with it"
     )
     assert "LAST is without a stop" in inbox.messages[-1].text
-    assert lane.cursor == journal.newest_notice()
-    assert lane_of(journal, inbox).cursor == lane.cursor, "durably"
+    assert delivery.cursor == journal.newest_notice()
+    assert delivery_to(journal, inbox).cursor == delivery.cursor, "durably"
 
 
 async def test_an_error_written_during_the_search_for_errors_is_sent_with_the_waiting_notices(journal: Journal) -> None:
@@ -386,11 +386,11 @@ async def test_an_error_written_during_the_search_for_errors_is_sent_with_the_wa
         journal.notify([lost("9999", market="LAST")], now_ms=0)
 
     inbox = Inbox()
-    lane = lane_of(journal, inbox)
-    lane._tokens = -1.9  # Errors before it have left on credit.
+    delivery = delivery_to(journal, inbox)
+    delivery._tokens = -1.9  # Errors before it have left on credit.
     journal.notify(talk(0, 1), now_ms=0)
-    await asyncio.gather(lane.step(0), write())
-    await lane.step(0)
+    await asyncio.gather(delivery.step(0), write())
+    await delivery.step(0)
     assert inbox.titles == ["[b] 2 more notices"]
     assert "LAST is without a stop" in inbox.messages[0].text
 
@@ -401,12 +401,12 @@ async def test_notices_trimmed_while_a_digest_is_made_are_counted_in_a_message(j
             trim_rest(journal.db.execute, Held(), Kept(intents=9, events=9, refusals=9, notices=50))
 
     inbox = Inbox()
-    lane = lane_of(journal, inbox, per_hour=60)
+    delivery = delivery_to(journal, inbox, per_hour=60)
     count = notify.BURST - 1 + 5 * notify.PAGE
     journal.notify(talk(0, count), now_ms=0)
-    again_ms, _ = await asyncio.gather(lane.step(0), trim())
-    while lane.cursor < journal.newest_notice():
-        again_ms = await lane.step(again_ms)
+    again_ms, _ = await asyncio.gather(delivery.step(0), trim())
+    while delivery.cursor < journal.newest_notice():
+        again_ms = await delivery.step(again_ms)
     said = inbox.titles[notify.BURST - 1 :]
     told = [int(title.split()[1]) for title in said]
     assert "dropped" in said[1]
@@ -416,7 +416,7 @@ async def test_notices_trimmed_while_a_digest_is_made_are_counted_in_a_message(j
 
 async def test_muted_kinds_and_lower_levels_are_skipped(journal: Journal) -> None:
     inbox = Inbox()
-    lane = lane_of(journal, inbox, level="error", mute=frozenset({"intent.quarantined"}))
+    delivery = delivery_to(journal, inbox, level="error", mute=frozenset({"intent.quarantined"}))
     journal.notify(
         [
             notice("strategy.paused", "1", at_ms=1, strategy="s", message="m"),
@@ -425,7 +425,7 @@ async def test_muted_kinds_and_lower_levels_are_skipped(journal: Journal) -> Non
         ],
         now_ms=0,
     )
-    await lane.step(0)
+    await delivery.step(0)
     assert inbox.titles == ["[b] BTC is without a stop"]
 
 
@@ -471,10 +471,10 @@ class Slow(Inbox):
 @contextlib.asynccontextmanager
 async def run_with(journal: Journal, inbox: Inbox) -> AsyncIterator[notify.Delivery]:
     """A run that carries notices, and is asked to stop at the block's end; there the newest is written."""
-    lane, stop = lane_of(journal, inbox), asyncio.Event()
-    notifier = notify.Notifier([lane], mono_ms=lambda: 0)
+    delivery, stop = delivery_to(journal, inbox), asyncio.Event()
+    notifier = notify.Notifier([delivery], mono_ms=lambda: 0)
     async with reporting.notifying(notifier, stop):
-        yield lane
+        yield delivery
         stop.set()
         journal.notify([notice("daemon.stopped", "stopped:9", at_ms=9, message="as asked")], now_ms=0)
 
@@ -488,16 +488,16 @@ async def test_a_notice_being_sent_at_the_stop_arrives_once_and_the_stop_notice_
         await inbox.asked.wait()
         asyncio.get_running_loop().call_later(0.01, inbox.may.set)
     assert inbox.titles == ["[b] BTC is without a stop", "[b] ETH is without a stop", "b has stopped"]
-    await lane_of(journal, inbox).step(0)
+    await delivery_to(journal, inbox).step(0)
     assert len(inbox.titles) == 3, "the next run tells none of them again"
 
 
 async def test_a_target_that_failed_lately_is_tried_once_more_at_the_stop(journal: Journal) -> None:
     inbox = Inbox()
     inbox.down = True
-    async with run_with(journal, inbox) as lane:
+    async with run_with(journal, inbox) as delivery:
         journal.notify([lost("1")], now_ms=0)
-        while not lane.failed_total:
+        while not delivery.failed_total:
             await asyncio.sleep(0)
         inbox.down = False
     assert inbox.titles == ["[b] BTC is without a stop", "b has stopped"]
@@ -505,10 +505,10 @@ async def test_a_target_that_failed_lately_is_tried_once_more_at_the_stop(journa
 
 async def test_notices_that_wait_for_the_hourly_limit_are_sent_as_one_message_at_the_stop(journal: Journal) -> None:
     inbox = Inbox()
-    async with run_with(journal, inbox) as lane:
-        lane._tokens = 0.0
+    async with run_with(journal, inbox) as delivery:
+        delivery._tokens = 0.0
         journal.notify([notice("fill.entry", f"evt_{n}", at_ms=n, market="BTC") for n in range(3)], now_ms=0)
-        await lane.step(0)
+        await delivery.step(0)
         assert inbox.titles == []
     assert inbox.titles == ["[b] 4 more notices"]
     assert "b has stopped" in inbox.messages[0].text
@@ -525,7 +525,7 @@ async def test_notices_that_a_target_did_not_accept_are_sent_by_the_next_run(
         await inbox.asked.wait()
     assert inbox.titles == []
     inbox.may.set()
-    await lane_of(journal, inbox).step(0)
+    await delivery_to(journal, inbox).step(0)
     assert inbox.titles == ["[b] BTC is without a stop", "b has stopped"]
 
 
@@ -533,9 +533,9 @@ async def test_apprise_delivers_to_a_real_receiver(journal: Journal) -> None:
     pytest.importorskip("apprise")
     with postbox() as box:
         target = notify.AppriseTarget(SecretStr(box.url), 0)
-        lane = notify.Delivery(target, "a", journal=journal, wording=notify.Wording("b"), now_ms=0)
+        delivery = notify.Delivery(target, "a", journal=journal, wording=notify.Wording("b"), now_ms=0)
         journal.notify([lost("1")], now_ms=0)
-        await lane.step(0)
+        await delivery.step(0)
     assert [(one["title"], one["type"]) for one in box.bodies] == [("[b] BTC is without a stop", "failure")]
     assert target.name == "JSON#0"
 

@@ -30,7 +30,7 @@ from bot.runtime.strategy_host import fingerprints, worker
 from bot.runtime.strategy_host.instance import StrategyInstance
 from bot.wire import CloseRequest, OrderRequest
 from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault, refused, unknown
-from tests.runtime.builders import kill, room
+from tests.runtime.builders import kill, make_kernel
 
 PATIENCE_S = 60.0
 HOLDS = '''\
@@ -828,12 +828,12 @@ async def test_a_switch_armed_by_a_start_with_a_lost_answer_is_disarmed_once_the
     """Nobody would send heartbeats for it."""
     venue = FakeVenue()
     venue.faults = [Fault("arm", "lose_reply")]
-    kernel = room(venue, path=tmp_path / "journal.db")
+    kernel = make_kernel(venue, path=tmp_path / "journal.db")
     with pytest.raises(OutcomeUnknown):
         await kernel.recover()
     kill(kernel)
     assert venue.guards
-    kernel = room(venue, path=tmp_path / "journal.db", settings=LoopSettings())
+    kernel = make_kernel(venue, path=tmp_path / "journal.db", settings=LoopSettings())
     await kernel.recover()
     assert venue.guards == {}
 

@@ -261,7 +261,7 @@ def test_the_peer_of_a_socket_pair_is_this_user() -> None:
         assert server.peer_uid(one) == os.geteuid()
 
 
-# -- errands
+# -- operator commands
 
 
 async def test_requests_are_done_in_order_between_passes_and_answered() -> None:

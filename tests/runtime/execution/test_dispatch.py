@@ -38,13 +38,13 @@ def wanted(*words: str) -> list[Intent]:
     return made
 
 
-def waves(*words: str) -> list[list[str]]:
+def batches(*words: str) -> list[list[str]]:
     waiting, found = wanted(*words), []
     while waiting:
-        wave = next_batch(waiting)
-        assert wave
-        found.append([f"{one.strategy} {one.market} {one.action}" for one in wave])
-        waiting = [one for one in waiting if one not in wave]
+        batch = next_batch(waiting)
+        assert batch
+        found.append([f"{one.strategy} {one.market} {one.action}" for one in batch])
+        waiting = [one for one in waiting if one not in batch]
     return found
 
 
@@ -54,13 +54,13 @@ def test_sent_one_at_a_time_intents_keep_the_dispatch_order() -> None:
 
 
 def test_exits_are_sent_before_entries_and_entries_one_per_market() -> None:
-    assert waves("a BTC open", "b BTC open", "c ETH open", "d ETH close", "e BTC cancel") == [
+    assert batches("a BTC open", "b BTC open", "c ETH open", "d ETH close", "e BTC cancel") == [
         ["d ETH close", "e BTC cancel"], ["a BTC open", "c ETH open"], ["b BTC open"],
     ]  # fmt: skip
 
 
 def test_the_order_of_a_strategys_intents_in_a_market_is_kept() -> None:
-    assert waves("a BTC close", "a BTC open", "b ETH open", "b ETH close") == [
+    assert batches("a BTC close", "a BTC open", "b ETH open", "b ETH close") == [
         ["a BTC close"], ["a BTC open", "b ETH open"], ["b ETH close"],
     ]  # fmt: skip
     close, entry = wanted("a BTC close", "a BTC open")
@@ -353,7 +353,7 @@ async def test_orders_without_an_outcome_degrade_the_run_until_they_have_one(tmp
     assert (state_of(kernel).word, kernel.health.markets_of(ORDERS)) == ("RUNNING", [])
 
 
-async def test_after_a_crash_known_outcomes_are_stored_and_the_rest_is_sent_with_the_same_key(
+async def test_after_a_cut_run_known_outcomes_are_stored_and_the_rest_is_sent_with_the_same_key(
     tmp_path: Path,
 ) -> None:
     kernel, venue = await slowly(tmp_path / "journal.db", once, forgets=True)

@@ -25,7 +25,7 @@ from bot.runtime.journal.state_store import Arm
 from bot.runtime.risk.pauses import Pauses, Quarantine, keep_quarantine, quarantine_of
 from bot.strategy import Bar, Bracket, Close, Intent, Open, View
 from tests.fakes import ADDRESS, FakeVenue, Fault, refused
-from tests.runtime.builders import event, intent, kill, later, minutes, opened, room, stop_of, trailing
+from tests.runtime.builders import event, intent, kill, later, make_kernel, minutes, opened, stop_of, trailing
 
 NOW_MS = 1_748_736_000_000
 
@@ -300,7 +300,7 @@ def test_a_file_that_cannot_be_examined_now_does_not_count_as_removed(
 async def test_a_pass_writes_the_journal_again_after_somebody_removed_it(path: Path) -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
-    kernel = room(venue, trader, path=path)
+    kernel = make_kernel(venue, trader, path=path)
     await kernel.recover()
     await kernel.cycle()
     before = kernel.journal.events.cursor
@@ -380,7 +380,7 @@ async def test_during_a_fault_exits_are_sent_and_entries_are_not_and_passes_end(
 ) -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
-    kernel = room(venue, trader, path=path)
+    kernel = make_kernel(venue, trader, path=path)
     passed: list[int | None] = []
     kernel.hooks.passed = passed.append
     await kernel.recover()
@@ -413,7 +413,7 @@ async def test_an_entry_whose_write_fails_is_not_sent(tmp_path: Path) -> None:
         path = tmp_path / f"{at}.db"
         venue = FakeVenue()
         venue.minute(BTC="100")
-        kernel = room(venue, trader, path=path)
+        kernel = make_kernel(venue, trader, path=path)
         await kernel.recover()
         failing(kernel.journal, at=at)
         kernel.upkeep.rewrite_at_ms = 1 << 60  # The file would be whole again at the end of the pass.
@@ -461,7 +461,7 @@ async def test_an_exit_sent_during_a_fault_is_not_sent_again_after_a_crash(
 
     venue = FakeVenue()
     venue.minute(BTC="100")
-    kernel = room(venue, half, path=path)
+    kernel = make_kernel(venue, half, path=path)
     await kernel.recover()
     await kernel.cycle()
     lock = other()
@@ -469,7 +469,7 @@ async def test_an_exit_sent_during_a_fault_is_not_sent_again_after_a_crash(
     assert str(venue.positions["BTC"].size) == "2.5000"
     kill(kernel)
     lock.rollback()
-    again = room(venue, half, path=path)
+    again = make_kernel(venue, half, path=path)
     await again.recover()
     await again.cycle()
     assert str(venue.positions["BTC"].size) == "2.5000", "the same bar, decided again, has the same key"

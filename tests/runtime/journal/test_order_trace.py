@@ -7,13 +7,13 @@ from bot.runtime.journal.order_trace import explain
 from bot.runtime.journal.round_trips import TYPES, trips
 from bot.strategy import Bracket, Open
 from tests.fakes import FakeVenue
-from tests.runtime.builders import always, begun, later, minutes, room, stop_of
+from tests.runtime.builders import always, begun, later, make_kernel, minutes, stop_of
 
 
 async def test_a_chain_after_a_reset_has_no_event_from_before_it() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
-    kernel = room(venue, always)
+    kernel = make_kernel(venue, always)
     await kernel.recover()
     await kernel.cycle()
     (first,) = (row["id"] for row in kernel.journal.db["intents"].rows)

@@ -17,7 +17,7 @@ from bot.runtime.journal.state_store import Arm
 from bot.strategy import Bracket, Open
 from bot.wire import INTERVAL_MS, Event
 from tests.fakes import ADDRESS, FakeVenue
-from tests.runtime.builders import intent, minutes, room
+from tests.runtime.builders import intent, make_kernel, minutes
 
 LATE_MS = KEYS_MS + 1_000
 KEPT = 5
@@ -179,8 +179,8 @@ async def test_the_kernel_holds_the_keys_of_its_orders_and_positions(
 ) -> None:
     monkeypatch.setattr(journal_module, "INTENTS_KEPT", 0)
     venue = FakeVenue()
-    wished = [Open("BTC", "long", usd=100, bracket=Bracket(stop_pct=2))]
-    kernel = room(venue, lambda _view, _bar: [wished.pop()] if wished else (), path=tmp_path / "journal.db")
+    signals = [Open("BTC", "long", usd=100, bracket=Bracket(stop_pct=2))]
+    kernel = make_kernel(venue, lambda _view, _bar: [signals.pop()] if signals else (), path=tmp_path / "journal.db")
     await kernel.recover()
     await minutes(kernel, venue, "100", "101")
     (position,) = kernel.account.mirror.positions.values()

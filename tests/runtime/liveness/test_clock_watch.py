@@ -21,7 +21,7 @@ from bot.runtime.liveness.clock_watch import ClockWatch, expire_held, note_wall
 from bot.runtime.pass_runner import PassRunner
 from bot.strategy import Bar, Bracket, Intent, Open, View
 from tests.fakes import ADDRESS, START_MS, FakeVenue
-from tests.runtime.builders import in_state, intent, room
+from tests.runtime.builders import in_state, intent, make_kernel
 
 HOUR_MS, YEAR_MS = 3_600_000, 365 * 86_400_000
 
@@ -175,7 +175,7 @@ async def test_nothing_is_opened_between_a_lapse_and_the_resync(tmp_path: Path) 
     times = clocks.keeper()
     venue = FakeVenue()
     venue.minute(BTC="100")
-    kernel = room(venue, always)
+    kernel = make_kernel(venue, always)
     kernel.conditions.lease = times.lease
     await kernel.recover()
     clocks.run(2_000, asleep=HOUR_MS)
@@ -192,7 +192,7 @@ async def test_nothing_is_opened_between_a_lapse_and_the_resync(tmp_path: Path) 
 async def test_strategies_get_bars_after_the_clock_went_back() -> None:
     venue = FakeVenue(speed=1)
     venue.minute(BTC="100")
-    kernel = room(venue)
+    kernel = make_kernel(venue)
     await kernel.recover()
     await kernel.cycle()
     series = Series("BTC", "1m")

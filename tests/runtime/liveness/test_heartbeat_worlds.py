@@ -2,7 +2,7 @@
 
 I1  no false trigger: the switch fires only after an outage longer than the bound.
 I2  a dead brain is noticed: the switch fires within L + P + D of its death, in a crash loop too.
-I3  no open on a lapsed belief: once the switch has fired, nothing opens before the brain has looked.
+I3  no open on a lapsed lease: once the switch has fired, nothing opens before the daemon has resynced.
 Each mutant of the rule must be caught by one of the three; so the worlds can tell.
 """
 
@@ -322,7 +322,7 @@ def boot_beats_without_end(lengths: BeatTiming, heart: Heart, *, now_ns: int, st
     return heartbeat_rule.judge(lengths, heart._replace(boot_beats=0), now_ns=now_ns, stamp=stamp, fence=fence)
 
 
-def believes_any_yes(
+def accepts_any_success(
     lengths: BeatTiming, heart: Heart, answer: Answer, *, sent_ns: int, now_ns: int, chance: float
 ) -> Heart:
     if answer.kind == "ok" and not answer.guardians:
@@ -338,17 +338,17 @@ def opens_until_told(lengths: BeatTiming, heart: Heart, *, now_ns: int, acknowle
 
 # Where the search for a world that tells begins: the seed of the first one when it was last looked for. 0 where that is near.
 FIRST = {
-    "the belief counts from receipt": 721,
+    "the lease counts from receipt": 721,
     "a failed beat waits for the next period": 204,
     "the service fires at its start what fell due while it was down": 84,
 }
 
 MUTANTS: dict[str, tuple[Rules, str]] = {
-    "the belief is kept on a clock that stops in suspend": (
+    "the lease is kept on a clock that stops in suspend": (
         Rules(clock=monotonic, suspended=lambda heart, **_: heart),
         "I3",
     ),
-    "the belief counts from receipt": (Rules(answered=from_receipt, suspended=lambda heart, **_: heart), "I3"),
+    "the lease counts from receipt": (Rules(answered=from_receipt, suspended=lambda heart, **_: heart), "I3"),
     "beats are not gated by progress": (Rules(judge=ungated), "I2"),
     "the heartbeat lives in the brain's loop": (Rules(lives_in_the_loop=True), "I1"),
     "the period is half of D": (
@@ -358,8 +358,11 @@ MUTANTS: dict[str, tuple[Rules, str]] = {
     "a failed beat waits for the next period": (Rules(answered=no_fast_retry), "I1"),
     "boot beats have no end": (Rules(judge=boot_beats_without_end), "I2"),
     "the service fires at its start what fell due while it was down": (Rules(service_fires_at_start=True), "I1"),
-    "any 200 makes the belief good again": (Rules(answered=believes_any_yes, suspended=lambda heart, **_: heart), "I3"),
-    "an old belief is good until the service denies it": (Rules(may_open=opens_until_told), "I3"),
+    "any 200 makes the lease good again": (
+        Rules(answered=accepts_any_success, suspended=lambda heart, **_: heart),
+        "I3",
+    ),
+    "an old lease is good until the service denies it": (Rules(may_open=opens_until_told), "I3"),
     "a stall may last as long as D before beats stop": (
         Rules(lengths=heartbeat_rule.beat_timing(D)._replace(stale_ns=60 * SECOND)),
         "I2",

@@ -22,7 +22,7 @@ from bot.runtime.reconciliation import key_recovery
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Timer, View
 from bot.wire import OrderRequest
 from tests.fakes import FakePacer, FakeVenue, Fault, refused
-from tests.runtime.builders import Scripted, kill, minutes, room
+from tests.runtime.builders import Scripted, kill, make_kernel, minutes
 
 STOP = Bracket(stop_pct=20)
 
@@ -47,7 +47,7 @@ class Wants(Scripted):
 
 async def life(venue: FakeVenue, strategy: Wants) -> Kernel:
     """A run with a journal of its own, which ends with it."""
-    kernel = room(venue, strategies=[strategy])
+    kernel = make_kernel(venue, strategies=[strategy])
     await kernel.recover()
     await kernel.cycle()
     return kernel
@@ -71,14 +71,14 @@ async def test_an_order_of_a_lost_journal_is_known_by_a_later_life_of_the_new_on
     venue: FakeVenue, tmp_path: Path
 ) -> None:
     """The life that began the journal ended before it decided: the next one decides the same bar, and its plan is refused."""
-    wish = [Open("BTC", "long", usd=200, bracket=STOP)]
-    await life(venue, Wants(wish))
+    signal = [Open("BTC", "long", usd=200, bracket=STOP)]
+    await life(venue, Wants(signal))
     (trade,) = (await venue.trades()).trades
-    begun = room(venue, strategies=[Wants(wish)], path=tmp_path / "j.db")
+    begun = make_kernel(venue, strategies=[Wants(signal)], path=tmp_path / "j.db")
     await begun.recover()
     kill(begun)
     venue.faults = [Fault("plan", refused("invalid_input"))]
-    kernel = room(venue, strategies=[Wants(wish)], path=tmp_path / "j.db")
+    kernel = make_kernel(venue, strategies=[Wants(signal)], path=tmp_path / "j.db")
     await kernel.recover()
     await kernel.cycle()
     (row,) = kernel.journal.db["intents"].rows
@@ -87,11 +87,11 @@ async def test_an_order_of_a_lost_journal_is_known_by_a_later_life_of_the_new_on
 
 async def test_a_refused_confirm_is_no_end_where_a_lost_journal_may_have_sent_the_same(venue: FakeVenue) -> None:
     """The refusal is of this request; the order of the lost one stands, or is still on its way."""
-    wish = [Open("BTC", "long", usd=200, bracket=STOP)]
-    await life(venue, Wants(wish))
+    signal = [Open("BTC", "long", usd=200, bracket=STOP)]
+    await life(venue, Wants(signal))
     (trade,) = (await venue.trades()).trades
     venue.faults = [Fault("confirm", refused("forbidden"))]
-    kernel = await life(venue, Wants(wish))
+    kernel = await life(venue, Wants(signal))
     await kernel.cycle()
     (row,) = kernel.journal.db["intents"].rows
     assert (row["state"], row["trade_id"]) == ("accepted", trade.id)
@@ -103,15 +103,15 @@ async def test_a_key_that_a_lost_journal_has_spent_on_a_refused_confirm_is_told_
     venue: FakeVenue, code: str
 ) -> None:
     """The service keeps its no under the key; the new plan is another request."""
-    wish = [Open("BTC", "long", usd=200, bracket=STOP)]
+    signal = [Open("BTC", "long", usd=200, bracket=STOP)]
 
     def no(request: OrderRequest) -> ApiError | None:
         return None if request.dry_run else refused(code)
 
     venue.refuse = no
-    await life(venue, Wants(wish))
+    await life(venue, Wants(signal))
     venue.refuse = lambda _request: None
-    again = Wants(wish)
+    again = Wants(signal)
     with capture_logs() as lines:
         kernel = await life(venue, again)
     (waits,) = kernel.journal.intents.live()
@@ -128,7 +128,7 @@ async def test_a_key_that_a_lost_journal_has_spent_on_a_refused_confirm_is_told_
     with queries.in_rows(kernel.journal.db.conn) as db:
         assert explain(db, waits.id)[-1].text == f"quarantined: waits for a person: {why}; {WAY_OUT}"
     kernel.execution.release()
-    again.wanted = [*wish]
+    again.wanted = [*signal]
     await minutes(kernel, venue, "100")
     assert set(venue.positions) == {"BTC"}
 
@@ -138,12 +138,12 @@ async def test_a_refused_plan_waits_for_what_a_lost_journal_may_have_on_its_way(
     venue: FakeVenue, arrives: bool
 ) -> None:
     """Until the fence of the request that may be on its way; nothing is asked for meanwhile, but whether it has come."""
-    wish = [Open("BTC", "long", usd=200, bracket=STOP)]
+    signal = [Open("BTC", "long", usd=200, bracket=STOP)]
     venue.faults = [Fault("confirm", "late" if arrives else "drop", count=3)]
-    await life(venue, Wants(wish))
+    await life(venue, Wants(signal))
     assert venue.positions == {}
     venue.faults = [Fault("plan", refused("invalid_input"))]
-    kernel = await life(venue, Wants(wish))
+    kernel = await life(venue, Wants(signal))
     (row,) = kernel.journal.db["intents"].rows
     assert row["state"] == "opened"
     plans = venue.calls.count("plan")
@@ -162,10 +162,10 @@ async def test_a_plan_that_ran_out_unsent_is_looked_for_where_a_lost_journal_may
     venue: FakeVenue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the end of its plan nor the end of the run says anything of the order of before."""
-    wish = [Open("BTC", "long", usd=200, bracket=STOP)]
-    await life(venue, Wants(wish))
+    signal = [Open("BTC", "long", usd=200, bracket=STOP)]
+    await life(venue, Wants(signal))
     (trade,) = (await venue.trades()).trades
-    kernel = room(venue, strategies=[Wants(wish)])
+    kernel = make_kernel(venue, strategies=[Wants(signal)])
     await kernel.recover()
     monkeypatch.setattr(kernel.budget, "entries_left_ms", lambda: 0)  # The pass is over when the plan is there.
     await kernel.cycle()
@@ -226,7 +226,7 @@ async def test_a_position_that_a_timer_opened_is_claimed(venue: FakeVenue) -> No
 
 async def test_a_position_of_another_hand_stays_foreign(venue: FakeVenue) -> None:
     order = OrderRequest.from_wire({"market": "BTC", "side": "long", "size": "1", "type": "market"})
-    await venue.place(order, key="STRANGER")
+    await venue.place(order, key="FOREIGN")
     kernel = await life(venue, Wants())
     assert kernel.account.mirror.positions["BTC"].owner is None
 

@@ -46,11 +46,11 @@ from tests.runtime.builders import (
     first_bar,
     kill,
     later,
+    make_kernel,
     minutes,
     once,
     opened,
     replied,
-    room,
     stop_of,
     trailing,
 )
@@ -65,7 +65,7 @@ def path(tmp_path: Path) -> Path:
 
 async def begun_again(venue: FakeVenue, path: Path, **more: Any) -> Kernel:
     """A loop over the journal that another has left."""
-    kernel = room(venue, once, path=path, **more)
+    kernel = make_kernel(venue, once, path=path, **more)
     await kernel.recover()
     return kernel
 
@@ -152,7 +152,7 @@ async def test_a_list_of_guardians_that_is_not_given_keeps_no_other_position_wit
 
     venue = FakeVenue()
     venue.minute(BTC="100", ETH="100")
-    kernel = room(venue, both, markets=("BTC", "ETH"))
+    kernel = make_kernel(venue, both, markets=("BTC", "ETH"))
     await kernel.recover()
     await kernel.cycle()
     armed = next(one for one in venue.guards.values() if one.type == "trailing_stop")
@@ -181,7 +181,7 @@ async def both_opened(venue: FakeVenue) -> Kernel:
             yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=2))
 
     venue.minute(BTC="100", ETH="100")
-    kernel = room(venue, both, markets=("BTC", "ETH"))
+    kernel = make_kernel(venue, both, markets=("BTC", "ETH"))
     await kernel.recover()
     await kernel.cycle()
     assert set(venue.positions) == {"BTC", "ETH"}
@@ -275,14 +275,14 @@ async def test_a_guardian_that_has_gone_is_armed_anew_and_nothing_opens_before()
 @pytest.mark.parametrize("seconds", [60, 300])
 async def test_a_journal_that_is_begun_anew_arms_at_once_whatever_keys_the_account_has_seen(seconds: int) -> None:
     venue = FakeVenue()
-    kernel = room(venue)
+    kernel = make_kernel(venue)
     await kernel.recover()
     for _ in range(5):  # So many guardians come and go, and their keys are spent.
         venue.guards.clear()
         await kernel.reconciliation.reconcile()
     venue.guards.clear()
     wanted = WantedGuardian(DEAD_MAN_60.name, DEAD_MAN_60.request.model_copy(update={"heartbeat_seconds": seconds}))
-    other = room(venue, settings=Settings(guardians=(wanted,)))
+    other = make_kernel(venue, settings=Settings(guardians=(wanted,)))
     await other.recover()
     assert [(g.type, g.heartbeat_seconds) for g in venue.guards.values()] == [("dead_man_switch", seconds)]
     assert other.conditions.entries_stopped(other.now_ms()) is None
@@ -295,7 +295,7 @@ async def test_no_key_of_a_dead_man_meets_one_of_a_journal_that_was_lost(tmp_pat
     draw = drawn()
     for life in range(25):
         venue.guards.clear()
-        kernel = room(venue, path=tmp_path / f"{life}.db", new_serial=draw)
+        kernel = make_kernel(venue, path=tmp_path / f"{life}.db", new_serial=draw)
         before = venue.calls.count("arm")
         await kernel.recover()
         kill(kernel)
@@ -326,7 +326,7 @@ def drawn() -> Callable[[int], int]:
 
 
 async def recovered(venue: FakeVenue, path: Path, draw: Callable[[int], int]) -> Kernel:
-    kernel = room(venue, path=path, new_serial=draw)
+    kernel = make_kernel(venue, path=path, new_serial=draw)
     await kernel.recover()
     return kernel
 
@@ -335,9 +335,9 @@ async def test_a_dead_man_that_an_earlier_life_left_goes_when_ours_stands() -> N
     """Two would both be beaten for, and nobody would disarm the other at the end."""
     venue = FakeVenue()
     venue.minute()
-    await room(venue).recover()
+    await make_kernel(venue).recover()
     (left,) = venue.guards
-    kernel = room(venue, new_serial=lambda _before: 77)
+    kernel = make_kernel(venue, new_serial=lambda _before: 77)
     await kernel.recover()
     assert list(venue.guards) == [kernel.guardians.ids["dead_man"]]
     assert left not in venue.guards
@@ -374,7 +374,7 @@ async def test_a_dead_man_that_fired_stops_entries_until_it_stands_again() -> No
 async def test_an_arm_whose_answer_is_lost_leaves_one_dead_man(kind: str) -> None:
     venue = FakeVenue()
     venue.minute()
-    kernel = room(venue)
+    kernel = make_kernel(venue)
     venue.faults = [Fault("arm", kind)]
     with pytest.raises(ApiError):
         await kernel.recover()
@@ -389,7 +389,7 @@ async def test_an_arm_that_comes_after_a_reset_leaves_one_dead_man_that_is_known
 ) -> None:
     venue = FakeVenue()
     venue.minute()
-    kernel = room(venue, path=tmp_path / "j.db")
+    kernel = make_kernel(venue, path=tmp_path / "j.db")
     venue.faults = [Fault("arm", "late")]
     with pytest.raises(ApiError):
         await kernel.recover()
@@ -404,7 +404,7 @@ async def test_an_arm_that_comes_after_a_reset_leaves_one_dead_man_that_is_known
     venue.reset()
     if again:
         kill(kernel)
-        kernel = room(venue, path=tmp_path / "j.db")
+        kernel = make_kernel(venue, path=tmp_path / "j.db")
     if comes == "before it is listed":
         arrive()
     elif comes == "before it is armed":
@@ -436,17 +436,17 @@ async def test_an_arm_of_a_lost_journal_that_comes_late_leaves_one_dead_man(
             venue.guards.clear()
         else:
             guardians = (DEAD_MAN_60,) if what == "armed" else ()
-            kernel = room(venue, path=tmp_path / "j.db", settings=Settings(guardians=guardians))
+            kernel = make_kernel(venue, path=tmp_path / "j.db", settings=Settings(guardians=guardians))
             await kernel.recover()
             kill(kernel)
     assert venue.guards == {}
     venue.faults = [Fault("arm", "late")]
-    kernel = room(venue, path=tmp_path / "j.db")
+    kernel = make_kernel(venue, path=tmp_path / "j.db")
     with pytest.raises(ApiError):
         await kernel.recover()
     kill(kernel)
     (arrive,) = venue.late
-    begun_anew = room(venue)
+    begun_anew = make_kernel(venue)
     await begun_anew.recover()
     arrive()
     await begun_anew.reconciliation.reconcile()
@@ -461,7 +461,7 @@ async def test_two_arms_that_come_after_a_reset_leave_the_one_that_is_known(
     venue = FakeVenue()
     venue.minute()
     for n in range(2):
-        kernel = room(venue, path=tmp_path / "j.db")
+        kernel = make_kernel(venue, path=tmp_path / "j.db")
         venue.faults = [Fault("arm", "late")]
         with pytest.raises(ApiError):
             await kernel.recover()
@@ -470,7 +470,7 @@ async def test_two_arms_that_come_after_a_reset_leave_the_one_that_is_known(
             venue.reset()
     for n in order:
         venue.late[n]()
-    kernel = room(venue, path=tmp_path / "j.db")
+    kernel = make_kernel(venue, path=tmp_path / "j.db")
     await kernel.recover()
     await kernel.reconciliation.reconcile()
     assert len(venue.guards) == 1
@@ -536,7 +536,9 @@ async def test_a_foreign_position_is_treated_as_the_config_says(policy: str, lef
     venue = FakeVenue()
     venue.minute(BTC="100")
     await venue.place(OrderRequest(market="BTC", side="short", usd_amount=Decimal(300), bracket=STOP), key="a person")
-    kernel = room(venue, settings=Settings(guardians=(DEAD_MAN_60,), foreign_positions=policy), markets=("BTC", "ETH"))
+    kernel = make_kernel(
+        venue, settings=Settings(guardians=(DEAD_MAN_60,), foreign_positions=policy), markets=("BTC", "ETH")
+    )
     await kernel.recover()
     await kernel.cycle()
     assert ("BTC" in venue.positions) is left
@@ -557,7 +559,7 @@ async def test_repairs_that_take_longer_than_a_pass_are_shared_out_over_passes()
             yield Open(bar.market, "long", usd=20, bracket=Bracket(stop_pct=2))
 
     settings = Settings(guardians=(DEAD_MAN_60,), foreign_positions="flatten")
-    kernel = room(venue, each, settings=settings, markets=coins, pacer=venue.pacer)
+    kernel = make_kernel(venue, each, settings=settings, markets=coins, pacer=venue.pacer)
     venue.minute()
     await kernel.recover()
     await kernel.cycle()
@@ -658,7 +660,7 @@ async def test_an_adopted_position_is_protected_and_an_ignored_one_left_alone() 
         venue = FakeVenue()
         venue.minute(BTC="100")
         await venue.place(OrderRequest(market="BTC", side="short", usd_amount=Decimal(300)), key="a person")
-        kernel = room(venue, settings=Settings(guardians=(DEAD_MAN_60,), foreign_positions=policy))
+        kernel = make_kernel(venue, settings=Settings(guardians=(DEAD_MAN_60,), foreign_positions=policy))
         await kernel.recover()
         await kernel.cycle()
         assert ("BTC" in venue.positions) is left, "no stop, and nobody knows at what distance: it is closed"
@@ -668,7 +670,7 @@ async def test_a_bare_position_of_another_hand_keeps_no_switch_that_would_close_
     venue = FakeVenue()
     venue.minute(BTC="100")
     await venue.place(OrderRequest(market="BTC", side="short", usd_amount=Decimal(300)), key="a person")
-    kernel = room(venue)
+    kernel = make_kernel(venue)
     await kernel.recover()
     await kernel.cycle()
     left = await wind_down(kernel, "leave")
@@ -721,7 +723,7 @@ async def test_an_end_that_is_not_answered_once_asks_again(made: type[FakeVenue]
             yield Open("ETH", "long", usd=100, limit_px=90, bracket=Bracket(stop_pct=2))
 
     venue.minute(BTC="100")
-    kernel = room(venue, rests_too, markets=("BTC", "ETH"))
+    kernel = make_kernel(venue, rests_too, markets=("BTC", "ETH"))
     await kernel.recover()
     await kernel.cycle()
     assert [order.market for order in kernel.account.mirror.orders.values() if order.could_open] == ["ETH"]
@@ -758,7 +760,7 @@ async def test_the_resting_entries_of_an_end_are_canceled_side_by_side_and_its_c
             yield from (Open("ETH", "long", usd=10, limit_px=50 + n, bracket=Bracket(stop_pct=2)) for n in range(many))
 
     venue.minute(BTC="100")
-    kernel = room(venue, rests_too, markets=("BTC", "ETH"))
+    kernel = make_kernel(venue, rests_too, markets=("BTC", "ETH"))
     await kernel.recover()
     await kernel.cycle()
     assert set(venue.positions) == {"BTC"}
@@ -779,7 +781,7 @@ async def test_a_reset_arms_before_it_trades(says_gone: bool) -> None:
 
     venue.says_gone = says_gone
     venue.minute(BTC="100")
-    kernel = room(venue, always)
+    kernel = make_kernel(venue, always)
     await kernel.recover()
     await kernel.cycle()
     venue.reset()
@@ -810,7 +812,7 @@ async def test_what_another_hand_opens_right_after_a_reset_is_not_ours_because_w
 async def test_a_reset_while_an_order_is_in_doubt_orders_nothing_twice() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
-    kernel = room(venue, once)
+    kernel = make_kernel(venue, once)
     await kernel.recover()
     venue.faults = [Fault("confirm", "lose_reply", count=3)]
     await kernel.cycle()
@@ -832,7 +834,7 @@ async def test_a_reset_between_two_orders_of_one_decision_ends_the_second_and_no
         yield Open(bar.market, "short", usd=500, bracket=Bracket(stop_pct=2))
 
     scripts = [once, turned]
-    kernel = room(venue, lambda view, bar: scripts.pop(0)(view, bar) if scripts else ())
+    kernel = make_kernel(venue, lambda view, bar: scripts.pop(0)(view, bar) if scripts else ())
     kernel.execution.in_flight.abreast = abreast
     await kernel.recover()
     await kernel.cycle()
@@ -914,7 +916,7 @@ class Reenters(Strategy):
 async def test_what_is_wanted_on_an_event_that_bears_the_id_of_another_is_ordered() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
-    kernel = room(venue, strategies=[Reenters(name="trend", markets=["BTC"])])
+    kernel = make_kernel(venue, strategies=[Reenters(name="trend", markets=["BTC"])])
     await kernel.recover()
     await kernel.cycle()
     before = {name: deepcopy(getattr(venue, name)) for name in SERVICE_KEEPS}
@@ -950,7 +952,7 @@ async def test_what_is_wanted_on_such_an_event_is_ordered_also_where_the_next_ru
     venue.minute(BTC="100")
 
     def started() -> Kernel:
-        return room(venue, strategies=[Leaves(name="trend", markets=["BTC"])], path=tmp_path / "journal.db")
+        return make_kernel(venue, strategies=[Leaves(name="trend", markets=["BTC"])], path=tmp_path / "journal.db")
 
     kernel = started()
     await kernel.recover()

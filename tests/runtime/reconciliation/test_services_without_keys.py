@@ -29,10 +29,10 @@ from tests.runtime.builders import (
     intent,
     kill,
     later,
+    make_kernel,
     minutes,
     refusals,
     replied,
-    room,
 )
 
 STOP = Bracket(stop_pct=5, target_pct=5)
@@ -73,9 +73,9 @@ def by_hand(venue: FakeVenue, coin: str = "BTC", side: str = "long", size: int =
     venue._fill(coin, side, "open", "market", Decimal(size), venue.px[coin], trade, None)
 
 
-def bought_once(*wishes: Intent) -> Any:
+def bought_once(*signals: Intent) -> Any:
     """These on its first bar, and a close at 101."""
-    waiting = list(wishes)
+    waiting = list(signals)
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:
         found, waiting[:] = list(waiting), []
@@ -118,7 +118,7 @@ async def test_an_entry_is_ours_and_is_closed_by_its_strategy(foreign: str) -> N
 async def test_orders_that_leave_side_by_side_are_ours() -> None:
     venue = Keyless()
     venue.minute(BTC="100")
-    kernel = room(venue, always, markets=("BTC", "ETH"), settings=policy("flatten"))
+    kernel = make_kernel(venue, always, markets=("BTC", "ETH"), settings=policy("flatten"))
     kernel.execution.in_flight.abreast = 4
     await kernel.recover()
     await kernel.cycle()
@@ -146,7 +146,7 @@ async def test_a_restart_knows_its_position_again_and_still_has_no_proof(tmp_pat
     venue = Keyless()
     path = tmp_path / "journal.db"
     kill(await begun(venue, path=path))
-    kernel = room(venue, always, path=path, settings=policy("flatten"))
+    kernel = make_kernel(venue, always, path=path, settings=policy("flatten"))
     asked = venue.calls.count("trades")
     await kernel.recover()
     assert (ours(kernel), venue.calls.count("trades")) == ({"BTC": "trend"}, asked), "by the journal alone"
@@ -166,7 +166,7 @@ def of_journal(kernel: Kernel) -> list[dict[str, Any]]:
 async def test_a_notice_names_the_strategy() -> None:
     venue = Keyless()
     venue.minute(BTC="100")
-    kernel = room(venue, always)
+    kernel = make_kernel(venue, always)
     kernel.events.notices_of = lambda event, _parts: of_event(event, kernel.account.order_owners.owner_of)
     await kernel.recover()
     await kernel.cycle()
@@ -189,7 +189,7 @@ async def test_an_entry_that_rests_is_ours_takes_of_the_budget_and_can_be_cancel
     kernel = await begun(venue, bought_once(rests), path=path)
     assert is_ours(kernel)
     kill(kernel)
-    again = room(venue, lambda _view, bar: [Cancel(market="BTC")] if bar.close == 102 else [], path=path)
+    again = make_kernel(venue, lambda _view, bar: [Cancel(market="BTC")] if bar.close == 102 else [], path=path)
     await again.recover()
     assert is_ours(again)
     assert proves_nothing(again)
@@ -201,7 +201,7 @@ async def test_an_entry_that_rested_over_a_restart_is_ours_when_it_fills(tmp_pat
     venue = Keyless()
     path = tmp_path / "journal.db"
     kill(await begun(venue, bought_once(Open("BTC", "long", usd=300, limit_px=90, bracket=STOP)), path=path))
-    kernel = room(venue, path=path, settings=policy("flatten"))
+    kernel = make_kernel(venue, path=path, settings=policy("flatten"))
     await kernel.recover()
     await minutes(kernel, venue, "90")
     assert (ours(kernel), set(venue.positions)) == ({"BTC": "trend"}, {"BTC"})
@@ -221,7 +221,7 @@ async def test_an_entry_whose_answer_comes_later_is_ours_from_then_on(
     venue.minute(BTC="100")
     path = tmp_path / "journal.db"
     script = bought_once(Open("BTC", "long", usd=200, bracket=STOP))
-    kernel = room(venue, script, path=path, settings=policy(foreign))
+    kernel = make_kernel(venue, script, path=path, settings=policy(foreign))
     await kernel.recover()
     venue.faults = [Fault("confirm", *one) for one in LOST]
     await kernel.cycle()
@@ -229,7 +229,7 @@ async def test_an_entry_whose_answer_comes_later_is_ours_from_then_on(
     assert (set(venue.positions), booked(kernel, FOREIGN)) == ({"BTC"}, (1, 1, 0))
     if killed:
         kill(kernel)
-        kernel = room(venue, script, path=path, settings=policy(foreign))
+        kernel = make_kernel(venue, script, path=path, settings=policy(foreign))
         await kernel.recover()
     else:
         later(kernel, 60_000)
@@ -239,7 +239,7 @@ async def test_an_entry_whose_answer_comes_later_is_ours_from_then_on(
     assert kernel.account.attribution.of("trend").shares[0].entry_px == 100
     assert proves_nothing(kernel)
     kill(kernel)
-    again = room(venue, always, path=path, settings=policy("flatten"))
+    again = make_kernel(venue, always, path=path, settings=policy("flatten"))
     asked = venue.calls.count("trades")
     await again.recover()
     assert (ours(again), venue.calls.count("trades")) == ({"BTC": "trend"}, asked)
@@ -252,7 +252,7 @@ async def test_an_entry_whose_answer_comes_later_is_ours_from_then_on(
 async def test_a_late_answer_names_the_order_that_rests() -> None:
     venue = Keyless()
     venue.minute(BTC="100")
-    kernel = room(venue, bought_once(Open("BTC", "long", usd=300, limit_px=90, bracket=STOP)))
+    kernel = make_kernel(venue, bought_once(Open("BTC", "long", usd=300, limit_px=90, bracket=STOP)))
     await kernel.recover()
     venue.faults = [Fault("confirm", *one) for one in LOST]
     await kernel.cycle()
@@ -283,7 +283,7 @@ async def test_a_kill_between_the_answer_and_the_naming_leaves_neither(
     assert doubt.state == "sending"
     kill(kernel)
     monkeypatch.undo()
-    again = room(venue, always, path=path, settings=policy("flatten"))
+    again = make_kernel(venue, always, path=path, settings=policy("flatten"))
     await again.recover()
     assert (again.journal.intents.live(), ours(again), set(venue.positions)) == ([], {"BTC": "trend"}, {"BTC"})
     assert (booked(again, "trend"), booked(again, FOREIGN)) == ((1, 1, 0), (0, 0, 0))
@@ -297,7 +297,7 @@ async def test_an_order_whose_events_have_no_name_has_its_owner_by_its_trade(tmp
     kernel.journal.intents.accept(doubt, venue.trade_rows[0].id, now_ms=venue.clock.now_ms())
     assert ours(kernel) == {"BTC": None}
     kill(kernel)
-    again = room(venue, always, path=path, settings=policy("flatten"))
+    again = make_kernel(venue, always, path=path, settings=policy("flatten"))
     await again.recover()
     assert (ours(again), set(venue.positions)) == ({"BTC": "trend"}, {"BTC"})
 
@@ -315,13 +315,13 @@ async def test_an_order_of_the_run_before_is_named_when_its_trade_is_found_after
 
     venue = Dies()
     venue.minute(BTC="100")
-    kernel = room(venue, always, path=path)
+    kernel = make_kernel(venue, always, path=path)
     await kernel.recover()
     with pytest.raises(Crash):
         await kernel.cycle()
     (doubt,) = kernel.journal.intents.live()
     kill(kernel)
-    again = room(venue, always, path=path)
+    again = make_kernel(venue, always, path=path)
     monkeypatch.setattr(again.execution.sender, "is_due", lambda _intent: False)  # It has no time for it at first.
     await again.recover()
     assert again.execution.in_doubt("BTC")
@@ -357,7 +357,7 @@ async def test_an_exit_that_left_while_the_journal_could_not_be_written_is_looke
     kill(kernel)
     venue._close("BTC", CloseRequest(), exit_.id)
     venue.minute(BTC="100")
-    again = room(venue, lambda _view, _bar: [], path=path)
+    again = make_kernel(venue, lambda _view, _bar: [], path=path)
     await again.recover()
     found = again.journal.intents.find(exit_.id)
     assert found is not None
@@ -414,7 +414,7 @@ async def test_what_another_hand_adds_to_our_position_is_booked_as_anothers() ->
 async def test_after_a_lost_journal_nobody_can_know(tmp_path: Path) -> None:
     venue = Keyless()
     kill(await begun(venue, path=tmp_path / "lost.db"))
-    kernel = room(venue, always, path=tmp_path / "new.db")
+    kernel = make_kernel(venue, always, path=tmp_path / "new.db")
     await kernel.recover()
     assert ours(kernel) == {"BTC": None}
     await minutes(kernel, venue, "101", "101")
@@ -455,7 +455,7 @@ async def proven_by_a_trade(script: Any, **more: Any) -> tuple[KeysOnTrades, Ker
     """An order was in doubt, was looked for and found: keys are proven, and events still say nothing."""
     venue = KeysOnTrades()
     venue.minute(BTC="100")
-    kernel = room(venue, script, **more)
+    kernel = make_kernel(venue, script, **more)
     await kernel.recover()
     venue.faults = [Fault("confirm", *one) for one in LOST]
     await kernel.cycle()

@@ -52,9 +52,9 @@ def risk(
 
 
 def judge(
-    it: RiskEngine, wish: Any, *, at_ms: int = NOW, price: str | None = "100", closing: frozenset[str] = frozenset()
+    it: RiskEngine, signal: Any, *, at_ms: int = NOW, price: str | None = "100", closing: frozenset[str] = frozenset()
 ) -> ApprovedOrder | Refusal:
-    return it.judge("trend", RiskRequest(wish, at_ms, NOW, None if price is None else Decimal(price), closing))
+    return it.judge("trend", RiskRequest(signal, at_ms, NOW, None if price is None else Decimal(price), closing))
 
 
 def code(answer: ApprovedOrder | Refusal) -> str:
@@ -65,7 +65,7 @@ LONG = Open("BTC", "long", usd=500, bracket=STOP)
 
 
 @pytest.mark.parametrize(
-    ("wish", "said"),
+    ("signal", "said"),
     [
         (Open("BTC", "long", usd=1_000_001, bracket=STOP), "usd_amount must be > 0, <= 1000000"),
         (Open("BTC", "long", usd=0.004, bracket=STOP), "usd_amount must be > 0, <= 1000000"),
@@ -73,14 +73,14 @@ LONG = Open("BTC", "long", usd=500, bracket=STOP)
         (Open("BTC", "long", usd=50, bracket=Bracket(stop_px=1e60)), "a number in it has too many digits"),
     ],
 )
-def test_an_order_that_no_request_can_carry_is_refused_with_what_of_it_cannot_be(wish: Open, said: str) -> None:
-    no = judge(risk(budget_usd=Decimal(10_000_000)), wish)
+def test_an_order_that_no_request_can_carry_is_refused_with_what_of_it_cannot_be(signal: Open, said: str) -> None:
+    no = judge(risk(budget_usd=Decimal(10_000_000)), signal)
     assert isinstance(no, Refusal)
     assert (no.code, no.message.rpartition(": ")[2]) == ("invalid_input", said)
 
 
 @pytest.mark.parametrize(
-    ("wish", "more", "expected"),
+    ("signal", "more", "expected"),
     [
         (LONG, {}, "permitted"),
         (Open("SOL", "long", usd=500, bracket=STOP), {}, "market_not_yours"),
@@ -103,8 +103,8 @@ def test_an_order_that_no_request_can_carry_is_refused_with_what_of_it_cannot_be
         (Cancel(oid="9"), {}, "not_found"),
     ],
 )
-def test_each_rule_says_its_own_no(wish: Any, more: dict[str, Any], expected: str) -> None:
-    assert code(judge(risk(**more), wish)) == expected
+def test_each_rule_says_its_own_no(signal: Any, more: dict[str, Any], expected: str) -> None:
+    assert code(judge(risk(**more), signal)) == expected
 
 
 def test_a_bar_older_than_two_intervals_is_history() -> None:
@@ -172,17 +172,17 @@ def test_a_foreign_position_is_not_added_to() -> None:
 def test_a_part_of_a_close_is_an_absolute_size_rounded_down() -> None:
     it = risk()
     it.mirror.positions["BTC"] = position(size="5")
-    for wish, size in (
+    for signal, size in (
         (Close("BTC", fraction=0.3333333), "1.666"),
         (Close("BTC", usd=50), "0.5"),
         (Close("BTC", size=0.5555), "0.555"),
     ):
-        answer = judge(it, wish)
+        answer = judge(it, signal)
         assert isinstance(answer, ApprovedOrder)
         assert isinstance(answer.request, CloseRequest)
         assert (answer.request.size, answer.request.fraction) == (size, None)
-    for wish in (Close("BTC"), Close("BTC", fraction=1), Close("BTC", size=7)):
-        answer = judge(it, wish)
+    for signal in (Close("BTC"), Close("BTC", fraction=1), Close("BTC", size=7)):
+        answer = judge(it, signal)
         assert isinstance(answer, ApprovedOrder)
         assert isinstance(answer.request, CloseRequest)
         assert (answer.request.size, answer.request.fraction) == (None, 1)
@@ -231,9 +231,9 @@ def test_a_price_goes_to_the_grid_of_its_market_and_no_entry_is_worse_than_wante
 
 
 def test_what_passes_is_the_request_that_was_meant() -> None:
-    wish = Open("BTC", "short", usd=123.456, leverage=2, bracket=Bracket(stop_px=101.5, target_r=2), guardians=(TrailingStop(trail_r=1, activate_at_r=1.5), MaxHold(3_600)),
+    signal = Open("BTC", "short", usd=123.456, leverage=2, bracket=Bracket(stop_px=101.5, target_r=2), guardians=(TrailingStop(trail_r=1, activate_at_r=1.5), MaxHold(3_600)),
                 max_slippage_bps=30)  # fmt: skip
-    answer = judge(risk(), wish)
+    answer = judge(risk(), signal)
     assert isinstance(answer, ApprovedOrder)
     request = answer.request
     assert isinstance(request, OrderRequest)

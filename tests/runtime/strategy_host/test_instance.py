@@ -34,7 +34,7 @@ class Unspeakable(Exception):
         raise RuntimeError("no text")
 
 
-def seated() -> StrategyInstance:
+def make_instance() -> StrategyInstance:
     feed = BarFeed({Series("BTC", "1m"): 1})
     strategy = Talker(name="talker", markets=["BTC"], params={})
     return StrategyInstance(strategy, interval="1m", mirror=AccountState(lambda _key: None), feed=feed)
@@ -45,7 +45,7 @@ def test_an_error_without_a_text_still_names_the_strategy() -> None:
         raise Unspeakable
 
     with pytest.raises(StrategyError, match=r"^talker: Unspeakable: .*test_instance\.py:\d+\)$"):
-        seated().call(hook, now_ms=0)
+        make_instance().call(hook, now_ms=0)
 
 
 def test_an_error_names_each_line_of_the_strategys_file_and_debug_shows_the_whole_traceback(
@@ -60,17 +60,17 @@ def test_an_error_names_each_line_of_the_strategys_file_and_debug_shows_the_whol
 
     place = r"\(test_instance\.py:\d+ in size, from test_instance\.py:\d+ in hook\)$"
     with capture_logs() as lines, pytest.raises(StrategyError, match=place):
-        seated().call(hook, now_ms=0)
+        make_instance().call(hook, now_ms=0)
     assert lines == []
     monkeypatch.setenv("BOT_DEBUG", "1")
     with capture_logs() as lines, pytest.raises(StrategyError, match=place):
-        seated().call(hook, now_ms=0)
+        make_instance().call(hook, now_ms=0)
     assert [line["event"] for line in lines] == ["strategy.traceback"]
     assert "json/decoder.py" in lines[0]["exception"]
 
 
 def test_log_lines_and_state_changes_during_warm_up_are_dropped() -> None:
-    instance = seated()
+    instance = make_instance()
     old, new = (Bar("BTC", at_ms, 1.0, 1.0, 1.0, 1.0, 1.0) for at_ms in (60_000, 120_000))
     with capture_logs() as lines:
         instance.warm_up(lambda: instance.strategy.on_bar(instance.view, old), now_ms=old.at_ms)
@@ -90,7 +90,7 @@ def test_a_log_line_of_a_strategy_has_its_name_and_all_its_fields(pretty: bool) 
             "exc_info": "none",
             "_api_key": "hunter2",
         }
-        seated().view.log("level.crossed", held={("BTC", "long"): 2}, **fields)
+        make_instance().view.log("level.crossed", held={("BTC", "long"): 2}, **fields)
     finally:
         logging.root.handlers[:] = handlers
         logging.root.setLevel(level)
@@ -104,7 +104,7 @@ def test_a_log_line_of_a_strategy_has_its_name_and_all_its_fields(pretty: bool) 
 
 
 def test_a_reference_to_the_state_from_before_the_warm_up_is_still_the_state_afterwards() -> None:
-    instance = seated()
+    instance = make_instance()
     kept = instance.view.state
     kept["trades"] = 1
     assert instance.changed_state() == '{"trades": 1}'
@@ -116,18 +116,18 @@ def test_a_reference_to_the_state_from_before_the_warm_up_is_still_the_state_aft
 
 @pytest.mark.parametrize("state", [{1_748_736_000_000: "entered"}, {"on": [{"BTC": {None: 1}}]}, {"on": ({True: 1},)}])
 def test_a_state_key_that_is_not_a_string_is_refused(state: dict[Any, Any]) -> None:
-    instance = seated()
+    instance = make_instance()
     instance.source.state |= state
     with pytest.raises(
         StrategyError, match=r"^talker: the keys of view\.state must be strings, and (1748736000000|None|True) is not"
     ):
         instance.changed_state()
-    assert seated().changed_state() is None
+    assert make_instance().changed_state() is None
 
 
 def test_a_state_change_to_an_equal_value_of_another_type_is_seen() -> None:
     """1, 1.0 and True are equal, and not the same after a restart."""
-    instance = seated()
+    instance = make_instance()
     state = instance.source.state
     told = []
     for value in (1, 1.0, True, -0.0, 0.0, "1", [1], (1,), [1.0], [True], {"a": 1, "b": 2}, {"b": 2, "a": 1}, None, 1):
@@ -149,7 +149,7 @@ def test_a_state_change_to_an_equal_value_of_another_type_is_seen() -> None:
 
 @pytest.mark.parametrize("state", [{1_748_736_000_000: "entered"}, {"n": Unspeakable}])
 def test_a_state_that_cannot_be_saved_is_refused_each_time(state: dict[Any, Any]) -> None:
-    instance = seated()
+    instance = make_instance()
     instance.source.state |= state
     for _ in range(2):
         with pytest.raises(StrategyError):
@@ -157,7 +157,7 @@ def test_a_state_that_cannot_be_saved_is_refused_each_time(state: dict[Any, Any]
 
 
 def test_a_state_nested_as_deeply_as_json_allows_is_saved() -> None:
-    instance, deep = seated(), dict[str, Any]()
+    instance, deep = make_instance(), dict[str, Any]()
     for _ in range(300):
         deep = {"in": [deep]}
     instance.source.state["deep"] = deep

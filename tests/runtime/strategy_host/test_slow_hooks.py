@@ -15,7 +15,7 @@ from bot.runtime.pass_budget import PASS_MS
 from bot.runtime.strategy_host.event_backlog import EventBacklog
 from bot.strategy import Bar, Bracket, Intent, Open, View
 from tests.fakes import FakePacer, FakeVenue, Fault
-from tests.runtime.builders import AWAY, Script, Scripted, begun, grown, kill, room, trailing
+from tests.runtime.builders import AWAY, Script, Scripted, begun, grown, kill, make_kernel, trailing
 
 HOOK_MS = 2_000  # late, and allowed
 
@@ -69,7 +69,7 @@ async def test_events_for_slow_hooks_are_delivered_in_several_passes(tmp_path: P
     assert slow.lived[2:] == [f"open 0.{n:02}".rstrip("0") for n in range(1, 13)]
     assert (trailing(venue), len(venue.event_rows)) == ([], events), "nothing is repaired on half of a page"
     kill(kernel)
-    again = room(venue, path=path, strategies=[Scripted(enters, markets=("BTC", "ETH"))], pacer=pacer)
+    again = make_kernel(venue, path=path, strategies=[Scripted(enters, markets=("BTC", "ETH"))], pacer=pacer)
     await again.recover()
     assert again.journal.state.of_strategy("trend")["fills"] == 14
 
@@ -91,7 +91,7 @@ async def left_to_tell(path: Path, pacer: FakePacer, fills: int) -> tuple[FakeVe
     kill(kernel)
     grown(venue, "BTC", "1", 100)()
     slow = SlowToFill(enters_once, pacer)
-    return venue, room(venue, path=path, strategies=[slow], pacer=pacer), slow
+    return venue, make_kernel(venue, path=path, strategies=[slow], pacer=pacer), slow
 
 
 async def test_a_backlog_is_delivered_beside_the_passes_of_a_start(tmp_path: Path) -> None:

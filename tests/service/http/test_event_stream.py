@@ -377,6 +377,6 @@ async def test_the_clients_stream_continues_over_a_restart_and_ends_with_its_acc
         with pytest.raises(Refused) as lost:
             await anext(client.stream("evt_000000099999"))
         assert lost.value.status == 410
-        async with Client(served.base_url, "bbk_test_wrong") as stranger:
+        async with Client(served.base_url, "bbk_test_wrong") as other:
             with pytest.raises(AccessLost):
-                await anext(stranger.stream())
+                await anext(other.stream())

@@ -26,7 +26,7 @@ ENDING = ("POST /v1/account/kill", "DELETE /v1/keys/{id}", "DELETE /v1/auth/sess
 LEFT_OUT = ("GET /v1/events/stream",)
 
 # A no that no schema can say: finer than 1e-8, a country, a cron line, a template. 422 is a rule of trading.
-JUDGED = (
+CHECKED = (
     "POST /v1/orders", "POST /v1/orders/suggest", "POST /v1/positions/{market}/close", "POST /v1/guardians", "POST /v1/keys",
     "POST /v1/sandbox/accounts", "POST /v1/sandbox/accounts/reset", "PATCH /v1/settings", "POST /v1/auth/otp", "POST /v1/auth/verify",
 )  # fmt: skip
@@ -39,7 +39,7 @@ allow-extra-parameters = false
 expected-statuses = ["2xx", "401", "403", "404", "409", "410", "422", "429"]
 
 [[operations]]
-include-name = {json.dumps(JUDGED)}
+include-name = {json.dumps(CHECKED)}
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "401", "403", "404", "409", "422", "429"]
 """
 

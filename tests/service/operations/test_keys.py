@@ -96,9 +96,9 @@ async def test_an_account_has_at_most_fifty_keys_and_a_revocation_frees_one(call
 
 
 async def test_a_revoked_key_is_not_found_at_once_and_neither_is_a_foreign_one(box: Box, caller: Caller) -> None:
-    reader, stranger = await make(caller), await box.caller()
-    foreign = await stranger.send("DELETE", f"/v1/keys/{reader.opened['id']}")
-    unknown = await stranger.send("DELETE", "/v1/keys/key_99999999")
+    reader, other = await make(caller), await box.caller()
+    foreign = await other.send("DELETE", f"/v1/keys/{reader.opened['id']}")
+    unknown = await other.send("DELETE", "/v1/keys/key_99999999")
     assert_refused(foreign, 404, "not_found")
     assert_refused(unknown, 404, "not_found")
     assert (await reader.send("GET", "/v1/account")).status_code == 200

@@ -205,13 +205,11 @@ async def test_minting_a_key_opens_the_embedded_account_once_and_revokes_the_key
 
 
 async def test_an_account_of_that_name_is_not_the_embedded_one(box: Box) -> None:
-    stranger = await box.caller(name="embedded")
-    own = Caller(box.http, await stranger.post("/v1/keys", {"name": "embedded daemon"}))
+    other = await box.caller(name="embedded")
+    own = Caller(box.http, await other.post("/v1/keys", {"name": "embedded daemon"}))
     minted = [(await box.http.post("/sandbox/v1/keys", json={}, headers=box.control)).json() for _ in range(2)]
     assert {one["accountId"] for one in minted} == {"acc_00000002"}
     await box.http.post("/sandbox/v1/keys", json={"accountId": "acc_00000001"}, headers=box.control)
-    assert (await own.get("/v1/account"))["accountId"] == stranger.opened[
-        "accountId"
-    ]  # No other key of that name ends.
+    assert (await own.get("/v1/account"))["accountId"] == other.opened["accountId"]  # No other key of that name ends.
     later = (await box.http.post("/sandbox/v1/keys", json={}, headers=box.control)).json()
     assert later["accountId"] == "acc_00000002"

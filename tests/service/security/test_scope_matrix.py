@@ -128,7 +128,7 @@ PRINCIPALS: dict[str, tuple[str, ...]] = {
 }
 
 
-async def room(box: Box) -> tuple[Caller, dict[str, Caller]]:
+async def session_and_keys(box: Box) -> tuple[Caller, dict[str, Caller]]:
     """An account signed in by phone, and every kind of caller of it."""
     session = await owner(box)
     account = session.opened["accountId"]
@@ -246,7 +246,7 @@ async def test_a_public_route_ignores_credentials(box: Box, method: str, path: s
 
 
 async def test_the_control_accepts_its_token_and_no_account_key(box: Box) -> None:
-    _, callers = await room(box)
+    _, callers = await session_and_keys(box)
     before = (await box.digest())["digest"]
     rules = [rule for rule in rules_of(box).values() if rule.access is Access.CONTROL]
     assert len(rules) >= 14
@@ -259,9 +259,9 @@ async def test_the_control_accepts_its_token_and_no_account_key(box: Box) -> Non
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=IDS)
 async def test_an_operation_accepts_its_scopes_and_no_other_caller(box: Box, operation: Operation) -> None:
-    session, callers = await room(box)
-    stranger = await box.caller()
-    strange = await things(stranger)
+    session, callers = await session_and_keys(box)
+    other = await box.caller()
+    foreign = await things(other)
     ended = await make(session, scopes=[READ, TRADE], expiresAt=START_MS + 1)
     gone = await make(session, scopes=[READ, TRADE])
     await session.delete(f"/v1/keys/{gone.opened['id']}")
@@ -291,7 +291,7 @@ async def test_an_operation_accepts_its_scopes_and_no_other_caller(box: Box, ope
         for name, scopes in PRINCIPALS.items():
             if operation.allowed & set(scopes):
                 there = await callers[name].send(
-                    operation.method, filled(operation.path, strange), filled(operation.body, strange)
+                    operation.method, filled(operation.path, foreign), filled(operation.body, foreign)
                 )
                 assert_refused(there, 404, "not_found")
         assert (await box.digest())["digest"] == before, "another account's thing moved"
@@ -316,7 +316,7 @@ async def test_an_operation_accepts_its_scopes_and_no_other_caller(box: Box, ope
 
 @pytest.mark.parametrize("who", list(PRINCIPALS))
 async def test_event_markets_also_need_the_scope_outcomes(box: Box, who: str) -> None:
-    session, callers = await room(box)
+    session, callers = await session_and_keys(box)
     caller = callers[who]
     event = BTC | {"market": "event:NO-SUCH-THING"}
     plain = await make(session, scopes=[READ, TRADE])
@@ -348,7 +348,7 @@ async def test_a_guardian_of_an_event_market_is_disarmed_only_with_outcomes(open
 
 
 async def test_the_session_route_is_for_sessions(box: Box) -> None:
-    session, callers = await room(box)
+    session, callers = await session_and_keys(box)
     for name, caller in callers.items():
         if name != "session":
             assert_refused(await caller.send("DELETE", "/v1/auth/session"), 403, "forbidden")

@@ -14,7 +14,7 @@ from bot.venue import codec, ledger, nav, pages
 from bot.venue.state import DAY_MS, HOUR_MS, Stand
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
 
-STRANGER = "0x" + "ab" * 20
+UNREGISTERED = "0x" + "ab" * 20
 FIVE_MINUTES = 300_000
 BODIES = {
     "/v1/changelog": "ChangelogResult",
@@ -92,18 +92,18 @@ async def test_a_wallet_shows_no_order_that_has_not_filled(box: Box, caller: Cal
 
 async def test_an_address_that_is_no_account_is_not_registered(box: Box) -> None:
     async def get(tail: str) -> Any:
-        answer = await box.http.get(f"/v1/wallets/{STRANGER}{tail}")
+        answer = await box.http.get(f"/v1/wallets/{UNREGISTERED}{tail}")
         assert answer.status_code == 200
         return answer.json()
 
     assert (await get(""))["registered"] is False
     assert (await get(""))["accountValueUsd"] == "0"
-    assert (await get("/positions")) == {"address": STRANGER, "registered": False, "positions": []}
+    assert (await get("/positions")) == {"address": UNREGISTERED, "registered": False, "positions": []}
     pnl = await get("/pnl")
     assert pnl["ranges"] == {"1d": "0", "7d": "0", "30d": "0", "all": "0"}
     assert (pnl["trades"], pnl["winRatePct"]) == (0, None)
     assert (await get("/nav?range=30d")) == {
-        "address": STRANGER, "registered": False, "range": "30d", "navUsd": "0", "series": None,
+        "address": UNREGISTERED, "registered": False, "range": "30d", "navUsd": "0", "series": None,
     }  # fmt: skip
     assert (await get("/trades")) == {"trades": [], "nextBefore": None}
 
@@ -323,7 +323,7 @@ async def test_the_page_of_a_wallet_is_escaped_and_loads_nothing(box: Box) -> No
     assert "\u202e" not in answer.text
     assert "\x1b" not in answer.text
     assert (await box.http.get("/watch/zz")).json()["error"]["code"] == "invalid_input"
-    assert "no account on this service" in (await box.http.get(f"/watch/{STRANGER}")).text
+    assert "no account on this service" in (await box.http.get(f"/watch/{UNREGISTERED}")).text
 
 
 async def test_a_position_value_equals_the_ledgers(open_box: OpenBox) -> None:

@@ -130,9 +130,9 @@ async def test_an_account_has_at_most_twenty_webhooks_and_other_accounts_see_non
     ids = [(await caller.post("/v1/webhooks", {"url": "http://127.0.0.1:9/"}))["id"] for _ in range(20)]
     refused = await caller.send("POST", "/v1/webhooks", {"url": "http://127.0.0.1:9/"})
     assert (refused.status_code, refused.json()["error"]["code"]) == (422, "limit_exceeded")
-    stranger = await box.caller()
-    assert await stranger.get("/v1/webhooks") == {"webhooks": []}
-    assert (await stranger.send("DELETE", f"/v1/webhooks/{ids[0]}")).status_code == 404
+    other = await box.caller()
+    assert await other.get("/v1/webhooks") == {"webhooks": []}
+    assert (await other.send("DELETE", f"/v1/webhooks/{ids[0]}")).status_code == 404
     await caller.delete(f"/v1/webhooks/{ids[0]}")
     assert (await caller.send("POST", "/v1/webhooks", {"url": "http://127.0.0.1:9/"})).status_code == 200
 
@@ -187,8 +187,8 @@ def test_the_signature_equals_that_of_the_reference_library() -> None:
 async def test_only_the_asked_types_are_sent_and_only_of_the_own_account() -> None:
     async with receiving() as receiver, opened() as box:
         caller, _ = await hooked(box, receiver.url, types=["order.canceled", "account"])
-        stranger = await box.caller()
-        await order(stranger)
+        other = await box.caller()
+        await order(other)
         await order(caller)
         resting = {"market": "BTC", "side": "long", "usdAmount": 50, "type": "limit", "limitPx": "90000"}
         oid = (await caller.post("/v1/orders", resting))["trade"]["venueOid"]
