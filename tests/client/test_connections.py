@@ -288,7 +288,7 @@ async def test_an_unreachable_address_does_not_delay_the_others(
         bad.bind(("127.0.0.1", 0))
         if first == "swallows":
             bad.listen(0)
-            fills.connect(bad.getsockname())  # There is room for nobody else.
+            fills.connect(bad.getsockname())  # The backlog is full.
         tried = [
             (socket.AF_INET, socket.SOCK_STREAM, 0, "", one) for one in (bad.getsockname(), connections._address[:2])
         ]

@@ -1,4 +1,4 @@
-"""What service tests share: an order, another key, someone signed in by phone, and the check of a refusal."""
+"""Shared by the service tests: an order, another key, an owner signed in by phone, and the check of a refusal."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def verify(box: Box, code: str, phone: str = PHONE, **more: Any) -> httpx.
 
 
 async def owner(box: Box, phone: str = PHONE, **more: Any) -> Caller:
-    """Someone signed in by phone."""
+    """An owner who signed in by phone."""
     answer = await verify(box, (await ask(box, phone))["sandboxCode"], phone, **more)
     assert answer.status_code == 200, answer.text
     said = answer.json()

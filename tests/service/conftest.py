@@ -1,4 +1,4 @@
-"""A service of its own for each test: on a clock that stands still, with prices that the test pushes, over ASGI. Real processes are for the tests that need one."""
+"""A separate service for each test, with a manual clock and pushed prices, over ASGI. Only tests that need real processes start them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Box:
     async def post_slowly(
         self, caller: Caller, path: str, body: Any, meanwhile: Callable[[], Awaitable[object]]
     ) -> httpx.Response:
-        """A request whose head has come in when `meanwhile` happens, and whose body comes after it."""
+        """A request whose head arrives before `meanwhile` runs and whose body arrives afterwards."""
 
         async def parts() -> AsyncIterator[bytes]:
             await meanwhile()
@@ -129,7 +129,7 @@ async def open_box(tmp_path: Path) -> AsyncIterator[OpenBox]:
 
 @pytest.fixture
 async def box(open_box: OpenBox) -> Box:
-    """A service whose clock stands still and whose prices are pushed. BTC is at 100,000."""
+    """A service with a manual clock and pushed prices. BTC is at 100,000."""
     made: Box = await open_box()
     await made.price("BTC", "100000")
     return made
@@ -143,7 +143,7 @@ async def caller(box: Box) -> Caller:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start services as processes of their own; they are ended with the test."""
+    """Starts services as separate processes, which end with the test."""
     running: list[serving.Served] = []
 
     def make(**options: Any) -> serving.Served:

@@ -1,4 +1,4 @@
-"""A service as a process of its own, for the tests that kill it. Run as a module: options as JSON in the first argument."""
+"""A service as a separate process, for the tests that kill it. As a module it takes its options as JSON in the first argument."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Served:
 
 
 def start(env: dict[str, str] | None = None, **options: Any) -> Served:
-    """Start a service; returns when it is ready. RuntimeError with its words when it does not get there."""
+    """Starts a service; returns when it is ready. RuntimeError with its output if it fails to start."""
     reader, writer = os.pipe()
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
     process = subprocess.Popen(
@@ -58,7 +58,7 @@ def start(env: dict[str, str] | None = None, **options: Any) -> Served:
 
 
 def end(served: Served) -> None:
-    """Whatever state it is in: gone afterwards."""
+    """Ends the process in any state."""
     with suppress(ProcessLookupError):
         served.process.kill()
     served.process.wait(60)

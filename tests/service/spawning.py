@@ -1,4 +1,4 @@
-"""Services as processes of their own that start in no time: one process imports everything once and forks for each start. For tests that kill many."""
+"""Services as separate processes with a fast start: one process imports everything once and forks for each start. For tests with many kills."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Spawned:
     base_url: str
 
     def kill(self) -> None:
-        """kill -9; gone when this returns."""
+        """kill -9; the process has ended when this returns."""
         self.nursery.ask({"end": self.pid, "signal": int(signal.SIGKILL)})
 
     def stop(self) -> int:
@@ -56,7 +56,7 @@ class Nursery:
         self._process.stdout.close()
 
     def start(self, *, env: dict[str, str] | None = None, **options: Any) -> Spawned:
-        """Start a service; returns when it is ready. RuntimeError with its words when it does not get there."""
+        """Starts a service; returns when it is ready. RuntimeError with its output if it fails to start."""
         plain = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
         said = self.ask({"start": plain, "env": env or {}})
         if "words" in said:

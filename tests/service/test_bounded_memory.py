@@ -1,4 +1,4 @@
-"""What the service keeps in memory has a bound, and what it keeps for ever takes a few bytes."""
+"""The service's memory has a bound, and data that it keeps for ever takes a few bytes."""
 
 from __future__ import annotations
 

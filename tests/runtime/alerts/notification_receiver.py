@@ -1,4 +1,4 @@
-"""A receiver of notifications on a port of its own: keeps every JSON body that was posted while it `is_open`."""
+"""A receiver of notifications on its own port. It keeps every JSON body that is posted while `is_open` is true."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Postbox:
 
     @property
     def failures(self) -> list[tuple[str, str]]:
-        """Title and text of those that were sent as errors."""
+        """Title and text of the notifications that were sent as errors."""
         return [(one["title"], one["message"]) for one in self.bodies if one["type"] == "failure"]
 
 

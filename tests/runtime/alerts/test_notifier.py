@@ -1,4 +1,4 @@
-"""What a person is told: the words, the outbox, and deliveries that fail, repeat themselves and say too much."""
+"""Notices to a person: texts, outbox, failed deliveries, repeats and hourly limits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HOUR_MS = 3_600_000
 
 
 class Inbox:
-    """A target that keeps what it took, and takes nothing while `down`."""
+    """A target that keeps the notices it accepted, and accepts none while `down`."""
 
     name = "inbox"
 
@@ -201,7 +201,7 @@ async def test_a_target_that_is_down_loses_nothing_and_is_tried_less_often(
     for _ in range(10):
         again_ms = await delivery.step(now_ms)
         waits.append(again_ms - now_ms)
-        assert await delivery.step(now_ms + 1) == again_ms, "it is not asked before its time"
+        assert await delivery.step(now_ms + 1) == again_ms, "it is not tried before its time"
         now_ms = again_ms
     assert waits[0] == 5_000
     assert waits[-1] == 600_000
@@ -237,7 +237,7 @@ async def test_repeats_are_counted_and_sent_once_more_at_the_end(journal: Journa
 
 
 async def test_counted_repeats_are_sent_at_the_end_of_the_run(journal: Journal) -> None:
-    """The next run does not know of it."""
+    """The next run does not know the count."""
     inbox = Inbox()
     notifier = notify.Notifier([delivery_to(journal, inbox)], mono_ms=lambda: 0)
     journal.notify([lost(str(n)) for n in range(1, 4)], now_ms=0)
@@ -253,7 +253,7 @@ async def test_counted_repeats_are_one_digest_at_the_end_if_the_hourly_limit_is_
     inbox = Inbox()
     delivery = delivery_to(journal, inbox)
     markets = [f"M{n}" for n in range(notify.BURST)]
-    for part in (markets[:-1], markets[-1:], markets):  # Told, told, counted.
+    for part in (markets[:-1], markets[-1:], markets):  # Sent, sent, counted.
         journal.notify([lost(str(journal.newest_notice() + n), market=one) for n, one in enumerate(part)], now_ms=0)
         await delivery.step(0)
     assert len(inbox.titles) == notify.BURST
@@ -273,14 +273,14 @@ async def test_a_count_that_waits_for_the_hourly_limit_delays_no_error(journal: 
     await delivery.step(notify.DEDUP_MS - 1)
     told = len(inbox.titles)
     again_ms = await delivery.step(notify.DEDUP_MS)
-    assert again_ms > notify.DEDUP_MS, "due, and there is no allowance"
+    assert again_ms > notify.DEDUP_MS, "due, but the hourly limit is used up"
     assert len(inbox.titles) == told
     journal.notify([notice("fill.entry", "last", at_ms=0, market="SMALL")], now_ms=0)
     assert await delivery.step(notify.DEDUP_MS) == again_ms
     assert len(inbox.titles) == told
     journal.notify([lost("9", market="ETH")], now_ms=0)
     await delivery.step(notify.DEDUP_MS)
-    assert inbox.titles[told:] == ["[b] 4 more notices"], "with what waits: the count is none the less told"
+    assert inbox.titles[told:] == ["[b] 4 more notices"], "sent with the waiting notices; the count is sent too"
     assert "3 x protection.lost" in inbox.messages[-1].text
     assert "ETH is without a stop" in inbox.messages[-1].text
     await delivery.step(4 * notify.DEDUP_MS)
@@ -318,7 +318,7 @@ async def test_a_damaged_notice_is_sent_by_its_kind_and_delays_no_other(journal:
 
 
 async def test_of_alternating_repeats_the_newest_state_is_sent_last(journal: Journal) -> None:
-    """Degraded, recovered, degraded, recovered, degraded: whoever reads the last message must not take it for well."""
+    """Degraded, recovered, degraded, recovered, degraded: the last message must not say that the daemon has recovered."""
     inbox = Inbox()
     delivery = delivery_to(journal, inbox)
     kinds = ("daemon.degraded", "daemon.recovered") * 2 + ("daemon.degraded",)
@@ -341,10 +341,10 @@ async def test_notices_above_the_hourly_limit_become_one_digest_and_none_is_lost
     assert "31 x protection.lost" in inbox.messages[-1].text
     journal.notify([notice("fill.entry", "98", at_ms=0, market="SMALL")], now_ms=0)
     again_ms = await delivery.step(0)
-    assert 0 < again_ms <= HOUR_MS / 60 + 1, "small talk waits for the next message's allowance"
+    assert 0 < again_ms <= HOUR_MS / 60 + 1, "minor notices wait until the hourly limit allows a message"
     journal.notify([lost("99", market="LAST")], now_ms=0)
     await delivery.step(0)
-    assert inbox.titles[-1] == "[b] 2 more notices", "an error does not, and takes along what waits"
+    assert inbox.titles[-1] == "[b] 2 more notices", "an error does not wait and takes the waiting notices along"
     assert "LAST is without a stop" in inbox.messages[-1].text
     for n in range(1, notify.URGENT):
         journal.notify([lost(f"10{n}", market=f"MORE{n}")], now_ms=0)
@@ -352,7 +352,7 @@ async def test_notices_above_the_hourly_limit_become_one_digest_and_none_is_lost
         assert inbox.titles[-1] == f"[b] MORE{n} is without a stop"
     journal.notify([lost("199", market="OVER")], now_ms=0)
     again_ms = await delivery.step(0)
-    assert 0 < again_ms <= HOUR_MS / 60 + 1, "until the credit is used up, which is paid back"
+    assert 0 < again_ms <= HOUR_MS / 60 + 1, "until the credit for errors is used up; later messages pay it back"
     await delivery.step(again_ms)
     assert inbox.titles[-1] == "[b] OVER is without a stop"
 
@@ -374,7 +374,7 @@ async def test_an_error_after_many_minor_notices_does_not_wait_for_the_hourly_li
     journal.notify([lost("9999", market="LAST"), *talk(10_000, 5)], now_ms=0)
     await delivery.step(0)
     assert inbox.titles[notify.BURST :] == [f"[b] {50 * notify.PAGE + 6:,} more notices"], (
-        "all that waits leaves with it"
+        "all waiting notices are sent with it"
     )
     assert "LAST is without a stop" in inbox.messages[-1].text
     assert delivery.cursor == journal.newest_notice()
@@ -387,7 +387,7 @@ async def test_an_error_written_during_the_search_for_errors_is_sent_with_the_wa
 
     inbox = Inbox()
     delivery = delivery_to(journal, inbox)
-    delivery._tokens = -1.9  # Errors before it have left on credit.
+    delivery._tokens = -1.9  # Earlier errors were sent on credit.
     journal.notify(talk(0, 1), now_ms=0)
     await asyncio.gather(delivery.step(0), write())
     await delivery.step(0)
@@ -456,7 +456,7 @@ async def test_a_hanging_target_delays_no_other(journal: Journal, monkeypatch: p
 
 
 class Slow(Inbox):
-    """A target that answers once it may."""
+    """A target that answers when it is released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -470,7 +470,7 @@ class Slow(Inbox):
 
 @contextlib.asynccontextmanager
 async def run_with(journal: Journal, inbox: Inbox) -> AsyncIterator[notify.Delivery]:
-    """A run that carries notices, and is asked to stop at the block's end; there the newest is written."""
+    """A run with notices that is stopped at the end of the block, where the newest notice is written."""
     delivery, stop = delivery_to(journal, inbox), asyncio.Event()
     notifier = notify.Notifier([delivery], mono_ms=lambda: 0)
     async with reporting.notifying(notifier, stop):
@@ -489,7 +489,7 @@ async def test_a_notice_being_sent_at_the_stop_arrives_once_and_the_stop_notice_
         asyncio.get_running_loop().call_later(0.01, inbox.may.set)
     assert inbox.titles == ["[b] BTC is without a stop", "[b] ETH is without a stop", "b has stopped"]
     await delivery_to(journal, inbox).step(0)
-    assert len(inbox.titles) == 3, "the next run tells none of them again"
+    assert len(inbox.titles) == 3, "the next run sends none of them again"
 
 
 async def test_a_target_that_failed_lately_is_tried_once_more_at_the_stop(journal: Journal) -> None:
@@ -591,6 +591,6 @@ async def test_a_hanging_target_delays_neither_the_event_loop_nor_its_end(monkey
     left = [one for one in threading.enumerate() if one.name.startswith("notify-")]
     assert [one.daemon for one in left] == [True]
     assert await target.send(Message("info", "title", "again")) is False
-    assert [one for one in threading.enumerate() if one.name.startswith("notify-")] == left, "no other hangs beside it"
+    assert [one for one in threading.enumerate() if one.name.startswith("notify-")] == left, "no other delivery hangs"
     ended.set()
     left[0].join(10)

@@ -1,4 +1,4 @@
-"""Several orders in flight: exits first, one entry a market, each on disk before it leaves, no pass waits for a reply, and nothing is sent twice."""
+"""Several orders in flight: exits first, one entry per market, each on disk before it is sent, no pass waits for a reply, and nothing is sent twice."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_order_of_a_strategys_intents_in_a_market_is_kept() -> None:
     ]  # fmt: skip
     close, entry = wanted("a BTC close", "a BTC open")
     assert next_batch([entry], in_flight=[close]) == [], "it waits for the reply to its close"
-    assert next_batch([entry], in_flight=[close], slow=[close.id]) == [], "however long that takes"
+    assert next_batch([entry], in_flight=[close], slow=[close.id]) == [], "for any length of time"
 
 
 def test_an_intent_in_flight_delays_its_market_and_an_exit_delays_entries_until_slow() -> None:
@@ -74,7 +74,7 @@ def test_an_intent_in_flight_delays_its_market_and_an_exit_delays_entries_until_
     assert [one.market for one in next_batch(entries, in_flight=[slow])] == ["ETH"]
     assert next_batch([*entries, close], in_flight=[slow]) == [close]
     assert next_batch(entries, in_flight=[close]) == []
-    assert next_batch(entries, in_flight=[close], slow=[close.id]) == entries, "other markets go on"
+    assert next_batch(entries, in_flight=[close], slow=[close.id]) == entries, "other markets continue"
     exit_there = wanted("e BTC close")
     assert [one.market for one in next_batch(entries, in_flight=exit_there, slow=[exit_there[0].id])] == ["ETH"]
 
@@ -95,7 +95,7 @@ def test_bars_of_one_instant_are_decided_together_and_each_strategy_gets_one() -
         return [Closed(at, coin, "1m", Bar(coin, at, 1, 1, 1, 1, 1)) for at, coin in pairs]
 
     names = {"BTC": frozenset("ab"), "ETH": frozenset("c"), "SOL": frozenset("cd")}
-    assert side_by_side(due((1, "BTC"), (1, "ETH"), (1, "SOL")), names) == 2, "c hears both ETH and SOL"
+    assert side_by_side(due((1, "BTC"), (1, "ETH"), (1, "SOL")), names) == 2, "strategy c gets both ETH and SOL"
     assert side_by_side(due((1, "BTC"), (2, "ETH")), names) == 1
     assert side_by_side(due((1, "BTC"), (1, "BTC")), names) == 1, "two intervals of one market"
     assert side_by_side(due((1, "BTC")), names) == 1
@@ -105,7 +105,7 @@ def test_bars_of_one_instant_are_decided_together_and_each_strategy_gets_one() -
 
 
 class Busy(FakeVenue):
-    """Notes how many orders are under way at once, and what the journal says of each when it arrives."""
+    """Records how many orders are in flight at once, and the journal's state of each when it arrives."""
 
     path: Path
     most = 0
@@ -122,7 +122,7 @@ class Busy(FakeVenue):
             reader = open_journal(self.path, address=ADDRESS)
             (row,) = reader.db.conn.execute("SELECT state, attempts FROM intents WHERE id=?", (key,)).fetchall()
             reader.db.close()
-            assert row[0] == "sending", "on disk before a byte leaves"
+            assert row[0] == "sending", "on disk before a byte is sent"
             if self.refuses_key:
                 raise AccessLost("unauthorized", "revoked")
             done = await super().place(request, key=key, expires_at_ms=expires_at_ms)
@@ -193,7 +193,7 @@ async def test_a_lost_reply_is_settled_with_the_same_key_and_delays_no_other_ord
 
 
 def turns(view: View, bar: Bar) -> Iterable[Signal]:
-    """A reversal of what is held, else the first entry."""
+    """Reverses the held position; without one, makes the first entry."""
     if view.position(bar.market):
         yield Close(bar.market)
         yield Open(bar.market, "short", usd=100, bracket=Bracket(stop_pct=5))
@@ -216,12 +216,12 @@ async def test_a_reset_between_a_close_and_its_entry_ends_the_waiting_entry(tmp_
     venue.events = wiped  # type: ignore[method-assign]  # of this one venue, for this one test
     await minute(kernel, venue)
     rows = kernel.journal.db.conn.execute("SELECT market, state FROM intents WHERE ordinal=1").fetchall()
-    assert [row[1] for row in rows] == ["void"] * len(MARKETS), "wanted of an account that is no more"
+    assert [row[1] for row in rows] == ["void"] * len(MARKETS), "decided for an account before its reset"
     assert venue.epoch == 1
 
 
 class Slow(Busy):
-    """Replies to no order in BTC before `free` is set. `arrived` has the orders as they come, `forgets` what never reaches it."""
+    """Replies to no order in BTC before `free` is set. `arrived` lists the orders in their order; orders in `forgets` never reach the service."""
 
     free: asyncio.Event
     arrived: list[str]
@@ -255,7 +255,7 @@ async def slowly(path: Path, script: Any, *, forgets: bool = False) -> tuple[Ker
 
 
 async def tick(kernel: Kernel, venue: FakeVenue, passes: int = 6) -> None:
-    """A minute, and the passes that the replies to it ask for."""
+    """One minute, and the passes that its replies cause."""
     venue.minute(BTC="100", ETH="100", SOL="100")
     for _ in range(passes):
         await kernel.cycle()
@@ -277,14 +277,14 @@ async def test_a_pass_waits_for_no_reply_and_the_other_markets_continue(tmp_path
     for _ in range(4):
         await tick(kernel, venue)
         slow_by_now(kernel)
-    assert venue.arrived.count("open BTC") == 1, "nothing else leaves there meanwhile"
+    assert venue.arrived.count("open BTC") == 1, "nothing else is sent in this market meanwhile"
     for coin in ("ETH", "SOL"):
         assert (venue.arrived.count(f"open {coin}"), venue.arrived.count(f"close {coin}")) == (2, 2)
     venue.free.set()
     await tick(kernel, venue)
     assert states(kernel)[0] == ("BTC", "open", "expired"), "it reached the service when it was no longer wanted"
     await tick(kernel, venue)
-    assert venue.arrived.count("open BTC") == 2, "the market goes on"
+    assert venue.arrived.count("open BTC") == 2, "the market continues"
 
 
 async def test_an_exit_without_a_reply_delays_no_entry_in_another_market(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ async def test_an_exit_without_a_reply_delays_no_entry_in_another_market(tmp_pat
 
 
 async def test_the_next_intent_of_a_market_waits_for_the_reply_and_uses_its_result(tmp_path: Path) -> None:
-    """A reversal: the entry leaves once, when the close has its reply, and the bar after it sees the new position."""
+    """A reversal: the entry is sent once, after the reply to the close, and the next bar sees the new position."""
     kernel, venue = await slowly(tmp_path / "journal.db", turns)
     venue.free.set()
     await tick(kernel, venue)
@@ -310,7 +310,7 @@ async def test_the_next_intent_of_a_market_waits_for_the_reply_and_uses_its_resu
 
 
 async def test_an_order_whose_event_arrived_needs_no_reply(tmp_path: Path) -> None:
-    """The reply is lost on its way: the market goes on, and when it comes after all nothing is done twice."""
+    """The reply is late: the market continues, and when the reply arrives nothing is done twice."""
     kernel, venue = await slowly(tmp_path / "journal.db", in_turn)
     await tick(kernel, venue)
     assert states(kernel)[0] == ("BTC", "open", "accepted")
@@ -403,7 +403,7 @@ async def test_an_answer_that_ends_the_run_leaves_the_other_outcomes_stored(tmp_
     await kernel.cancel_in_flight()
     assert {one.state for one in kernel.journal.intents.live()} == {"sending"}
     again = open_journal(tmp_path / "journal.db", address=ADDRESS)
-    assert len(again.intents.live()) == len(MARKETS), "the next start goes on with the same keys"
+    assert len(again.intents.live()) == len(MARKETS), "the next start continues with the same keys"
     again.db.close()
 
 
@@ -413,7 +413,7 @@ async def test_at_the_end_every_close_is_sent_before_a_strategy_gets_the_first_e
 
     async def run(_seat: Any, call: Any) -> Any:
         if is_ending:
-            await asyncio.Event().wait()  # A hook that takes its time, and the end of a run has none.
+            await asyncio.Event().wait()  # The hook is slow, and the end of a run does not wait for it.
         return call()
 
     def enters(view: View, bar: Bar) -> Iterable[Signal]:

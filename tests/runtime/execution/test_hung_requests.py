@@ -1,4 +1,4 @@
-"""A request without a reply holds up its own market and no other, and the state says so. A real service behind a proxy that swallows orders."""
+"""A request without a reply delays only its own market, and the state shows it. A real service runs behind a proxy that swallows orders."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def fast() -> Iterator[serving.Served]:
-    """A service whose minutes take a second."""
+    """A service at 60 times real speed."""
     served = serving.start(
         {"BOT_CONTROL_TOKEN": "bbc_test"}, port=0, clock="60x", start_ms=1_795_132_800_000, markets=MARKETS, rate_limits=False
     )  # fmt: skip
@@ -79,7 +79,7 @@ class Trading:
         self.task: asyncio.Task[DaemonEnd] | None = None
 
     def swallow(self, *markets: str) -> None:
-        """From now on every order that would open there is kept without a reply, and does not reach the service."""
+        """From now on the proxy keeps every opening order in that market and sends no reply."""
         names = [f'"market":"{market}"'.encode() for market in markets]
         self.halfway.hung.clear()
         self.halfway.swallows = lambda request: (
@@ -152,7 +152,7 @@ async def until(what: str, holds: Callable[[], Any]) -> None:
 async def test_hung_orders_of_one_market_delay_no_other_and_the_state_shows_them(
     trading: Callable[..., Awaitable[Trading]], is_one: bool
 ) -> None:
-    """Three strategies, or one that trades all three markets: the others trade on for as long as the order hangs, which is 15 s."""
+    """Three strategies, or one that trades all three markets: the other markets trade while the order hangs, for 15 s."""
     one = await trading("direct", is_one=is_one)
     await until("all of them trade", lambda: all(one.closes().values()))
     assert (await one.status())["state"] == "RUNNING"

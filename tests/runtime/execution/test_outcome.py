@@ -1,4 +1,4 @@
-"""What an answer means for an intent: every code, every doubt, every time."""
+"""The meaning of an answer for an intent: every code, every doubt, every time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_answer_has_a_next_step_and_no_doubt_becomes_a_refusal(
         assert isinstance(got, Stop)
         return
     if submitted is True:
-        assert got == Look(absent=None), "it exists; only finding it can settle it"
+        assert got == Look(absent=None), "the order exists, so only a search can settle it"
     elif submitted == "unknown":
         assert isinstance(got, Look if now_ms == LATE else Again)
         assert got.doubt
@@ -101,9 +101,7 @@ def test_a_conflict_with_expired_and_submitted_is_searched_for() -> None:
 def test_a_stale_plan_decides_nothing_before_its_fence_and_causes_a_search_after_it() -> None:
     stale = error("plan_stale", False, False)
     assert move(stale, ambiguous=True) == Again(doubt=False)
-    assert move(stale, ambiguous=True, now_ms=FENCE + 5_000) == Again(doubt=False), (
-        "not yet settled at the fence itself"
-    )
+    assert move(stale, ambiguous=True, now_ms=FENCE + 5_000) == Again(doubt=False), "not settled at the fence itself"
     assert move(stale, ambiguous=True, now_ms=LATE) == Look(absent=End("expired", "plan_stale", "said"), doubt=False)
     assert move(stale, ambiguous=False) == End("rejected", "plan_stale", "said")
 
@@ -115,6 +113,6 @@ def test_a_temporary_limit_is_waited_for() -> None:
 
 
 def test_a_stale_plan_settles_a_doubt_if_the_service_keeps_keys() -> None:
-    """Whatever copy arrives later meets the same answer; a first copy that had passed would have been replayed."""
+    """Any later copy gets the same answer; if the first copy had been accepted, its answer would have been repeated."""
     stale = error("plan_stale", False, False)
     assert move(stale, ambiguous=True, keys_proven=True) == End("rejected", "plan_stale", "said")

@@ -1,8 +1,8 @@
-"""A stand-in for the service in a process of its own: answers POST /v1/heartbeat as its mode file says, writes each beat down.
+"""A fake service in its own process: answers POST /v1/heartbeat as its mode file says and records each heartbeat.
 
 python heartbeat_service.py FOLDER [PORT]: writes FOLDER/port; reads FOLDER/mode (ok, empty, 401, 500, 429, hang_first, still,
-garbage, chunked, drip) at each request; appends one line a beat, "boot_ns mode", to FOLDER/beats. Where FOLDER/service.pem is,
-a certificate and its key, it speaks TLS.
+garbage, chunked, drip) at each request; appends one line for each heartbeat, "boot_ns mode", to FOLDER/beats. If FOLDER/service.pem,
+a certificate and its key, exists, the service uses TLS.
 """
 
 import json

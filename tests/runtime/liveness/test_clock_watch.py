@@ -1,4 +1,4 @@
-"""What the machine's clocks are trusted with: a suspend, a jump, a skew, and a clock that went back over a boot."""
+"""The watch over the machine's clocks: a suspend, a jump, a skew, and a clock that went back over a boot."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_unsent_entries_expire_after_a_boot_with_a_clock_that_went_back(journal:
     in_state(journal, "sending", 3)
     put_off = in_state(journal, "sending", 4)
     journal.intents.attempt_ended(put_off, "no", code="connect_error", order_submitted=False)
-    assert expire_held(journal, wall_ms=START_MS - HOUR_MS, boot_id="a") == 0, "the same boot: its own time tells"
+    assert expire_held(journal, wall_ms=START_MS - HOUR_MS, boot_id="a") == 0, "in the same boot its boot time decides"
     assert expire_held(journal, wall_ms=START_MS + 1, boot_id="b") == 0, "the clock went on"
     assert expire_held(journal, wall_ms=START_MS - HOUR_MS, boot_id="c") == 2
     assert states(journal) == {"KEY1": "expired", "KEY2": "opened", "KEY3": "sending", "KEY4": "expired"}
@@ -150,7 +150,7 @@ def test_a_damaged_highest_wall_clock_expires_unsent_entries_at_one_boot(journal
     expire_held(journal, wall_ms=START_MS, boot_id="a")
     journal.state.write_note("wall_high_ms", damage)
     journal.open(intent(1, opened_ms=START_MS))
-    assert expire_held(journal, wall_ms=START_MS + 1, boot_id="b") == 1, "nobody knows how old it is"
+    assert expire_held(journal, wall_ms=START_MS + 1, boot_id="b") == 1, "its age is unknown"
     journal.open(intent(2, opened_ms=START_MS + 1))
     assert expire_held(journal, wall_ms=START_MS + 2, boot_id="c") == 0
     note_wall(journal, START_MS + 2 * HOUR_MS)
@@ -205,7 +205,7 @@ async def test_strategies_get_bars_after_the_clock_went_back() -> None:
 
 
 async def test_a_wall_clock_that_is_set_back_delays_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scheduler goes by it, and would make the next pass in an hour."""
+    """The scheduler uses this clock and would otherwise make the next pass in an hour."""
     back = timedelta(0)
 
     class Wall(datetime):
@@ -226,7 +226,7 @@ async def test_a_wall_clock_that_is_set_back_delays_no_pass(monkeypatch: pytest.
             report.clear()
         async with asyncio.timeout(5):
             await one.wait(next_look_ms=None, now_ms=0, speed=1)
-    assert report.is_set(), "what is repeated goes on too"
+    assert report.is_set(), "repeated calls continue too"
     one.stop()
 
 
@@ -239,8 +239,8 @@ async def test_a_wall_clock_that_is_set_back_delays_no_pass(monkeypatch: pytest.
         (400, 1.0, False, False),
         (-5, 1.0, False, False),
         (60_000, 600.0, False, False),  # in real time a tenth of a second
-        (60_000, 0.0, False, False),  # moved by hand, and nobody knows when
-        (60_000, 1.0, True, False),  # Something has happened: the next pass is at once.
+        (60_000, 0.0, False, False),  # moved by hand, at unknown times
+        (60_000, 1.0, True, False),  # There are events, so the next pass is at once.
     ],
 )
 async def test_at_rest_is_called_if_nothing_is_due_for_a_while(
@@ -263,7 +263,7 @@ async def test_at_rest_is_called_if_nothing_is_due_for_a_while(
 
 
 class Waits:
-    """In the place of the rhythm: notes when the next look is to be."""
+    """Replaces the pass scheduler and records the time of the next pass."""
 
     def __init__(self, stop: asyncio.Event) -> None:
         self.stop = stop
@@ -278,11 +278,11 @@ class Waits:
     ("began", "ended", "look"),
     [
         (10_000, 10_050, 60_000),
-        (59_990, 60_040, 60_000),  # The bar has closed while the pass was under way, perhaps after it had asked.
-        (60_005, 60_020, 60_100),  # It was asked for, and was not there yet.
+        (59_990, 60_040, 60_000),  # The bar closed during the pass, perhaps after the pass had requested it.
+        (60_005, 60_020, 60_100),  # The pass requested the bar, but it was not there yet.
         (60_105, 60_120, 60_500),
-        (60_505, 60_520, 120_000),  # The regular passes look for it.
-        (125_000, 125_010, 180_000),  # A market that stands still is not asked for all the time.
+        (60_505, 60_520, 120_000),  # The regular passes request it.
+        (125_000, 125_010, 180_000),  # A market without new bars is not requested all the time.
     ],
 )
 async def test_a_bar_that_closes_during_a_pass_or_comes_late_is_asked_for_at_once(

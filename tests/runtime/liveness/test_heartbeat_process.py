@@ -1,4 +1,4 @@
-"""The real heartbeat process against a stand-in service, both processes of their own. Lengths are short, the rule is the same."""
+"""The real heartbeat process against a fake service, each in its own process. Times are short; the rule is the same."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.certificates import certificate
 
 KEY = "bbk_test_abcdefgh_heartbeatcanary"
 SHORT = BeatTiming(deadline_ns=20 * SECOND, period_ns=SECOND // 4, stale_ns=3 * SECOND)
-PATIENCE_S = 60.0  # far beyond what anything takes; a busy machine must not fail a test
+PATIENCE_S = 60.0  # much longer than any step takes, so that a busy machine fails no test
 STAND_IN = Path(__file__).with_name("heartbeat_service.py")
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs CLOCK_BOOTTIME and prctl")
@@ -90,12 +90,12 @@ def gaps(beats: list[int]) -> list[int]:
 
 
 def wait_for_silence(service: Service) -> None:
-    """Until no beat has come for a second. One that was sent in time arrives when the service gets to it."""
+    """Waits until no heartbeat has come for a second, because a heartbeat sent in time may arrive late."""
     wait_for(lambda: boot_ns() - service.beats[-1] > SECOND)
 
 
 class Brain:
-    """The parent's side as the daemon has it."""
+    """The daemon's side of the heartbeat process."""
 
     def __init__(self, folder: Path, base_url: str, lengths: BeatTiming = SHORT, fence: int = 7) -> None:
         self.progress = ProgressWriter(str(folder / "progress"), fence=fence)
@@ -193,7 +193,7 @@ def test_heartbeats_go_on_while_the_daemon_holds_the_gil(tmp_path: Path, service
 
 @pytest.mark.soak(worlds=2, full=10)
 def test_a_plug_in_that_holds_the_gil_delays_no_heartbeat(tmp_path: Path, service: Service, worlds: int) -> None:
-    """A world is a second of it: ten in `make soak`, where no beat may be late by more than one; a busy machine gets more."""
+    """Each world takes one second, ten in `make soak`. No heartbeat may be more than one second late; a busy machine gets more time."""
     seconds = min(worlds, 10)
     late_ns = SECOND if seconds == 10 else 5 * SECOND
     patient = Brain(tmp_path, f"http://127.0.0.1:{service.port}", SHORT._replace(stale_ns=30 * SECOND))
@@ -213,7 +213,7 @@ def test_a_plug_in_that_holds_the_gil_delays_no_heartbeat(tmp_path: Path, servic
 def test_no_second_connection_begins_after_the_end_of_the_attempt(
     wakes_ns: int, connections: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A host may fall asleep while it waits for the first."""
+    """The host may be suspended while it waits for the first heartbeat."""
     instants = itertools.chain([0, HEDGE_NS - 1_000_000, wakes_ns], itertools.repeat(60 * SECOND))
     monkeypatch.setattr(heartbeat_process, "boot_ns", lambda: next(instants))
     sent: list[object] = []
@@ -229,7 +229,7 @@ def test_no_second_connection_begins_after_the_end_of_the_attempt(
 def attempts(
     service: Service, monkeypatch: pytest.MonkeyPatch, first: socket.socket
 ) -> heartbeat_process.HeartbeatLoop:
-    """One that finds two addresses behind the service's name: `first`, and the service's own."""
+    """A resolver that gives two addresses for the service's name: `first` and the service's own."""
     found = [
         (socket.AF_INET, socket.SOCK_STREAM, 0, "", one) for one in (first.getsockname(), ("127.0.0.1", service.port))
     ]
@@ -248,7 +248,7 @@ def test_an_unreachable_address_delays_no_heartbeat(
         bad.bind(("127.0.0.1", 0))
         if first == "swallows":
             bad.listen(0)
-            fills.connect(bad.getsockname())  # There is room for nobody else.
+            fills.connect(bad.getsockname())  # The backlog is full.
         one = attempts(service, monkeypatch, bad)
         for from_last in (False, True):
             with heartbeat_process._connected(one.orders, boot_ns() + 60 * SECOND, from_last=from_last) as connected:
@@ -283,7 +283,7 @@ def test_heartbeats_stop_and_go_on_with_the_daemons_progress(tmp_path: Path, ser
     brain.cycle()
     last_cycle = boot_ns()
     time.sleep(3.5)
-    assert service.beats[-1] <= last_cycle + lengths.stale_ns + 2 * SECOND  # What was sent in time may arrive late.
+    assert service.beats[-1] <= last_cycle + lengths.stale_ns + 2 * SECOND  # A heartbeat sent in time may arrive late.
     silent = len(service.beats)
     assert brain.heartbeat.alive
     brain.live_until(lambda: len(service.beats) > silent)
@@ -304,7 +304,7 @@ def test_the_stamp_of_another_run_is_no_proof_of_progress(brain: Brain, service:
         lives()
         time.sleep(0.05)
     other.close()
-    assert len(service.beats) == 3  # The boot beats.
+    assert len(service.beats) == 3  # The heartbeats of the start.
 
 
 def test_at_most_three_boot_heartbeats_across_restarts_until_a_pass_is_complete(
@@ -317,7 +317,7 @@ def test_at_most_three_boot_heartbeats_across_restarts_until_a_pass_is_complete(
         wait_for(lambda crashing=crashing, spent=spent: crashing.heartbeat.lease().boot_beats >= spent)
         time.sleep(0.4)
         crashing.close()
-    assert 1 <= len(service.beats) <= 3  # One that was under way when its process ended has not arrived.
+    assert 1 <= len(service.beats) <= 3  # A heartbeat in flight when its process ended did not arrive.
     well = Brain(tmp_path, url, fence=200)
     well.heartbeat.start()
     before = len(service.beats)
@@ -391,7 +391,7 @@ def test_a_slow_answer_does_not_extend_an_attempt(brain: Brain, service: Service
     service.mode = "drip"
     brain.heartbeat.start()
     brain.live_until(lambda: brain.heartbeat.lease().failures >= 1)
-    assert boot_ns() - service.beats[0] < 20 * SECOND  # The whole of the answer takes half a minute.
+    assert boot_ns() - service.beats[0] < 20 * SECOND  # The whole answer takes half a minute.
     assert brain.heartbeat.lease().error == "timeout"
 
 
@@ -404,7 +404,7 @@ def test_an_invalid_address_is_a_config_error(tmp_path: Path) -> None:
 def test_over_https_it_trusts_the_same_certificates_as_the_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not whom the machine does: the daemon's questions would be answered and its beats would not leave."""
+    """If the process trusted the machine's certificates instead, the daemon's requests would succeed and its heartbeats would fail."""
     folder = tmp_path / "service"
     folder.mkdir()
     made = certificate(folder, "localhost")
@@ -412,13 +412,13 @@ def test_over_https_it_trusts_the_same_certificates_as_the_client(
     service = Service(folder)
     url = f"https://localhost:{service.port}"
     assert heartbeat_process.post(heartbeat._orders(url, KEY)).error == "SSLCertVerificationError", (
-        "not of anybody's list"
+        "in no list of certificates"
     )
     monkeypatch.setattr(certifi, "where", lambda: str(made.cert))
     trusting = Brain(tmp_path, url)
     trusting.heartbeat.start()
     trusting.live_until(lambda: trusting.heartbeat.lease().armed)
-    made.cert.unlink()  # An update of what is installed.
+    made.cert.unlink()  # An update of the installed certificates.
     count = len(service.beats)
     trusting.live_until(lambda: len(service.beats) > count + 2)
     trusting.close()
@@ -459,11 +459,13 @@ def test_a_connection_that_hangs_is_overtaken_by_a_second_one(brain: Brain, serv
     brain.heartbeat.start()
     start = time.monotonic()
     brain.live_until(lambda: brain.heartbeat.lease().armed)
-    assert 0.9 < time.monotonic() - start < 15  # The first one hangs for twenty.
+    assert 0.9 < time.monotonic() - start < 15  # The first attempt hangs for twenty seconds.
     lease = brain.heartbeat.lease()
     assert lease.failures == 0
     assert lease.deadline_boot_ns is not None
-    assert lease.deadline_boot_ns - SHORT.deadline_ns > service.beats[0]  # Counted from the second's own sending.
+    assert (
+        lease.deadline_boot_ns - SHORT.deadline_ns > service.beats[0]
+    )  # Counted from the sending of the second attempt.
 
 
 def test_after_429_it_waits_for_the_time_of_retry_after(tmp_path: Path, service: Service) -> None:
@@ -488,7 +490,9 @@ def test_a_success_with_nothing_armed_is_a_lapse_until_the_daemon_acknowledges_i
     assert lease.error == "nothing_armed"
     service.mode = "ok"
     brain.live_until(lambda: brain.heartbeat.lease().armed)
-    assert not brain.heartbeat.lease().may_open  # Armed again, but what happened in between has not been read.
+    assert (
+        not brain.heartbeat.lease().may_open
+    )  # The switch is armed again, but the events in between have not been read.
     brain.heartbeat.acknowledge(brain.heartbeat.lease().lapses)
     assert brain.heartbeat.lease().may_open
 
@@ -515,7 +519,7 @@ def test_a_suspended_process_lapses_without_any_event(tmp_path: Path, service: S
     assert one.heartbeat.lease().past
     os.kill(one.heartbeat.pid, signal.SIGCONT)
     one.live_until(lambda: not one.heartbeat.lease().past)
-    assert one.heartbeat.lease().lapsed  # The beat that came late does not make it good.
+    assert one.heartbeat.lease().lapsed  # The late heartbeat does not end the lapse.
     assert not one.heartbeat.lease().may_open
     one.close()
 
@@ -625,6 +629,6 @@ def test_stop_ends_the_process_at_once_even_while_an_attempt_hangs(brain: Brain)
         wait_for(lambda: deaf.lease().beats >= 1)
         process = deaf._process
         assert process is not None
-        deaf.stop(PATIENCE_S)  # It ends by itself; how long it is given for that is another matter.
+        deaf.stop(PATIENCE_S)  # The process ends by itself; other tests check how long it may take.
         deaf.close()
-        assert process.returncode == -signal.SIGTERM, "asked, not killed"
+        assert process.returncode == -signal.SIGTERM, "ended on request, not killed"

@@ -1,4 +1,4 @@
-"""The beat rule and its files, case by case. The worlds test them together."""
+"""The heartbeat rule and its files, case by case. The worlds test them together."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_without_a_completed_pass_three_heartbeats_are_sent_and_no_more() -> Non
 def test_failed_starts_share_three_heartbeats_and_then_the_switch_acts(
     lives: list[tuple[int, int]], warms_after: int, boot_beats: list[int], acts_at: int
 ) -> None:
-    """Also when they make passes while they warm, `warms_after` so many seconds. The last completed cycle was at 0 and the last beat on it at 10 s: a life that begins before 70 s still finds the switch standing."""
+    """Also for runs that make passes during their warm-up, from `warms_after` seconds on. The last completed pass was at 0 s and its last heartbeat at 10 s. A run that begins before 70 s still finds the switch armed."""
     heart, fence, stamp = Heart(), 1, WELL._replace(boot_ns=100 * S)
     beats: list[int] = []
     at, deadline = 0, 60
@@ -165,8 +165,8 @@ def test_retry_after_is_honoured_unless_the_switch_would_fire_meanwhile() -> Non
 
     assert wait(30, 100) == 30
     assert wait(80, 100) == 53  # 60 less the margin and an attempt
-    assert wait(30, 46) == 0.25  # already within them
-    assert wait(80, 0) == 10  # whether a switch stands is not known: an earlier run's may
+    assert wait(30, 46) == 0.25  # already within the margin
+    assert wait(80, 0) == 10  # it is not known whether an earlier run's switch is armed
     assert wait(5, 0) == 5
 
 
@@ -310,9 +310,7 @@ def test_a_reader_beside_a_busy_writer_never_sees_half_a_stamp(tmp_path: Path, r
         end_ns = monotonic_ns() + 60 * SECOND
         while seen < 20_000 and monotonic_ns() < end_ns:
             stamp = reader.read()
-            if (
-                stamp is None
-            ):  # In the middle of a write, and for as long as the writer is kept from its processor there.
+            if stamp is None:  # In the middle of a write, also if the writer is not scheduled for a long time.
                 continue
             assert stamp.cycles == 0 or stamp.cycles == stamp.boot_ns == stamp.last_bar_at_ms >= last
             last, seen = max(last, stamp.cycles), seen + 1
@@ -332,7 +330,7 @@ def test_writer_and_reader_follow_a_file_that_was_removed_or_replaced(tmp_path: 
     if what == "replaced":
         path.write_bytes(b"not a stamp")
     reader.renew()
-    assert reader.read() == (5, 1, 1, -1), "the newest that is known, as long as there is no other"
+    assert reader.read() == (5, 1, 1, -1), "the newest known lease, until there is a newer one"
     writer.cycle_done(boot_ns=2, last_bar_at_ms=7)
     reader.renew()
     assert reader.read() == (5, 2, 2, 7)
@@ -361,7 +359,7 @@ def test_the_files_are_private(tmp_path: Path) -> None:
 
 
 def test_a_nearer_deadline_after_a_reload_counts_at_once_and_causes_no_second_resync(tmp_path: Path) -> None:
-    """The new process goes on where the old one was, and the deadline of before lies far ahead."""
+    """The new process continues with the old one's record, and the earlier deadline is far ahead."""
     lengths, path = heartbeat_rule.beat_timing(600), str(tmp_path / "belief")
     far = heartbeat_rule.answered(
         lengths, Heart(lapses=2), Answer("ok", "", 1, 1_600_000, 1_000_000), sent_ns=S, now_ns=S, chance=0.5

@@ -1,9 +1,10 @@
-"""Seeded worlds of two hours around the production beat rule: a brain, its heartbeat, a lossy network, a service that restarts, a host that sleeps.
+"""Seeded worlds of two hours around the production heartbeat rule:
+a daemon (`brain`), its heartbeat process, a lossy network, a service that restarts, a host that is suspended.
 
 I1  no false trigger: the switch fires only after an outage longer than the bound.
-I2  a dead brain is noticed: the switch fires within L + P + D of its death, in a crash loop too.
+I2  a dead daemon is detected: the switch fires within L + P + D of its death, in a crash loop too.
 I3  no open on a lapsed lease: once the switch has fired, nothing opens before the daemon has resynced.
-Each mutant of the rule must be caught by one of the three; so the worlds can tell.
+Each mutant of the rule must break one of the three in some world, which shows that the worlds detect wrong rules.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ T = 7_200.0
 FENCE = 1
 D = 60.0
 LATENCY_S = (0.02, 0.4)
-CYCLE_S = 1.0  # A brain that is well completes a cycle at least this often.
+CYCLE_S = 1.0  # A healthy daemon completes a pass at least this often.
 OUTAGE_MAX_S = D - 1.1 * D / 6 - 8  # 41 s at D = 60: what the rule promises to survive.
 
 
 class Spans:
-    """Intervals of trouble, merged and in order; asked by time."""
+    """Intervals of faults, merged and sorted, to be looked up by time."""
 
     def __init__(self, spans: list[tuple[float, float]]) -> None:
         merged: list[list[float]] = []
@@ -56,7 +57,7 @@ class Spans:
 
 @dataclass
 class Rules:
-    """The production functions; a mutant replaces one, or one habit of the world around them."""
+    """The production functions; a mutant replaces one of them, or one property of the world."""
 
     lengths: BeatTiming = heartbeat_rule.beat_timing(D)
     judge: Callable[..., Verdict] = heartbeat_rule.judge
@@ -81,7 +82,7 @@ class World:
     def __post_init__(self) -> None:
         r = self.r = random.Random(self.seed)
         self.partitions = Spans.random(r, (0, 1, 2, 3), (3, 10, 25, 60))
-        if r.random() < 0.5:  # Most is to be learned just under the bound.
+        if r.random() < 0.5:  # Durations just under the bound find most mistakes.
             start = r.uniform(60, T - 400)
             self.partitions = Spans(
                 [*self.partitions.spans, (start, start + r.uniform(OUTAGE_MAX_S - 6, OUTAGE_MAX_S + 2))]
@@ -90,7 +91,7 @@ class World:
         self.suspends = Spans.random(r, (0, 0, 1, 2), (5, 30, 600))
         self.sleepy = (
             0.003 if r.random() < 0.3 else 0.0
-        )  # Chance that the host falls asleep while a beat is on its way.
+        )  # Probability that the host is suspended while a heartbeat is in flight.
         self.stalls = Spans.random(r, (0, 1, 3), (1, 5, 15, 40))
         self.loss = r.choice((0, 0, 0.02, 0.1, 0.3))
         self.death = r.uniform(1_000, 6_000) if r.random() < 0.3 else None
@@ -101,7 +102,7 @@ class World:
         self.known_fired = False
         self.looked = 0.0
 
-    # The service: downtime is not silence, the remaining time is kept.
+    # The service: downtime does not count as silence; the remaining time is kept.
     def serve(self, now: float) -> None:
         while self.deadline is not None and self.fired is None:
             down = self.down_queue[0] if self.down_queue else None
@@ -121,7 +122,7 @@ class World:
                 self.deadline = down[1] + max(self.deadline - down[0], min(D, 30.0))
 
     def progress(self, t: float) -> float:
-        """The end of the brain's last complete cycle at t."""
+        """The end of the daemon's last complete pass at t."""
         if self.death is not None:
             t = min(t, self.death)
         for _ in range(4):
@@ -133,11 +134,11 @@ class World:
 
     def stamp(self, t: float) -> Stamp:
         if self.crash_loop and self.death is not None and t > self.death:
-            return Stamp(FENCE + 1, 0, 0, -1)  # A new run each few seconds, none with a complete cycle.
+            return Stamp(FENCE + 1, 0, 0, -1)  # A new run every few seconds, none with a complete pass.
         return Stamp(FENCE, 1, self.rules.clock(self, self.progress(t)), -1)
 
     def attempt(self, t: float) -> tuple[float, Answer]:
-        """When the attempt's answer was there, and what it was. The second connection makes it two tries at losing a packet."""
+        """The time and the content of the attempt's answer. The second connection gives a second chance to arrive."""
         for start in (t, t + heartbeat_rule.HEDGE_NS / SECOND):
             latency = self.r.uniform(*LATENCY_S) if self.r.random() < 0.8 else self.r.uniform(0.4, 0.9)
             arrives = start + latency / 2
@@ -167,7 +168,7 @@ class World:
         return t + heartbeat_rule.ATTEMPT_NS / SECOND, Answer("retry", "timeout")
 
     def look(self, t: float) -> None:
-        """Between beats: the clocks, and the brain's own look at what it may believe."""
+        """Between heartbeats: the clocks, and the daemon's check of its lease."""
         if self.suspends.spans:
             slept = self.suspends.total(self.looked, t)
             self.heart = self.rules.suspended(
@@ -203,7 +204,7 @@ class World:
         opens = sorted(self.r.uniform(100, T - 10) for _ in range(60))
         opens += [
             min(T - 1, end + self.r.uniform(0, 2)) for _, end in self.suspends.spans + self.partitions.spans
-        ]  # Just after waking is when it matters.
+        ]  # The moments just after a suspend matter most.
         opens = sorted(opens, reverse=True)
         t = 0.0
         while t < T:
@@ -214,7 +215,7 @@ class World:
             if asleep:
                 while opens and opens[-1] < asleep[1]:
                     opens.pop()
-                # The brain may wake a moment before its heartbeat does.
+                # The daemon may resume a moment before its heartbeat process.
                 while opens and opens[-1] < asleep[1] + 0.2:
                     self.open(opens.pop())
                 t = asleep[1] + 0.2
@@ -235,9 +236,9 @@ class World:
                     lengths, self.heart, answer, sent_ns=now, now_ns=rules.clock(self, back), chance=self.r.random()
                 )
                 if self.fired is not None and not self.heart.guardians:
-                    break  # The brain is told; what it does next is another story.
+                    break  # The daemon is informed; its next step is not part of this test.
                 if self.suspends.at(back - 0.001):
-                    self.open(back + 0.01)  # The brain may be quicker than the heartbeat's look at the clocks.
+                    self.open(back + 0.01)  # The daemon may act before the heartbeat process reads the clocks.
                 t = max(back, t + 0.05)
                 continue
             nxt = t + 0.25 if verdict != "wait" else max(t + 0.01, (self.heart.next_ns - now) / SECOND + t)
@@ -245,7 +246,7 @@ class World:
                 nxt = t + 1
             if opens and t < opens[-1] < nxt:
                 nxt = opens[-1]
-            # A deadline that the brain waits for is looked at too.
+            # A deadline that the daemon waits for is checked too.
             t = min(nxt, self.resync_at) if self.resync_at is not None and self.resync_at > t else nxt
         self.serve(min(t, T))
         self.serve(T) if self.fired is None else None
@@ -266,10 +267,10 @@ class World:
                 self.bad.append(f"I2 brain dead at {self.death:.0f}, fired at {self.fired}, limit {limit:.0f}")
 
     def excused(self, fired: float) -> bool:
-        """Was there before it a silence that nobody could have broken, as long as the bound?
+        """Whether an unavoidable silence as long as the bound came before it.
 
-        Silences that leave less than a retry cycle between them are one. The service's downtime joins them and counts
-        for nothing itself: what was left of the deadline is left after it.
+        Silences with less than a retry cycle between them count as one. The service's downtime joins them but adds no
+        time, because the remaining time of the deadline is kept over it.
         """
         silences = [
             *self.partitions.spans,
@@ -293,8 +294,8 @@ def test_no_world_breaks_the_three_promises(worlds: int, base_seed: int) -> None
         assert not world.bad, f"seed {seed}: {world.bad[0]}"
         triggers += world.fired is not None
         beats += world.beats
-    assert beats > 100 * worlds  # The worlds are alive ...
-    assert triggers > worlds // 10  # ... and dangerous.
+    assert beats > 100 * worlds  # The daemon works in most worlds ...
+    assert triggers > worlds // 10  # ... and the switch fires in some.
 
 
 def monotonic(world: World, t: float) -> int:
@@ -336,7 +337,7 @@ def opens_until_told(lengths: BeatTiming, heart: Heart, *, now_ns: int, acknowle
     return heart.guardians > 0 and heart.lapses <= acknowledged
 
 
-# Where the search for a world that tells begins: the seed of the first one when it was last looked for. 0 where that is near.
+# The seed at which the search for a detecting world begins: the first one at the last search, or 0 if it is near.
 FIRST = {
     "the lease counts from receipt": 721,
     "a failed beat waits for the next period": 204,

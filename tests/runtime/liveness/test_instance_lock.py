@@ -1,4 +1,4 @@
-"""What one daemon alone may have, how private its process is, and what it tells a service manager."""
+"""The locks of a daemon, the privacy of its process, and its reports to a service manager."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from bot.runtime.pass_scheduler import PASS_S
 ADDRESS = "0x" + "ab" * 20
 
 
-# -- holding
+# -- locks
 
 
 def test_a_folder_is_locked_by_one_daemon_and_free_afterwards(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_folder_is_locked_by_one_daemon_and_free_afterwards(tmp_path: Path) ->
             hold_state(tmp_path),
         ):
             pass
-        assert is_held(tmp_path), "and the one who came too late has taken nothing"
+        assert is_held(tmp_path), "and the second daemon has locked nothing"
     assert not is_held(tmp_path)
 
 
@@ -109,7 +109,7 @@ with hold_state(folder):
 
 
 def test_on_a_full_disk_the_lock_works_and_a_stamp_without_space_is_an_error(tmp_path: Path) -> None:
-    """Without room made at once, the first write to a mapped file would end the process by a signal."""
+    """If no space is allocated at once, the first write to a mapped file would end the process by a signal."""
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
     )
@@ -122,7 +122,7 @@ def test_on_a_full_disk_the_lock_works_and_a_stamp_without_space_is_an_error(tmp
 def test_a_folder_on_a_failing_disk_is_no_config_error(
     number: int, kind: type[BotError], code: Exit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A service manager starts a daemon again after the one, and not after the other."""
+    """A service manager restarts a daemon after a disk failure, but not after a config error."""
 
     def fails(*_: object) -> None:
         raise OSError(number, os.strerror(number))
@@ -184,7 +184,7 @@ with hold_state(folder), hold_account(sys.argv[2], folder, folder):
 
 @contextlib.contextmanager
 def killed_after_forking(fork: str, folder: Path) -> Iterator[tuple[int, int]]:
-    """The pids of a daemon that has been killed, and of its child, which lives."""
+    """The pids of a killed daemon and of its child, which still runs."""
     command = [sys.executable, "-c", FORKS % fork, str(folder), ADDRESS]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
@@ -247,7 +247,7 @@ def test_locks_go_to_a_private_folder(tmp_path: Path) -> None:
     assert runtime_dir({"XDG_RUNTIME_DIR": str(tmp_path)}) != tmp_path / "bot", "others may write there"
     (tmp_path / "bot").rmdir()
     (tmp_path / "bot").symlink_to(tmp_path)
-    assert runtime_dir({"XDG_RUNTIME_DIR": str(tmp_path)}) != tmp_path / "bot", "somebody else's link"
+    assert runtime_dir({"XDG_RUNTIME_DIR": str(tmp_path)}) != tmp_path / "bot", "a link of another user"
 
 
 def test_a_folder_that_cannot_be_read_is_skipped() -> None:
@@ -296,7 +296,7 @@ def test_a_folder_with_another_purpose_is_refused_and_its_mode_stays(
 
 
 def test_a_nearly_due_full_garbage_collection_runs_while_nothing_is_due() -> None:
-    assert gc.get_threshold()[2] > LOOKS_MAX, "or it would still come by itself"
+    assert gc.get_threshold()[2] > LOOKS_MAX, "otherwise the collector would still run by itself"
     looked: list[int] = []
 
     def note(phase: str, info: dict[str, int]) -> None:
@@ -330,7 +330,7 @@ def test_a_hardened_process_leaves_no_core_file_and_hides_its_memory() -> None:
 
 @pytest.fixture
 def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """What listens where a service manager would."""
+    """A socket in the place of the service manager's."""
     name = f"@bot-test-{os.getpid()}"
     monkeypatch.setenv("NOTIFY_SOCKET", name)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
@@ -373,7 +373,7 @@ def test_the_watchdog_is_fed_by_passes_and_not_more_often_than_once_a_second(man
 
 @pytest.mark.parametrize("every_s", [0.3, 1.1, PASS_S])
 def test_a_hanging_answer_ends_before_the_watchdog_fires(manager: socket.socket, every_s: float) -> None:
-    """Whichever of the passes it is that asks for it, and however often they come."""
+    """For any pass that reports, and for any number of passes."""
     now_ns, told_ns = [0], 0
     dog = systemd.Watchdog(lambda: now_ns[0], {"WATCHDOG_USEC": str(systemd_unit.WATCHDOG_S * 1_000_000)})
     for _ in range(40):
@@ -412,7 +412,7 @@ async def test_a_long_start_asks_for_time_until_it_is_over(manager: socket.socke
 async def test_a_start_that_waits_for_its_embedded_service_asks_for_time(
     tmp_path: Path, repository: Path, manager: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that lives through a long gap first gives out no key meanwhile: it is asked again for as long as it is there."""
+    """A service that catches up a long gap first issues no key meanwhile; the daemon asks again while the service runs."""
     seen: list[str] = []
     asked = 0
 
@@ -438,4 +438,4 @@ async def test_a_start_that_waits_for_its_embedded_service_asks_for_time(
     ):
         await run._run(load(config, {"HOME": str(tmp_path)}), config, held, tail, keep_service=False)
     assert asked == 3
-    assert len(asyncio.all_tasks()) == 1, "and asks no longer"
+    assert len(asyncio.all_tasks()) == 1, "and stops asking"

@@ -513,7 +513,7 @@ async def test_the_doctor_says_what_the_ids_of_trades_are_good_for() -> None:
     await _keys_proven(patient, client, settings)
     ((name, how, text),) = said
     assert (name, how) == ("idempotency", "ok")
-    assert "Only the journal knows which trades are the daemon's" in text
+    assert "a plan's single-use token settles orders in doubt" in text
 
 
 async def test_an_event_that_shows_a_key_of_ours_is_taken_as_it_is() -> None:

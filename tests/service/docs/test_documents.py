@@ -171,7 +171,7 @@ def operation(document: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def fields(document: dict[str, Any], name: str) -> tuple[dict[str, Any], set[str]]:
-    """What a caller may write, body or query, and what of it is required."""
+    """The fields that a caller may write in body or query, and the required ones."""
     made = operation(document, name)
     if "requestBody" in made:
         reference = made["requestBody"]["content"]["application/json"]["schema"]["$ref"]
@@ -185,7 +185,7 @@ def fields(document: dict[str, Any], name: str) -> tuple[dict[str, Any], set[str
 
 
 def test_every_route_is_described(rules: list[Rule]) -> None:
-    """Whoever adds a route adds its row to DESCRIBED (or its reason to OUTSIDE)."""
+    """A new route needs a row in DESCRIBED, or a reason in OUTSIDE."""
     assert [f"{r.method} {r.path}" for r in rules if (r.method, r.path) not in DESCRIBED and not is_outside(r)] == []
 
 
@@ -352,7 +352,7 @@ def test_the_table_of_these_tests_says_what_the_interface_document_says(shared: 
 
 
 class _Seen(HTMLParser):
-    """Ids, links and everything that would be loaded."""
+    """Ids, links, and all addresses that the page would load."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -436,7 +436,7 @@ def served() -> Iterator[serving.Served]:
     serving.end(made)
 
 
-# What a hole in the escaping would let somebody do; answers what the policy said to each.
+# Tries what a hole in the escaping would allow; answers the policy's reaction to each attempt.
 INJECTED = """() => new Promise((done) => {
     const refused = new Set();
     document.addEventListener("securitypolicyviolation", (e) => {
@@ -477,7 +477,7 @@ def test_a_browser_shows_the_pages_without_errors_and_runs_no_injected_code(
         urls.append(f"{served.base_url}/watch/{opened['address']}")
         for url in urls:
             page.goto(url)
-            # The style sheet holds: the policy knows its hash.
+            # The style sheet is applied, because the policy has its hash.
             assert page.evaluate("getComputedStyle(document.body).margin") == "0px"
             wide = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
             assert page.evaluate(wide), f"{url} scrolls sideways"

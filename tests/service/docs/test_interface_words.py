@@ -1,4 +1,4 @@
-"""The interface document read word by word: what a request may say there and what it may say here are the same names, both ways."""
+"""The interface document read word by word: requests have the same field names there and here, in both directions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from bot.service.host import HostOptions, build
 from bot.wire.queries import EmptyQuery
 
-# Of the stream the document tells nothing; `since` and `types` are those of the cursor feed.
+# The document does not describe the stream; `since` and `types` are those of the event feed.
 OURS = {"GET /v1/events/stream": {"since", "types"}}
 # Words before a parenthesis that name no field of a request.
 PROSE = {"list", "snapshot", "key", "webWatch", "null", "notional", "market", "coin", "address", "form"}
 
 
 def told(text: str) -> dict[str, str]:
-    """Operation -> what the document says of its request."""
+    """Operation -> the document's text about its request."""
     found: dict[str, str] = {}
     for line in text.split("## Endpoints")[1].split("\n## Authentication\n")[0].splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]

@@ -21,7 +21,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 class Looked:
-    """A page, and everything that its browser complained of or asked another place for."""
+    """A page, with all errors of its browser and all its requests to other sites."""
 
     def __init__(self, browser: Any, base_url: str) -> None:
         self.page = browser.new_page(viewport={"width": 760, "height": 900})
@@ -35,7 +35,7 @@ class Looked:
         )
 
     def shot(self, name: str) -> None:
-        """A picture, where someone wants to look."""
+        """A screenshot, if a folder for it is set."""
         folder = os.environ.get("BOT_SCREENSHOTS")
         if folder:
             self.page.screenshot(path=str(Path(folder) / f"{name}.png"), full_page=True)
@@ -50,7 +50,7 @@ def test_an_owner_signs_in_by_phone_and_approves_with_chosen_scopes(served: Serv
         assert page.input_value("#userCode") == started["userCode"]
         assert (
             page.evaluate("getComputedStyle(document.querySelector('main')).borderRadius") == "14px"
-        )  # The style holds.
+        )  # The style is applied.
         looked.shot("1-code")
         page.click("button[value=code]")
         looked.shot("2-sign-in")
@@ -89,7 +89,7 @@ def test_an_owner_pastes_a_key_and_denies(served: Served, browser: Any) -> None:
         page.click("button[value=key]")
         assert "<script>alert(1)</script>" in page.inner_text("dl")
         assert "<img src=x onerror=alert(1)>" in page.inner_text("dl")
-        page.press("#name", "Enter")  # A name that is typed decides nothing.
+        page.press("#name", "Enter")  # The typed name has no effect on the decision.
         assert page.inner_text("h1") == "A device asks for a key"
         pending = http.post("/v1/oauth/device/token", json={"deviceCode": started["deviceCode"]})
         assert pending.json()["error"]["details"]["oauthError"] == "authorization_pending"

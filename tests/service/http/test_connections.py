@@ -1,4 +1,4 @@
-"""Connections that drip, that never ask, whose headers never end, or that speak no HTTP: each ends, with the error object, and nobody else notices."""
+"""Connections that send slowly, send no request, have endless headers, or do not use HTTP: each ends with the error object and disturbs no other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.service.conftest import Box
 
 @pytest.fixture
 async def port(box: Box, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
-    """The service on a port, with little patience."""
+    """The service on a port, with short timeouts."""
     monkeypatch.setattr(Protocol, "request_seconds", 0.4)
     monkeypatch.setattr(Protocol, "look_seconds", 0.1)
     sock = free_port()
@@ -30,7 +30,7 @@ async def port(box: Box, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
 
 
 async def until_closed(port: int, *pieces: bytes, pause: float = 0.0) -> bytes:
-    """Send piece after piece; what comes back until the other side hangs up."""
+    """Sends piece after piece; answers the bytes received until the other side closes."""
     loop = asyncio.get_running_loop()
     with socket.create_connection(("127.0.0.1", port)) as ours:
         ours.setblocking(False)
@@ -47,7 +47,7 @@ async def until_closed(port: int, *pieces: bytes, pause: float = 0.0) -> bytes:
                 while part := await loop.sock_recv(ours, 65_536):
                     found += part
         except ConnectionResetError:
-            pass  # What we sent after its end was answered so; what came before that is here.
+            pass  # Bytes sent after the end cause this error; earlier bytes have been received.
         finally:
             dripping.cancel()
             await asyncio.gather(dripping, return_exceptions=True)
@@ -132,7 +132,7 @@ async def test_input_that_is_not_http_gets_the_error_object(port: int, raw: byte
 
 
 async def test_a_slow_caller_that_keeps_sending_is_served(port: int) -> None:
-    """Patience is for each request: many on one connection, over longer than one may take, all pass."""
+    """The timeout is per request: many requests on one connection pass, although together they take longer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for _ in range(6):
         writer.write(b"GET /v1/system/status HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")

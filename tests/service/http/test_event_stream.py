@@ -1,4 +1,4 @@
-"""The event stream over a real server: the same sequence as pages, whatever the filter and wherever it is cut; refused before it starts; ended in time."""
+"""The event stream over a real server: the same sequence as pages for any filter and cut; refusals before the start; ends in time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.service import serving
 
 CONTROL = {"Authorization": "Bearer bbc_of_the_test"}
 PATIENCE_S = 60.0
-SLACK_S = 8.0  # what a busy machine may add to the seconds that are promised
+SLACK_S = 8.0  # seconds that a busy machine may add to the promised ones
 FILTERS = sorted(EVENT_FILTERS)
 
 Start = Callable[..., serving.Served]
@@ -46,7 +46,7 @@ def start() -> Iterator[Start]:
 
 
 class Trader:
-    """An account over a real connection, and a way to make its feed long."""
+    """An account over a real connection, with a method that makes its feed long."""
 
     def __init__(self, http: httpx.AsyncClient, opened: dict[str, Any]) -> None:
         self.http = http
@@ -101,7 +101,7 @@ class Trader:
             yield answer
 
     async def take(self, count: int, began: asyncio.Event | None = None, **where: Any) -> list[Message]:
-        """The first so many messages of a stream, which is then dropped; `began` is set when it is open."""
+        """The first messages of a stream, up to the given number; then the stream is closed. `began` is set when it is open."""
         if count == 0:
             return []
         found: list[Message] = []
@@ -173,7 +173,7 @@ async def test_a_stream_sends_at_once_and_has_its_headers(start: Start) -> None:
                 await trader.order()
                 text = (await asyncio.wait_for(anext(parts), PATIENCE_S)).decode()
                 took.append(time.monotonic() - began)
-            assert min(took) < LOOK_SECONDS / 3, "by the bell, not by the look that comes anyway"
+            assert min(took) < LOOK_SECONDS / 3, "by the wake-up, not by the regular check"
             lines = text.split("\n")
             assert lines[0].startswith("id: evt_")
             assert lines[1] == "event: fill"
@@ -223,7 +223,7 @@ async def test_a_connected_reader_continues_over_a_reset_and_a_later_cursor_is_v
 
 
 async def ended(answer: Any) -> tuple[list[Message], float]:
-    """All messages until the server ends the stream, and how long that took."""
+    """All messages until the server ends the stream, and the time until then."""
     began = time.monotonic()
     parser = Parser()
     found: list[Message] = []
@@ -322,7 +322,7 @@ async def test_a_stop_with_open_streams_takes_less_than_two_seconds(start: Start
 
 
 async def test_a_stream_sends_only_events_that_are_on_disk(start: Start, tmp_path: Path) -> None:
-    """Killed while it tells: whatever the stream has said is there after the restart, under the same id."""
+    """Killed while it streams: every streamed event exists after the restart, under the same id."""
     served = start(db=tmp_path / "s.db")
     heard: dict[str, str] = {}
     async with trading(served) as trader:

@@ -245,7 +245,7 @@ async def test_good_answers_have_the_headers_too(caller: Caller) -> None:
 
 
 async def test_rate_limits_are_enforced_and_reported(open_box: OpenBox, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Nothing is given back meanwhile, however long the questions take.
+    # The bucket does not refill meanwhile, however long the requests take.
     monkeypatch.setattr(rate_limits, "monotonic_ns", lambda: 1)
     box = await open_box(clock="3600x", start_ms=None)
     caller = await box.caller()

@@ -20,12 +20,12 @@ from tests.service import serving
 EXAMPLES = 20
 EXAMPLES_SOAK = 1_000
 
-# A run of its own, since the rest would find a locked door behind it.
+# A separate run, because later requests would have no access any more.
 ENDING = ("POST /v1/account/kill", "DELETE /v1/keys/{id}", "DELETE /v1/auth/session", "POST /v1/sandbox/accounts/reset")
-# Never ends, or is not the interface: the stream, and the control that moves the clock under the others.
+# Excluded: the stream, which never ends, and the control, which moves the clock and is not part of the interface.
 LEFT_OUT = ("GET /v1/events/stream",)
 
-# A no that no schema can say: finer than 1e-8, a country, a cron line, a template. 422 is a rule of trading.
+# Refusals that a schema cannot express: finer than 1e-8, a country, a cron line, a template. 422 is a rule of trading.
 CHECKED = (
     "POST /v1/orders", "POST /v1/orders/suggest", "POST /v1/positions/{market}/close", "POST /v1/guardians", "POST /v1/keys",
     "POST /v1/sandbox/accounts", "POST /v1/sandbox/accounts/reset", "PATCH /v1/settings", "POST /v1/auth/otp", "POST /v1/auth/verify",
@@ -52,7 +52,7 @@ def served() -> Iterator[serving.Served]:
 
 
 def strict(document: dict[str, Any]) -> dict[str, Any]:
-    """The description as a test reads it: an answer has its fields and no others, and webhooks stay on this machine."""
+    """The description for the test: answers have no further fields, and webhooks stay on this machine."""
     answers = {
         name
         for name in document["components"]["schemas"]
@@ -67,7 +67,7 @@ def strict(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def conform(served: serving.Served, folder: Path, operations: list[str], examples: int) -> None:
-    """Run every phase over these operations; a failure's text is the test's."""
+    """Runs every phase over these operations and fails with schemathesis' text."""
     document = strict(httpx.get(f"{served.base_url}/openapi.json").json())
     for path in list(document["paths"]):
         methods = document["paths"][path]
@@ -105,7 +105,7 @@ def operations_of(served: serving.Served) -> dict[str, str]:
 
 
 def interface(served: serving.Served, part: str) -> list[str]:
-    """One half of the interface: what trades, or all the rest."""
+    """One part of the interface: the trading operations, or all others."""
     return [
         name
         for name, group in operations_of(served).items()

@@ -41,7 +41,7 @@ def event(seed: int, *, hours: int = 48, prior: float = 0.4, pace: float = 1.0) 
 
 
 def test_an_events_price_is_the_probability_of_yes() -> None:
-    """A martingale: of what was seen at a price, that part is settled Yes, in every bin, at every distance from the end."""
+    """A martingale: of the markets seen at a price, this fraction is settled Yes, in every bin and at every distance from the end."""
     bins: dict[int, list[float]] = {}
     for seed in range(1_500):
         market = event(seed, prior=0.1 + 0.2 * (seed % 5))

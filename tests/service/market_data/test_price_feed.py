@@ -1,4 +1,4 @@
-"""Prices: seeded, consistent over the six intervals, without a look ahead, the same however often they are asked; recorded files play and end."""
+"""Prices: seeded, consistent over the six intervals, without lookahead, the same for repeated requests; recorded files play and end."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ async def test_a_command_does_not_overtake_the_prices_that_are_due_while_it_is_o
     hour = now - now % 3_600_000 + 3_600_000
     machine.clock.move_to(
         hour + 60_000
-    )  # A fast clock goes so far within a moment; what is due in it cannot be run in the past.
+    )  # A fast clock moves this far in a moment; actions due meanwhile cannot be run in the past.
     machine.run(Heartbeat(caller.opened["accountId"]))
     assert machine.state.now_ms == now
     await box.advance(1_000)
@@ -205,7 +205,7 @@ async def test_a_command_does_not_overtake_the_prices_that_are_due_while_it_is_o
 
 
 def stepping(folder: Path, at_ms: int, **steps: tuple[int, int]) -> dict[str, Any]:
-    """The options of a box with recorded minutes of these markets: of one price, and of another from `at_ms` on."""
+    """Options with recorded minutes of these markets: one price, and another from `at_ms` on."""
     data = []
     for coin, (before, after) in steps.items():
         pxs = [before if n < 100 else after for n in range(160)]
@@ -217,7 +217,7 @@ def stepping(folder: Path, at_ms: int, **steps: tuple[int, int]) -> dict[str, An
 async def test_funding_of_all_markets_comes_before_any_price_of_the_same_instant(
     open_box: OpenBox, tmp_path: Path
 ) -> None:
-    """Of two recorded markets: the first one's open closes what is held of the other."""
+    """Two recorded markets: the open of the first closes the position in the second."""
     hour = START_MS - START_MS % 3_600_000 + 7_200_000
     box = await open_box(**stepping(tmp_path, hour, BTC=(100_000, 90_000), ETH=(2_500, 2_400)))
     caller = await box.caller()
@@ -231,7 +231,7 @@ async def test_funding_of_all_markets_comes_before_any_price_of_the_same_instant
 
 
 async def test_an_expired_max_hold_acts_after_the_prices_of_its_instant(open_box: OpenBox, tmp_path: Path) -> None:
-    """Of two recorded markets: the first one's open fills an entry whose hold has long been over, the second one's what a schedule would cancel."""
+    """Two recorded markets: the open of the first fills an entry with an expired max_hold; the open of the second fills an entry that a schedule would cancel."""
     hour = START_MS - START_MS % 3_600_000 + 7_200_000
     options = stepping(tmp_path, hour, BTC=(100_000, 99_000), ETH=(2_500, 2_480))
     box = await open_box(db=tmp_path / "box.db", **options)
@@ -337,8 +337,8 @@ async def test_a_command_in_the_middle_of_a_bar_does_not_change_resting_orders_f
     await caller.post(
         "/v1/orders", {"market": "BTC", "side": "short", "type": "limit", "size": "0.01", "limitPx": "100800"}
     )
-    await box.advance(60_000)  # The open, a new extreme of the trailing stop: the venue hears of it.
-    await box.advance(21_000)  # The low is calm.
+    await box.advance(60_000)  # The open is a new extreme of the trailing stop, so the venue gets it.
+    await box.advance(21_000)  # The low is in the quiet band.
     await caller.post("/v1/heartbeat")
     await box.advance(60_000)
     fills = [(e["data"]["px"], e["data"]["size"]) for e in (await caller.get("/v1/events?types=fill"))["events"]]

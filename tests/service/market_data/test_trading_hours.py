@@ -55,7 +55,7 @@ def test_years_join_in_whatever_order_they_are_asked_for() -> None:
 
 
 def test_the_half_days_of_years_to_come_are_those_of_the_exchange() -> None:
-    """From the exchange's published calendar: a new release of the holidays that says otherwise is looked at first."""
+    """From the exchange's published calendar: check a new release of the holidays that differs."""
     short = {2025: ["07-03", "11-28", "12-24"], 2026: ["11-27", "12-24"], 2027: ["11-26"], 2028: ["07-03", "11-24"]}
     calendar = Calendar("equity")
     for year, days in short.items():

@@ -1,4 +1,4 @@
-"""What tests of the tools share: a request, its headers, and the check of a refusal."""
+"""Shared by the tests of the tools: a request, its headers, and the check of a refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents' tools, driven by the official SDK's own client: over the service in both eras of the protocol, and over `bot mcp`."""
+"""Agents' tools, driven by the official SDK's own client: over the service in both versions of the protocol, and over `bot mcp`."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ async def test_an_order_is_planned_confirmed_and_confirmed_only_once(box: Box, c
         bracket = {"stopLoss": {"pct": 2}, "takeProfit": {"r": 2}}
         plan = await yes(client, "plan_order", **LONG, bracket=bracket, dryRun=False)
         assert (plan["dryRun"], plan["orderSubmitted"]) == (True, False)
-        assert plan["plan"]["liquidationPx"] is None  # a field that does not apply is there
+        assert plan["plan"]["liquidationPx"] is None  # fields that do not apply are present
         assert (await yes(client, "get_account"))["positions"] == []
         missing = await no(client, "confirm_order", confirmToken=plan["confirmToken"])
         assert (missing["code"], missing["orderSubmitted"]) == ("invalid_input", False)
@@ -225,7 +225,7 @@ async def test_every_tool_accepts_its_scopes_and_no_other(box: Box) -> None:
         async with agent(box, caller) as client:
             for name, (scopes, *_) in TABLE.items():
                 given = enough.get(name, {})
-                if scope == OUTCOMES:  # It trades in event markets; where none is, nothing is found.
+                if scope == OUTCOMES:  # It trades only event markets; without one the market is not found.
                     given = {key: "event:X" if value == "BTC" else value for key, value in given.items()}
                 result = await client.call_tool(name, given)
                 code = result.structured_content["error"]["code"] if result.is_error else None
@@ -339,7 +339,7 @@ async def test_a_refusal_is_the_error_object(
         assert field in [one["field"] for one in error["details"]["fields"]]
 
 
-# ── The door ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── The route ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_without_a_credential_mcp_says_where_to_get_one(box: Box, caller: Caller) -> None:
@@ -416,7 +416,7 @@ async def test_the_answer_of_a_call_has_the_id_of_its_request(box: Box, caller: 
 
 
 async def test_a_call_uses_the_rate_limit_of_its_request(open_box: OpenBox, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Nothing is given back meanwhile, however long the calls take.
+    # The bucket does not refill meanwhile, however long the calls take.
     monkeypatch.setattr(rate_limits, "monotonic_ns", lambda: 1)
     box: Box = await open_box(clock="1x", start_ms=None, hold_prices=False)
     caller = await box.caller()

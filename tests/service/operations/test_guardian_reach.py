@@ -31,7 +31,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of key: its scopes and markets as asked for, the word of the table's last column, and where it may trade."""
+    """A kind of key: its requested scopes and markets, its word in the table's last column, and the markets where it may trade."""
 
     scopes: tuple[str, ...]
     coins: tuple[str, ...] | None

@@ -1,4 +1,4 @@
-"""Guardians and the kill switch seen by a caller: fields, instants, scopes, what a restart keeps and what it skips."""
+"""Guardians and the kill switch as a caller sees them: fields, instants, scopes, effects of a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys and settings: what is created, shown, capped, revoked; a key never makes a wider one."""
+"""Keys and settings: creation, views, caps, revocation; a key never makes a wider one."""
 
 from __future__ import annotations
 
@@ -178,14 +178,14 @@ async def test_the_daily_cap_is_the_keys_own_and_starts_anew_at_midnight(box: Bo
         await make(caller, scopes=TRADER, maxDailyNotionalUsd=500),
         await make(caller, scopes=TRADER, maxDailyNotionalUsd=500),
     )
-    await caller.post("/v1/orders", order(400, leverage=5))  # Another credential's: not counted.
+    await caller.post("/v1/orders", order(400, leverage=5))  # Orders of another credential are not counted.
     await trader.post("/v1/orders", order(400, leverage=5))
     error = await refused(trader, order(200, leverage=5), "maxDailyNotionalUsd")
     assert error["details"]["resetsAt"] % 86_400_000 == 0
     assert (await second.send("POST", "/v1/orders", order(200, leverage=5))).status_code == 200
     assert (
         await trader.send("POST", "/v1/orders", order(300, side="short"))
-    ).status_code == 200  # An exit counts for nothing.
+    ).status_code == 200  # An exit is not counted.
     await box.advance(error["details"]["resetsAt"] - START_MS)
     assert (await trader.send("POST", "/v1/orders", order(200, leverage=5))).status_code == 200
 
@@ -223,7 +223,11 @@ async def test_the_leverage_cap_applies_to_given_and_default_leverage(box: Box, 
     clamped = await trader.post("/v1/orders", order(100, market="ETH", leverage=10, leverageMode="clamp"))
     assert (clamped["leverage"], clamped["leverageClamped"]) == (3, True)
     await caller.post("/v1/orders", order(100, leverage=10))
-    for body in (order(100), order(100, dryRun=True), order(500, side="short")):  # The position's 10x, said or not.
+    for body in (
+        order(100),
+        order(100, dryRun=True),
+        order(500, side="short"),
+    ):  # The position's 10x applies with and without a given leverage.
         error = await refused(trader, body, "maxLeverage")
         assert error["fix"] == {"field": "leverage", "value": 3}
     error = assert_refused(
@@ -280,7 +284,8 @@ async def test_a_key_limited_to_markets_removes_no_protection_in_others(box: Box
     assert_refused(await confined.send("DELETE", "/v1/orders/1"), 404, "not_found")
     assert [one["id"] for one in (await caller.get("/v1/guardians"))["guardians"]] == ids
     assert (await caller.get("/v1/account"))["positions"][0]["stopPx"] is not None
-    beat = {"type": "dead_man_switch", "heartbeatSeconds": 60}  # What is the whole account's is every trader's.
+    # Every trading key may change guardians of the whole account.
+    beat = {"type": "dead_man_switch", "heartbeatSeconds": 60}
     assert await confined.delete(f"/v1/guardians/{(await caller.post('/v1/guardians', beat))['id']}")
 
 

@@ -1,4 +1,4 @@
-"""Sixty-four callers at once, in one process: whoever's turn comes when, a key is one order and a token is one execution. No limits of rate."""
+"""Sixty-four callers at once in one process: in any order of turns, a key is one order and a token one execution. Rate limits are off."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ORDER = {"market": "BTC", "side": "long", "usdAmount": 100}
 
 
 async def ask(box: Box, path: str, body: Any, headers: dict[str, str], turns: list[int]) -> tuple[int, Any, bytes]:
-    """One POST straight at the application: the body comes in pieces, with as many turns of the loop between them as `turns` says."""
+    """One POST to the application; the body comes in pieces, with `turns` turns of the event loop between them."""
     content = json.dumps(body).encode()
     parts = [content[: len(content) // 2], content[len(content) // 2 :]]
     status, kept = 0, b""
@@ -100,7 +100,7 @@ async def test_sixty_four_copies_of_a_keyed_order_execute_once_and_answer_alike(
         assert len({content for _, _, content in answers}) == 1
         assert sum(b"idempotency-replayed" not in names for _, names, _ in answers) == 1
         fills = (await caller.get(f"/v1/events?since={before}"))["events"]
-        # Of an order that flips, what closes and what opens are two fills of one trade.
+        # An order that flips has two fills in one trade: the closing and the opening one.
         assert {(e["type"], e["idempotencyKey"]) for e in fills} == {("fill", f"k{seed}")}
         assert len({e["data"]["tradeId"] for e in fills}) == 1
         assert (await caller.get("/v1/trades?limit=1"))["trades"][0]["seq"] == seed - base_seed + 1

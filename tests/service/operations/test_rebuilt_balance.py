@@ -1,4 +1,4 @@
-"""The balance can be rebuilt from what the service says of each exit: from the events, from the trades, and from the sums of the wallet."""
+"""The balance can be rebuilt from the service's reports of each exit: from the events, from the trades, and from the sums of the wallet."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ def amount(of: dict[str, Any], name: str) -> Decimal:
 
 
 def gained(of: dict[str, Any]) -> Decimal:
-    """What one event or trade says that the account gained."""
+    """The account's gain according to one event or trade."""
     borne = amount(of, "realizedPnlUsd") - amount(of, "marginLostUsd") + amount(of, "absorbedUsd")
     return borne - amount(of, "feeUsd")
 
 
 async def rebuilt(caller: Caller) -> tuple[Decimal, Decimal]:
-    """What the account has gained, by its events and by its trades."""
+    """The account's gain, by its events and by its trades."""
     events = (await caller.get("/v1/events?limit=200"))["events"]
     funding = sum((amount(e["data"], "amountUsd") for e in events if e["type"] == "funding"), Decimal(0))
-    # A liquidation through the book sums up its fills; only of a backstop there are none.
+    # A liquidation event through the book is the sum of its fills; only a backstop has no fills.
     told = [e for e in events if e["type"] in ("fill", "settlement") or e["subtype"] == "backstop"]
     trades = (await caller.get("/v1/trades?limit=200"))["trades"]
     return sum((gained(e["data"]) for e in told), funding), sum((gained(t) for t in trades), funding)
 
 
 async def judge(caller: Caller) -> Decimal:
-    """All views say the same, to the last unit. Answers what the account has gained."""
+    """Checks that all views agree to the last unit. Answers the account's gain."""
     snapshot = await caller.get("/v1/account")
     gain = Decimal(snapshot["accountValueUsd"]) - START_USD
     realized = gain - Decimal(snapshot["unrealizedPnlUsd"])

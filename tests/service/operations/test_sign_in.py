@@ -92,7 +92,7 @@ async def test_a_code_is_valid_for_ten_minutes_of_real_time(box: Box, monkeypatc
     real = SystemClock().now_ms()
     monkeypatch.setattr(sign_in.SystemClock, "now_ms", lambda self: real)
     code = (await ask(box))["sandboxCode"]
-    await box.advance(86_400_000)  # The service's clock is none of a code's business.
+    await box.advance(86_400_000)  # The service's clock does not affect a code.
     monkeypatch.setattr(sign_in.SystemClock, "now_ms", lambda self: real + 600_000)
     error = assert_refused(await verify(box, code), 401, "unauthorized")
     assert error["details"]["attemptsLeft"] == 0

@@ -158,7 +158,7 @@ async def test_a_dead_man_switch_fires_at_its_deadline_and_not_before(box: Box, 
         "guardians": [{"id": armed["id"], "nextDeadline": START_MS + 119_999}],
         "serverTime": START_MS + 59_999,
     }
-    await box.advance(60_000)  # At exactly the deadline a beat is too late.
+    await box.advance(60_000)  # A heartbeat at exactly the deadline is too late.
     assert (await caller.post("/v1/heartbeat"))["guardians"] == []
     snapshot = await caller.get("/v1/account")
     assert snapshot["positions"] == []

@@ -1,4 +1,4 @@
-"""Faults on demand, met by a real client over a real connection: what is lost, what is done, and that it is over when it is counted out."""
+"""Faults on demand, with a real client over a real connection: the lost part, the effect, and the end after the given count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reset leaves behind: cursors that lead on, and the balance that the account was opened with."""
+"""After a reset: usable cursors, and the opening balance of the account."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def next_page(caller: Caller, cursor: str) -> Any:
 
 @pytest.mark.parametrize("types", ["", "fill", "account", "guardian.fired"])
 async def test_no_cursor_issued_since_the_reset_gets_a_410(caller: Caller, types: str) -> None:
-    """Wherever an id comes from: the opening, the snapshot, the reset, a page without `since`, a filter that lets nothing through."""
+    """For an id of any origin: the opening, the snapshot, the reset, a page without `since`, a filter without matches."""
     await next_page(caller, caller.opened["lastEventId"])
     filters = f"?types={types}" if types else ""
     for _ in range(3):
@@ -48,7 +48,7 @@ async def test_a_wiped_cursor_gets_a_410_with_a_usable_fix(caller: Caller) -> No
 
 
 async def test_a_reset_restores_the_opening_balance(box: Box) -> None:
-    """A balance that a reset is given is that epoch's, for the next reset says nothing of it."""
+    """A balance given to a reset is for that epoch only: the next reset without one restores the opening balance."""
     for asked, opened in ((None, "10000"), (2500, "2500")):
         caller = await box.caller(**({} if asked is None else {"startingBalanceUsd": asked}))
         for balance, given in (({"balanceUsd": 777.5}, "777.5"), ({}, opened), ({"balanceUsd": 0}, "0"), ({}, opened)):
@@ -72,7 +72,7 @@ async def test_a_reducing_plan_and_its_confirm_agree_on_protection(caller: Calle
 
 
 async def test_a_waiting_order_without_a_stop_does_not_make_a_close_unprotected(caller: Caller) -> None:
-    """`protected` is of the order that is answered for: of what it leaves, and of what waits of it."""
+    """`protected` describes the order of the answer: the position that it leaves, and its waiting part."""
     waits = {"market": "BTC", "side": "long", "size": "0.001", "type": "limit", "limitPx": "50000"}
     assert (await caller.post("/v1/orders", waits))["protected"] is False
     assert (await caller.post("/v1/orders", waits | {"bracket": {"stopLoss": {"pct": 5}}}))["protected"] is True

@@ -86,7 +86,7 @@ async def test_a_restored_answer_is_repeated_after_a_restart(open_box: OpenBox, 
     box = await open_box(db=tmp_path / "s.db")
     caller.http = box.http
     await control(box, "POST", "/restore", {"name": "ready"})
-    # Asked of the log first: a second answer under the key would end the process.
+    # The log is asked first, because a second answer under the key would end the process.
     assert box.service.machine.log.reply(caller.opened["accountId"], "k") is not None
     again = await caller.send("POST", "/v1/orders", ENTRY, key="k")
     assert (again.json(), again.headers["idempotency-replayed"]) == (first, "true")
@@ -306,7 +306,9 @@ async def test_a_real_clock_ahead_of_the_wall_clock_reports_its_time(
     before_ms = SystemClock().now_ms()
     wall.jumped_ns -= 3600 * 10**9
     told = (await box.http.get("/v1/system/status")).headers["x-sandbox-clock"]
-    assert told == f"{before_ms}; speed=1", "a caller who went by the wall would send what is too old here"
+    assert told == f"{before_ms}; speed=1", (
+        "a caller that uses the wall clock would send a request that is too old here"
+    )
     wall.jumped_ns = 0
     assert "x-sandbox-clock" not in (await box.http.get("/v1/system/status")).headers
 

@@ -1,4 +1,4 @@
-"""Who may do what: keys, scopes, the owner, the control's own door."""
+"""Access: keys, scopes, the owner, the control's token."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_scopes_allow_exactly_the_rights_of_the_table(access: Access) -> Non
         Access.NONE: {"read", "trade", "trade:close_only", "outcomes", "owner"},
         Access.READ: {"read"},
         Access.TRADE: {"trade"},
-        Access.SHRINK: {"trade", "trade:close_only", "outcomes"},  # the operation judges which
+        Access.SHRINK: {"trade", "trade:close_only", "outcomes"},  # the operation checks which
         Access.ANY: {"read", "trade", "trade:close_only", "outcomes", "owner"},
         Access.OWNER: {"owner"},
         Access.CONTROL: {"read", "trade", "trade:close_only", "outcomes", "owner"},
@@ -103,7 +103,7 @@ async def test_a_key_that_only_closes_never_opens(box: Box, caller: Caller) -> N
 async def test_a_close_only_key_confirms_only_reducing_plans_of_any_key(
     box: Box, caller: Caller, meanwhile: str | None, left: str | None
 ) -> None:
-    """Reduce-only, whatever has become of the position since: cut to it, and refused where nothing is left to close."""
+    """Reduce-only, after any change of the position: cut to the position, and refused if nothing is left to close."""
     closer = scoped(box, caller, "read", "trade:close_only")
     exit_ = {"market": "BTC", "side": "short", "size": "0.01"}
     await caller.post("/v1/orders", {"market": "BTC", "side": "long", "size": "0.015"})
@@ -199,7 +199,7 @@ async def test_minting_a_key_opens_the_embedded_account_once_and_revokes_the_key
     assert third["accountId"] == first["accountId"]
     gone = await box.http.post("/sandbox/v1/keys", json={"accountId": "acc_99"}, headers=box.control)
     assert_refused(gone, 404, "not_found")
-    for _ in range(60):  # More than an account may have at once: the ones before are gone.
+    for _ in range(60):  # More than an account may have at once, so earlier keys have ended.
         third = await make()
     assert "apiKey" in third
 
@@ -210,6 +210,8 @@ async def test_an_account_of_that_name_is_not_the_embedded_one(box: Box) -> None
     minted = [(await box.http.post("/sandbox/v1/keys", json={}, headers=box.control)).json() for _ in range(2)]
     assert {one["accountId"] for one in minted} == {"acc_00000002"}
     await box.http.post("/sandbox/v1/keys", json={"accountId": "acc_00000001"}, headers=box.control)
-    assert (await own.get("/v1/account"))["accountId"] == other.opened["accountId"]  # No other key of that name ends.
+    assert (await own.get("/v1/account"))["accountId"] == other.opened[
+        "accountId"
+    ]  # Another key of that name does not end.
     later = (await box.http.post("/sandbox/v1/keys", json={}, headers=box.control)).json()
     assert later["accountId"] == "acc_00000002"

@@ -1,4 +1,4 @@
-"""The security checklist, line by line: which test holds which line, and the tests of the service that stand nowhere else."""
+"""The security checklist, line by line: the tests of each line, and those tests of the service that are in no other file."""
 
 from __future__ import annotations
 
@@ -321,7 +321,7 @@ async def test_a_header_that_names_another_call_than_the_body_is_refused(box: Bo
 async def test_an_agent_that_disconnects_during_a_call_leaves_no_partial_effect(
     box: Box, caller: Caller, how: str
 ) -> None:
-    """After any number of the loop's turns: the order is there once, whole, and the same call again learns of it."""
+    """After any number of turns of the event loop, the order exists once and complete, and a repeated call gets its answer."""
     (await box.http.post("/mcp", json=DISCOVER, headers=caller.headers | ACCEPT)).raise_for_status()
     left = 0
     with capture_logs() as logs:
@@ -346,7 +346,7 @@ async def test_an_agent_that_disconnects_during_a_call_leaves_no_partial_effect(
 
 
 async def cut(box: Box, caller: Caller, call: Any, turns: int, how: str) -> bool:
-    """Send a call and be gone after `turns` turns of the loop; answers whether that was before the answer."""
+    """Sends a call and disconnects after `turns` turns of the event loop; answers whether that was before the answer."""
     body = json.dumps(call).encode()
     gone = asyncio.Event()
     said: list[Any] = []

@@ -16,7 +16,7 @@ from tests.service.builders import assert_refused, make, order, owner
 from tests.service.conftest import START_MS, Box, Caller, OpenBox
 
 READ, TRADE, CLOSE, OUTCOMES = "read", "trade", "trade:close_only", "outcomes"
-STREAM = "/v1/events/stream"  # never ends by itself: the caller leaves once it has begun
+STREAM = "/v1/events/stream"  # never ends by itself, so the caller disconnects after its start
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ OPERATIONS = [
     op("POST", "/v1/sandbox/accounts/reset", "owner", body={}),
 ]  # fmt: skip
 IDS = [f"{o.method} {o.path} {o.body or ''}" for o in OPERATIONS]
-# For these nobody needs a credential, so that a good, a bad and no one get the same answer.
+# These need no credential: a good one, a bad one and none get the same answer.
 PUBLIC: list[tuple[str, str, Any]] = [
     ("GET", "/v1/start", None),
     ("GET", "/v1/system/status", None),
@@ -162,7 +162,7 @@ def filled(value: Any, things: dict[str, str]) -> Any:
 
 
 async def begun(box: Box, headers: dict[str, str]) -> httpx.Response:
-    """The answer of the stream as far as its beginning: the caller is gone as soon as something came."""
+    """The first part of the stream's answer; the caller disconnects after it."""
     started = asyncio.Event()
     status, kept, said = 0, b"", []
 
@@ -187,7 +187,7 @@ async def begun(box: Box, headers: dict[str, str]) -> httpx.Response:
 
 
 async def lift(session: Caller) -> None:
-    """Take the kill switches away, so that the next caller finds the account as the one before did."""
+    """Removes the kill switches, so that the next caller finds the account unchanged."""
     for one in (await session.get("/v1/guardians"))["guardians"]:
         if one["type"] == "kill_switch":
             await session.delete(f"/v1/guardians/{one['id']}")
@@ -214,7 +214,7 @@ def rule_of(box: Box, method: str, path: str) -> Rule:
 
 
 async def test_every_route_has_a_row(box: Box) -> None:
-    """Whoever adds a route says here who may use it; control routes are found by themselves."""
+    """A new route needs a row here with its callers; control routes are found automatically."""
     rows = {(r.method, r.path) for o in OPERATIONS if (r := rule_of(box, o.method, o.path))}
     public = {(r.method, r.path) for method, path, _ in PUBLIC if (r := rule_of(box, method, path))}
     rules = rules_of(box)
@@ -222,7 +222,7 @@ async def test_every_route_has_a_row(box: Box) -> None:
     assert rows | public | control | set(ELSEWHERE) == set(rules)
     assert {name for name, rule in rules.items() if rule.access is Access.NONE} == public | {("POST", "/device")}
     assert len(rows) + len(public) + len(control) + len(ELSEWHERE) == len(rules), "a route has two kinds of row"
-    # A path with a thing of an account in it is tried with another account's thing as well.
+    # A path with an object of an account is also tried with an object of another account.
     owned = {"{oid}", "{id}"}
     for name, rule in rules.items():
         if any(part in rule.path for part in owned):
@@ -242,7 +242,7 @@ async def test_a_public_route_ignores_credentials(box: Box, method: str, path: s
     assert len({answer.status_code for answer in answers}) == 1
     assert "insufficient_scope" not in answers[0].headers.get("www-authenticate", "")
     if answers[0].status_code == 200 and (method, path) not in NEVER_ALIKE:
-        assert len({answer.content for answer in answers}) == 1  # Not even its owner sees more of a wallet.
+        assert len({answer.content for answer in answers}) == 1  # Its owner sees no more of a wallet either.
 
 
 async def test_the_control_accepts_its_token_and_no_account_key(box: Box) -> None:
@@ -286,7 +286,7 @@ async def test_an_operation_accepts_its_scopes_and_no_other_caller(box: Box, ope
         if operation.allowed & set(scopes):
             continue
         assert_refused(await send(callers[name].headers), 403, "forbidden")
-    assert (await box.digest())["digest"] == before, "a refused call moved something"
+    assert (await box.digest())["digest"] == before, "a refused call changed the account"
     if operation.foreign:
         for name, scopes in PRINCIPALS.items():
             if operation.allowed & set(scopes):
@@ -294,7 +294,7 @@ async def test_an_operation_accepts_its_scopes_and_no_other_caller(box: Box, ope
                     operation.method, filled(operation.path, foreign), filled(operation.body, foreign)
                 )
                 assert_refused(there, 404, "not_found")
-        assert (await box.digest())["digest"] == before, "another account's thing moved"
+        assert (await box.digest())["digest"] == before, "an object of another account changed"
     for name, scopes in PRINCIPALS.items():
         if not operation.allowed & set(scopes):
             continue
@@ -363,7 +363,7 @@ async def test_a_key_that_only_closes_never_grows_or_flips_a_position_through_ra
     plan = await closer.post("/v1/orders", order(500, side="short", dryRun=True))
     resting = await closer.post("/v1/orders", order(500, side="short", type="limit", limitPx="101000"))
     assert resting["trade"]["reduceOnly"] is True
-    await caller.post("/v1/positions/BTC/close")  # What both were made against is gone.
+    await caller.post("/v1/positions/BTC/close")  # The position of both orders is gone.
     late = await closer.send("POST", "/v1/orders/confirm", {"confirmToken": plan["confirmToken"]})
     assert_refused(late, 403, "forbidden")
     await box.price("BTC", "102000")

@@ -1,4 +1,4 @@
-"""No secret that was ever handed out stands in the database or in the log, in a process as it is run."""
+"""No issued secret is in the database or in the log of a real process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BETWEEN = rb"(?<![0-9A-Za-z])%s(?![0-9A-Za-z])"
 
 
 def everything(db: Path) -> bytes:
-    """All bytes of the files, and what stands packed in the snapshots."""
+    """All bytes of the files, and the unpacked content of the snapshots."""
     parts = [file.read_bytes() for file in sorted(db.parent.glob(db.name + "*"))]
     with sqlite3.connect(f"file:{db}?mode=ro", uri=True) as rows:
         parts += [zlib.decompress(state) for (state,) in rows.execute("SELECT state FROM snapshots")]
@@ -66,10 +66,10 @@ def test_no_secret_is_in_the_database_or_in_the_log(tmp_path: Path) -> None:
             secrets["webhook"] = "whsec_c2VjcmV0LW9mLXRoaXMtdGVzdC1hbG9uZQ"
             hook = {"url": "http://127.0.0.1:9/", "secret": secrets["webhook"]}
             assert http.post("/v1/webhooks", json=hook, headers=session).status_code == 200
-            # Requests that fail say nothing of what they carried, either.
+            # Failed requests do not log their secrets either.
             for path in ("/v1/nowhere", "/v1/keys/" + secrets["key"], "/v1/orders"):
                 http.post(path, content=b'{"x": "' + secrets["key"].encode(), headers=trader)
-            # Nor do those that have the secret where its id belongs; the first letters of a key are all that counts of it.
+            # Nor do requests with the secret in place of its id; only the first letters of a key are used.
             for path, secret in (("keys", secrets["key"]), ("webhooks", secrets["webhook"])):
                 refused = http.delete(f"/v1/{path}/{secret}", headers=session)
                 assert (refused.status_code, refused.json()["error"]["code"]) == (404, "not_found")

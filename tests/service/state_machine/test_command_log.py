@@ -1,4 +1,4 @@
-"""What was acknowledged is on disk, and what is on disk replays to the very same state: restarts, snapshots, strange files, failed commits."""
+"""Acknowledged commands are on disk, and a replay gives exactly the same state: restarts, snapshots, foreign files, failed commits."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ async def test_nothing_in_the_file_is_a_usable_secret(open_box: OpenBox, tmp_pat
     assert (tmp_path / "s.db").stat().st_mode & 0o077 == 0
 
 
-# ── Files that are not ours, or not as we left them ─────────────────────────────────────────────────────────────────
+# ── Foreign and changed files ───────────────────────────────────────────────────────────────────────────────────────
 
 
 async def closed_file(tmp_path: Path) -> Path:
@@ -230,7 +230,7 @@ async def test_a_file_whose_replay_gives_other_events_is_refused(tmp_path: Path)
 
 
 def test_a_log_that_was_written_before_events_and_commands_had_new_fields_still_replays() -> None:
-    """Its guardians and its kill act everywhere, and its revocation takes nothing along, as they did when it was written."""
+    """Its guardians and its kill act everywhere and its revocation cancels nothing, as at the time when it was written."""
     written = [json.loads(line) for line in OLD_LOG.read_text().splitlines()]
     rows = [
         Row(seq, row["at_ms"], json.dumps(row["command"]), bytes.fromhex(row["chain"]))
@@ -299,7 +299,7 @@ async def test_a_failing_disk_or_a_lock_is_not_reported_as_a_wrong_option(
         ) as caught:
             build(options(tmp_path / "s.db"))
     assert caught.value.exit_code not in NO_RESTART
-    build(options(tmp_path / "s.db")).machine.log.close()  # It has left no lock.
+    build(options(tmp_path / "s.db")).machine.log.close()  # The failed start has left no lock.
 
 
 async def test_a_full_disk_at_the_lock_is_not_reported_as_a_wrong_option(
@@ -322,7 +322,7 @@ async def test_a_clock_that_is_behind_may_be_set_by_the_next_start(tmp_path: Pat
     service.machine.log.close()
     with sqlite3.connect(db) as raw:
         raw.execute("UPDATE clock SET ceiling_ms = ceiling_ms + 3600000, offset_ms = 0")
-    for _ in range(2):  # The first has let the file go.
+    for _ in range(2):  # The first service has released the file.
         with pytest.raises(BotError, match="s behind the latest time in the database") as caught:
             build(real)
         assert caught.value.exit_code not in NO_RESTART
@@ -365,8 +365,8 @@ async def test_an_exception_in_a_command_leaves_nothing_applied_or_stored(
     "row",
     [
         Row(1, 0, "{}", b""),  # The same number again.
-        Row(2, 2**63, "{}", b""),  # More than an integer of a file has.
-        Row(2, 0, "\ud800", b""),  # Half of a character, which no text of a file has.
+        Row(2, 2**63, "{}", b""),  # Larger than an integer of the file.
+        Row(2, 0, "\ud800", b""),  # Half of a surrogate pair, which the file cannot store.
     ],
 )
 async def test_a_failed_commit_is_reported_once_and_fails_every_waiting_request(tmp_path: Path, row: Row) -> None:
@@ -423,7 +423,7 @@ async def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
 
 
 def spoil(db: Path, table: str, column: str) -> None:
-    """One bit of what is packed there; the file's own check does not see it."""
+    """Flips one bit of packed data, which SQLite's own check does not detect."""
     with closing(sqlite3.connect(db)) as raw, raw:
         ((packed,),) = raw.execute(f"SELECT {column} FROM {table}")
         raw.execute(f"UPDATE {table} SET {column} = ?", (packed[:-1] + bytes([packed[-1] ^ 1]),))
@@ -435,7 +435,7 @@ async def test_a_damaged_snapshot_is_reported_as_a_damaged_file(open_box: OpenBo
     await box.caller()
     await box.service.stop()
     spoil(db, "snapshots", "state")
-    for _ in range(2):  # The file is let go in between.
+    for _ in range(2):  # The file is released in between.
         with pytest.raises(ConfigError, match="is damaged; restore a copy, or start with a new file"):
             build(options(db))
 
@@ -493,7 +493,7 @@ async def test_a_start_killed_during_catch_up_leaves_its_downtime_to_the_next_st
     start = build(HostOptions(db=db, **lives, markets=("BTC", "ETH")))
     await start.start()
     with closing(sqlite3.connect(db)) as source, closing(sqlite3.connect(killed)) as target:
-        source.backup(target)  # As a kill leaves it: not one price of that day has been taken.
+        source.backup(target)  # As after a kill: no price of that day has been applied.
     await start.stop()
     wall[0] += 5_000
     lived = []

@@ -1,4 +1,4 @@
-"""A guardian fires once, whatever happens to the service around its instant: killed, restarted, away."""
+"""A guardian fires once if the service is killed, restarted or down around its instant."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ async def test_kill_9_while_a_guardian_fires_leaves_exactly_one_flatten(
             for body in ({"market": "ETH", "side": "short", "usdAmount": 500}, ORDER):
                 assert (await http.post("/v1/orders", json=body)).status_code == 200
             armed = (await http.post("/v1/guardians", json=FLATTENING[turn % 2])).json()
-            # It falls due after about 0.4 s of real time; the kill comes somewhere around it.
+            # It is due after about 0.4 s of real time; the kill comes around that time.
             await asyncio.sleep(chance.uniform(0.3, 0.5))
             await asyncio.to_thread(served.kill)
         served = start(db=db, clock=f"{SPEED}x")
         async with httpx.AsyncClient(base_url=served.base_url, headers=headers, timeout=60) as http:
             fired: list[dict[str, Any]] = []
-            until = time.monotonic() + 60  # What was left of a dead-man switch is left again.
+            until = time.monotonic() + 60  # The dead-man switch has its remaining time again.
             while not fired and time.monotonic() < until:
                 fired = await all_of(http, "/v1/events?types=guardian.fired", "events")
                 await asyncio.sleep(0.05)
@@ -65,7 +65,7 @@ async def test_kill_9_while_a_guardian_fires_leaves_exactly_one_flatten(
 
 async def test_over_a_kill_a_schedule_runs_no_minute_twice_and_skips_the_downtime(start: Start, tmp_path: Path) -> None:
     headers: dict[str, str] = {}
-    away: list[tuple[float, float]] = []  # at the latest still there, at the earliest there again
+    away: list[tuple[float, float]] = []  # the latest instant of the first run, the earliest of the next
     for _ in range(3):
         began = time.monotonic()
         served = start(db=tmp_path / "s.db", clock=f"{SPEED}x")

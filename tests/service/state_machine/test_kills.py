@@ -1,4 +1,4 @@
-"""kill -9 at any moment under load: what was acknowledged is there once, the log replays to the same events, guardians wait on for what was left."""
+"""kill -9 at any moment under load: acknowledged orders exist once, the log replays to the same events, guardians keep their remaining time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bot.service.state_machine.replay import replay
 from tests.service.spawning import Nursery
 
 ORDER: dict[str, Any] = {"market": "BTC", "side": "long", "usdAmount": 30, "bracket": {"stopLoss": {"pct": 30}}}
-START_MS = 1_750_000_020_000  # seven minutes past a full hour: funding, which nobody asked for, stays far
+START_MS = 1_750_000_020_000  # seven minutes past a full hour, so that no funding is due
 CONTROL = "bbc_of_the_kills"
 AWAY_SECONDS = 2.0  # real time that the service is down once
 
@@ -30,7 +30,7 @@ def nursery() -> Iterator[Nursery]:
 
 
 class Account:
-    """What one account was told, over all lives of the service."""
+    """The answers to one account, over all runs of the service."""
 
     def __init__(self, chance: Random) -> None:
         self.chance = chance
@@ -40,7 +40,7 @@ class Account:
         self.canceled: set[str] = set()
 
     async def order(self, http: httpx.AsyncClient, worker: int) -> None:
-        """Orders one after the other until the service is gone; now and then a limit, which is canceled again."""
+        """Sends one order after the other until the service is killed; sometimes a limit, which is canceled again."""
         while True:
             key = f"w{worker}-{len(self.sent)}"
             body = ORDER | {"side": self.chance.choice(["long", "short"])}
@@ -72,7 +72,7 @@ async def pages(http: httpx.AsyncClient, path: str, name: str) -> list[dict[str,
 
 
 def chain_in(db: Path, scratch: Path) -> str:
-    """The digest that the file's own rows make, from the first one on, as far as they reach."""
+    """The digest of the file's rows, from the first one on."""
     for suffix in ("", "-wal"):
         if db.with_name(db.name + suffix).exists():
             shutil.copy(db.with_name(db.name + suffix), scratch.with_name(scratch.name + suffix))
@@ -148,7 +148,7 @@ async def test_after_kill_9_under_load_each_acknowledged_order_exists_once_and_g
             workers = [asyncio.create_task(account.order(http, worker)) for worker in range(4)]
             await asyncio.sleep(chance.uniform(0.02, 0.3))
             while turn == kills - 1 and len(account.acknowledged) <= kills:
-                await asyncio.sleep(0.01)  # On a busy machine: there is to be something to judge.
+                await asyncio.sleep(0.01)  # On a busy machine, wait until there are answers to check.
             left, instants, seen_at, _ = await waiting(http)
             await asyncio.sleep(chance.uniform(0, 0.05))
             await asyncio.to_thread(served.kill)
@@ -157,7 +157,7 @@ async def test_after_kill_9_under_load_each_acknowledged_order_exists_once_and_g
 
 
 async def judge(http: httpx.AsyncClient, account: Account, kills: int) -> None:
-    """At the end: every promise was kept, and nothing was done twice."""
+    """At the end: every acknowledged order exists, and nothing was done twice."""
     trades = await pages(http, "/v1/trades", "trades")
     keys = [t["idempotencyKey"] for t in trades if t["idempotencyKey"] is not None]
     assert len(account.acknowledged) > kills

@@ -1,4 +1,4 @@
-"""Snapshots in pieces: whatever happens between two pieces, what is kept is the state of the instant at which the snapshot was begun."""
+"""Snapshots in pieces: for any commands between two pieces, the stored state is that of the snapshot's start."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_a_snapshot_in_pieces_keeps_the_instant_at_which_it_was_begun(open
         await chance.choice(callers).post("/v1/orders", ENTRY)
     assert {kept.account: plain(_read(kept.body, kept.pages)) for kept in saving.written} == then
     assert {account.id: plain(account) for account in peek_all(machine.state)} != then
-    machine.snapshot()  # All of them were asked for since.
+    machine.snapshot()  # All of them have changed since.
     await machine.settle()
 
 
@@ -70,7 +70,7 @@ async def test_only_accounts_that_moved_are_written_again(open_box: OpenBox, tmp
     machine.snapshot()
     assert tracked(machine.state).asked == set()
     for caller in callers:
-        await caller.get("/v1/events")  # Who reads moves nothing.
+        await caller.get("/v1/events")  # Reads change nothing.
     await callers[3].post("/v1/orders", ENTRY)
     assert tracked(machine.state).asked == {callers[3].opened["accountId"]}
 
@@ -111,7 +111,7 @@ async def test_the_log_stays_short_however_often_the_service_is_killed(
             pass
         await box.service.machine.settle()
         assert 5 <= box.service.machine.seq - before < 20
-        left = tmp_path / f"{life}.db"  # What a kill leaves behind.
+        left = tmp_path / f"{life}.db"  # The state after a kill.
         with sqlite3.connect(tmp_path / f"{life - 1}.db") as source, sqlite3.connect(left) as target:
             source.backup(target)
             lengths.append(target.execute("SELECT count(*) FROM commands").fetchone()[0])

@@ -28,7 +28,7 @@ def _is_list(annotation: Any) -> bool:
 
 
 def assert_exact(model: type[BaseModel], body: Any, path: str = "body") -> None:
-    """Every field of the model stands in the body, and no other; inner models likewise."""
+    """The body has exactly the fields of the model; so have inner models."""
     assert isinstance(body, dict), path
     known = {info.alias or name: info for name, info in model.model_fields.items()}
     optional = {alias for alias, info in known.items() if info.exclude_if is not None}

@@ -261,7 +261,7 @@ async def test_a_reset_starts_the_series_anew(box: Box, caller: Caller) -> None:
 
 @pytest.mark.parametrize("late", [0, 1])
 def test_stored_values_are_bounded_and_cover_every_boundary(late: int) -> None:
-    """A stand every five minutes for 60 days, thinned each day: each range's boundaries are told as if all had been kept."""
+    """A value every five minutes for 60 days, thinned each day: each range has the same boundaries as without thinning."""
     whole: list[Stand] = []
     kept: list[Stand] = []
     for at in range(0, 60 * DAY_MS, FIVE_MINUTES):
@@ -358,7 +358,7 @@ async def test_finished_trades_are_counted_once(
         assert done.status_code == 200
 
     async def counted() -> tuple[int, Any, int]:
-        """What the wallet shows, which is what a count of all gives; with the pages that were unpacked for it."""
+        """The wallet's figures, checked against a full count, and the pages that were unpacked for them."""
         pages._read.cache_clear()
         unpacked.clear()
         body = (await box.http.get(f"/v1/wallets/{address(caller)}/pnl")).json()

@@ -1,4 +1,4 @@
-"""A webhook receiver on a real socket, with faults: what each delivery is answered is a script of the test."""
+"""A webhook receiver on a real socket, with faults; the test's script answers each delivery."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Receiver:
         return f"http://127.0.0.1:{self.port}/hook?a=1"
 
     async def until(self, count: int, seconds: float = 60) -> list[Got]:
-        """Wait for so many deliveries in all."""
+        """Waits until this many deliveries have arrived in all."""
         async with asyncio.timeout(seconds):
             while len(self.got) < count:
                 self._changed.clear()

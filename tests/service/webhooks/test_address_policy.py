@@ -1,4 +1,4 @@
-"""Where a webhook may be sent: every special-purpose address is refused in every disguise, by form and by what a name resolves to."""
+"""Addresses of webhooks: every special-purpose address is refused in every spelling, by form and by the result of name resolution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Webhooks of a real process that is killed in the middle of them: at least once, under the same id, and on with the schedule where it was."""
+"""Webhooks of a real process that is killed between deliveries: each event arrives at least once under the same id, and the schedule continues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.service import serving
 from tests.service.webhooks.receiver import OK, Got, receiving, status
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-ORDERS_MIN = 4  # of each life of the service
+ORDERS_MIN = 4  # of each run of the service
 PATIENCE_S = 120
 
 Start = Callable[..., serving.Served]
@@ -39,7 +39,7 @@ def start() -> Iterator[Start]:
 
 
 async def orders(http: httpx.AsyncClient, answered: asyncio.Semaphore) -> None:
-    """One after the other until the service is gone."""
+    """Sends one after the other until the service is killed."""
     side = "long"
     try:
         while True:
@@ -95,7 +95,7 @@ async def test_no_event_is_lost_to_a_kill_9_and_each_comes_under_its_own_id(
                     await answered.acquire()
                 await asyncio.to_thread(served.kill)
                 await task
-        # What was to be tried again in 5 s is due by now, in real time, whoever runs.
+        # Deliveries with a retry after 5 s are due now in real time, in any run.
         with sqlite3.connect(db) as file:
             file.execute("UPDATE deliveries SET due_ms = 0")
         file.close()
@@ -126,7 +126,7 @@ async def test_the_retry_schedule_continues_after_kill_9(start: Start, tmp_path:
             await http.post("/v1/orders", json={"market": "BTC", "side": "long", "usdAmount": 30})
             await receiver.until(1)
             began = asyncio.get_running_loop().time()
-            async with asyncio.timeout(60):  # The answer is here; that it was one is written next.
+            async with asyncio.timeout(60):  # The answer has arrived; its record is written next.
                 while (before := (await http.get("/v1/webhooks")).json())["webhooks"][0]["failures"] == 0:
                     await asyncio.sleep(0.02)
             await asyncio.to_thread(served.kill)

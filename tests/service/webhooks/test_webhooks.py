@@ -38,7 +38,7 @@ REAL_MS = 1_800_000_000_000
 
 @asynccontextmanager
 async def opened(clock: Any = None, **options: Any) -> AsyncIterator[Box]:
-    """A service whose webhooks go by the given clock."""
+    """A service whose webhooks use the given clock."""
     defaults: dict[str, Any] = {"clock": "manual", "start_ms": START_MS, "hold_prices": True, "markets": ("BTC",)}
     service = build(HostOptions(**(defaults | options)), control_token=CONTROL_TOKEN, real_clock=clock)
     await service.start()
@@ -220,7 +220,7 @@ async def test_the_schedule_is_ten_attempts_in_75_hours_with_one_id_and_then_the
             await receiver.until(number + 1)
         for gap, planned in zip((b - a for a, b in pairwise(at)), SCHEDULE_S, strict=True):
             assert abs(gap - planned * 1000) <= planned * 100 + 1
-        assert abs((at[-1] - at[0]) / 3_600_000 - 75.585) <= 7.5585 + 0.001  # each gap has its own tenth of chance
+        assert abs((at[-1] - at[0]) / 3_600_000 - 75.585) <= 7.5585 + 0.001  # each gap has its own random tenth
         assert len({got.id for got in receiver.got}) == 1
         assert len({got.body for got in receiver.got}) == 1
         assert [int(got.headers["webhook-timestamp"]) for got in receiver.got] == [one // 1000 for one in at]
@@ -286,7 +286,7 @@ async def test_a_retry_never_comes_before_retry_after(code: int) -> None:
         await receiver.until(1)
         due = await until(box.service.dispatcher.next_due_ms)
         assert due == REAL_MS + 600_000
-        await order(caller)  # The whole endpoint asked for peace.
+        await order(caller)  # The retry-after applies to the whole endpoint.
         await asyncio.sleep(0.05)
         assert len(receiver.got) == 1
 
@@ -348,7 +348,7 @@ async def test_an_endpoint_gets_one_delivery_at_a_time_and_a_long_queue_causes_n
             await order(caller, 15)
         await receiver.until(dispatcher_module.REST_AFTER)
         await asyncio.sleep(0.1)
-        assert len(receiver.got) == dispatcher_module.REST_AFTER, "from then on the endpoint rests"
+        assert len(receiver.got) == dispatcher_module.REST_AFTER, "from then on the endpoint waits"
         assert receiver.open_most == 1
         answers[0] = OK
         while (due := box.service.dispatcher.next_due_ms()) is not None:
@@ -381,7 +381,9 @@ async def test_an_endpoint_too_far_behind_is_disabled_also_between_attempts(monk
         await until(lambda: box.service.outbox.health(hook["id"]).failures == 1)
         for _ in range(8):
             await order(caller, 15)
-            await until(lambda: not box.service.dispatcher._wakeup.is_set())  # It has looked, and found nothing to do.
+            await until(
+                lambda: not box.service.dispatcher._wakeup.is_set()
+            )  # The dispatcher has checked and found nothing to do.
         await until(lambda: hook["id"] not in box.service.outbox.endpoints, 20)
         assert (await the_hook(caller))["disabledReason"] == "backlog"
         assert len(receiver.got) == 1
@@ -504,7 +506,7 @@ async def test_tls_is_checked_against_the_name_though_the_connection_goes_to_the
     assert len(receiver.got) == 1
 
 
-# ── Kept ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Stored ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_the_file_holds_no_secret_and_a_copy_without_its_key_signs_nothing(tmp_path: Path) -> None:
@@ -588,7 +590,7 @@ async def test_an_endpoints_retry_after_is_honoured_also_after_a_stop(tmp_path: 
             await receiver.until(3)
             await until(lambda: box.service.dispatcher.next_due_ms() is None)
             await until(lambda: not box.service.outbox.endpoints[hook["id"]].busy)
-        # A rest that a success has ended is over, whatever the clock says.
+        # A waiting time that a success has ended is over at any time of the clock.
         async with opened(ManualClock(REAL_MS), db=tmp_path / "s.db") as box:
             await order(Caller(box.http, caller.opened))
             await receiver.until(4)
