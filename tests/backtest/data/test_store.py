@@ -114,7 +114,9 @@ def test_a_full_disk_is_reported_and_the_old_file_stays(store: Store) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4_096, hard))
     try:
-        with pytest.raises(BotError, match=r"cannot be written: File too large; the old candles are unchanged\. .* --store"):
+        with pytest.raises(
+            BotError, match=r"cannot be written: File too large; the old candles are unchanged\. .* --store"
+        ):
             store.write(candles(10, 5_000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
