@@ -1,4 +1,4 @@
-"""The author of random worlds: looks at the state that its own commands made, and says the next one. Every chance comes from one seed."""
+"""The author of random worlds: reads the state after its own commands and chooses the next command. All randomness comes from one seed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.venue.visitors import visit
 
 START_MS = 1_750_000_000_000 // s.HOUR_MS * s.HOUR_MS
 MINUTE_MS = 60_000
-COMMANDS = 40  # of one world, besides the ones that build it and those at the door
+COMMANDS = 40  # commands of one world, without its setup and without sign-ins and webhooks
 VISITS = 0.03
 WALKS = 0.02
 
@@ -41,12 +41,12 @@ CRONS = ("*/10 * * * *", "*/30 * * * *", "0 * * * *", "30 */2 * * mon-fri", "0 0
 LOW_TIERS = ((0, 40), (3_000 * E8, 25), (10_000 * E8, 10), (40_000 * E8, 5))
 
 
-MINUTES = (0, 0, 0, 0, 0, MINUTE_MS, 90 * MINUTE_MS)  # How long after now a bar begins.
+MINUTES = (0, 0, 0, 0, 0, MINUTE_MS, 90 * MINUTE_MS)  # Time from now to the start of a bar.
 
 
 @dataclass(slots=True)
 class Author:
-    """Writes one world: looks at the state that its commands made, and says the next one."""
+    """Writes one world: reads the state after its commands and chooses the next command."""
 
     rng: random.Random
     state: s.State = field(default_factory=s.State)
@@ -56,7 +56,7 @@ class Author:
     made: int = 0
     wild: float = 0.004
     used_keys: list[str] = field(default_factory=list)
-    doors: random.Random = field(default_factory=lambda: random.Random(0))  # chance of those who come and go
+    doors: random.Random = field(default_factory=lambda: random.Random(0))  # randomness of sign-ins and webhooks
 
     def say(self, command: c.Command, now_ms: int | None = None) -> None:
         if now_ms is not None:
@@ -100,7 +100,7 @@ class Author:
         return c.ListMarket(market, px)
 
     def event(self, coin: str, px: int) -> c.ListMarket:
-        """Shares of an event that is settled soon, at a fee of its own kind."""
+        """Shares of an event that is settled soon, with the fee of event markets."""
         rng = self.rng
         thin = rng.random() < 0.5
         market = s.MarketSpec(
@@ -111,7 +111,7 @@ class Author:
         )  # fmt: skip
         return c.ListMarket(market, px)
 
-    # Chance with a meaning.
+    # Probabilities with a reason.
 
     def wait(self) -> None:
         roll = self.rng.random()
@@ -242,7 +242,7 @@ class Author:
             )  # fmt: skip
         return spec
 
-    # What may happen.
+    # The possible commands.
 
     def bar(self, *, narrow: bool = False) -> None:
         """The same minute for one market or for all of them, or a later one."""
@@ -266,7 +266,7 @@ class Author:
             self.say(bar, max(self.now_ms, at_ms + MINUTE_MS - 1))
 
     def walk(self) -> None:
-        """A minute of several markets at once, bar by bar or point by point, as a session walks it."""
+        """A minute of several markets at once, bar by bar or point by point, as a backtest plays it."""
         rng = self.rng
         bar_ms = -(-self.now_ms // MINUTE_MS) * MINUTE_MS
         found = []
@@ -279,7 +279,7 @@ class Author:
                 rest = pxs[step + 1 :]
                 ahead = (min(rest), max(rest)) if self.state.rules.paths == "sl_first" and rest else None
                 found.append((at_ms, order, (at_ms, coin, pxs[step], step, bar_ms, volume, ahead, pxs[3])))
-        if bar_ms // MINUTE_MS % 3 == 0:  # As a service says it, whose points come one by one.
+        if bar_ms // MINUTE_MS % 3 == 0:  # As a service sends it, point by point.
             opens = [point for at_ms, _, point in found if at_ms == bar_ms]
             self.say(c.PayFunding(tuple((point[1], point[2]) for point in opens)), bar_ms)
         if found and rng.random() < 0.5:
@@ -309,7 +309,7 @@ class Author:
         step = rng.choice((0, 0, 1, 2, 3))
         bar_ms = self.now_ms // MINUTE_MS * MINUTE_MS
         if bar_ms == market.bar_ms:
-            step = 0  # No second walk through a bar that was passed whole.
+            step = 0  # A bar that was passed whole is not played again.
         px = self.moved(market, market.mark, rng.choice((self.wild, 0.03)))
         volume = rng.choice((None, None, 10 * E8, 100_000 * E8)) if step == 0 else None
         self.say(c.PricePoint(coin, px, step=step, bar_ms=bar_ms, volume=volume))
@@ -388,7 +388,7 @@ class Author:
         else:
             spec = s.GuardianSpec("kill_switch", action=self.action(), bounded=True)
             self.say(c.ArmGuardian(account.id, spec, key=self.key(account)))
-        if self.rng.random() < 0.7:  # A world whose account is blocked for good shows little more.
+        if self.rng.random() < 0.7:  # A world with a permanently blocked account tests little more.
             standing = next(n for n, g in account.guardians.items() if g.spec.type == "kill_switch")
             self.say(c.DisarmGuardian(account.id, s.guardian_id(account, standing)))
 
@@ -406,7 +406,7 @@ class Author:
         self.say(c.Pulse(), self.now_ms + self.rng.choice((0, 61_000, s.HOUR_MS, s.DAY_MS)))
 
     def settle(self) -> None:
-        """What seldom happens: settings, keys, resets, halts, downtime, a skipped bar."""
+        """Rare commands: settings, keys, resets, halts, downtime, a skipped bar."""
         rng = self.rng
         account = self.account()
         roll = rng.random()
@@ -461,7 +461,7 @@ class Author:
         while len(self.log) < end:
             if self.doors.random() < VISITS:
                 before = len(self.log)
-                # After a time away: as the service does before it asks the venue anything.
+                # After downtime, as the service does before its first command to the venue.
                 if self.state.now_ms < self.now_ms:
                     self.say(c.Pulse())
                 visit(self)
@@ -490,7 +490,7 @@ ACTS, WEIGHTS = _weights((
 
 
 def write(seed: int, commands: int = COMMANDS) -> tuple[Log, Exception | None]:
-    """The world of a seed. A command that the venue itself died of is the last of the log; the error comes with it."""
+    """The world of a seed. If a command raises in the venue, it is the last of the log and the error is returned too."""
     author = Author(random.Random(seed), doors=random.Random(~seed))
     try:
         author.write(commands)

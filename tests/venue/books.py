@@ -1,4 +1,4 @@
-"""An independent bookkeeper: one account's money, positions and armed children, kept from its events and the markets' rates alone."""
+"""Independent accounting: one account's money, positions and armed brackets, computed only from its events and the markets' rates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def demand(holds: bool, name: str, *what: object) -> None:
 
 @dataclass(slots=True)
 class Held:
-    """A position as the events tell it."""
+    """A position according to the events."""
 
     side: int
     isolated: bool
@@ -34,7 +34,7 @@ class Held:
 
 @dataclass(slots=True)
 class Books:
-    """One account's money, kept from its events and the markets' specifications alone."""
+    """One account's money, computed only from its events and the markets' specifications."""
 
     specs: dict[str, s.MarketSpec]
     start: int = 0
@@ -94,7 +94,7 @@ class Books:
                 self.relevered = held
 
     def relever(self, balance: int) -> None:
-        """A change of leverage moved money between the balance and an isolated margin; the next balance seen says how much."""
+        """A change of leverage moved money between the balance and an isolated margin; the next balance shows the amount."""
         if self.relevered is not None:
             self.relevered.margin += self.balance - balance
             self.balance = balance
@@ -119,7 +119,7 @@ class Books:
             demand(held.side == side, "entry against the position", event)
             held.size += event.size
             held.notional += notional
-            # A target that has filled was as large as the position then; what an entry adds afterwards is its stop's.
+            # A filled target was as large as the position at that time; size that an entry adds later belongs to its stop.
             for (coin, _), exits in self.fired.items():
                 if coin == event.coin:
                     exits[:] = [(kind, made) for kind, made in exits if kind == "stop_loss"]
@@ -139,7 +139,7 @@ class Books:
             demand(held.side == side and event.size <= held.size, "exit larger than the position", event)
             part = held.notional if event.size == held.size else held.notional * event.size // held.size
             realized = side * (notional - part)
-            if full:  # What the shares sold for; what is left cost what it cost.
+            if full:  # The price of the sold shares; the cost of the rest is unchanged.
                 self.balance += (notional if side > 0 else event.size - notional) - fee
                 rest, size = held.notional - part, held.size - event.size
                 held.margin = rest if side > 0 else size - rest
@@ -160,7 +160,7 @@ class Books:
             sums[2] = (sums[2] or 0) + realized
 
     def leave(self, held: Held, size: int, gain: int) -> None:
-        """An isolated position can lose its margin and no more."""
+        """An isolated position can lose at most its margin."""
         if not held.isolated:
             self.balance += gain
             return
@@ -217,7 +217,7 @@ class Books:
         self.trades[event.trade] = [held.size, 0, realized]
 
     def settle(self, event: Settled) -> None:
-        """A share pays the outcome, a No what is missing to one."""
+        """A Yes share pays the outcome; a No share pays one minus the outcome."""
         held = self.held[event.coin]
         demand(event.size == held.size and event.fee == 0, "settlement", event)
         paid = event.outcome_px * held.size // E8

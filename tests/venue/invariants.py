@@ -1,4 +1,4 @@
-"""What must hold after every command, whatever it was: money, orders, levels, margin, protection."""
+"""Invariants after every command: money, orders, levels, margin, protection."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Shelf:
 
 @dataclass(slots=True)
 class Watch:
-    """Judges a state after every command."""
+    """Checks a state after every command."""
 
     state: s.State
     specs: dict[str, s.MarketSpec] = field(default_factory=dict)
     books: dict[str, Books] = field(default_factory=dict)
     demanded: dict[tuple[str, str], str] = field(default_factory=dict)  # (account, coin) that must have a stop
     careful: set[str] = field(default_factory=set)  # trades of orders with requireProtection
-    # What others have added to such a position since: an exit at work closes what there was when it began, and leaves that.
+    # Size that others have added since: a working exit closes only the size at its start.
     added: Counter[tuple[str, str]] = field(default_factory=Counter)
     blocked: set[tuple[str, str]] = field(
         default_factory=set
@@ -70,7 +70,7 @@ class Watch:
             elif type(event) is Liquidated:
                 isolated = self.specs[event.coin].margin_mode == "isolated"
                 rests = [n for n in account.resting if not isolated or account.orders[n].coin == event.coin]
-                # One pulse may liquidate and then, at a later minute, run a schedule whose order rests.
+                # One time step may liquidate and later run a schedule whose order rests.
                 later = {e.oid for e in events if type(e) is OrderChanged and e.subtype == "open" and e.seq > event.seq}
                 rests = [n for n in rests if s.oid_text(account, n) not in later]
                 demand(not rests, "an entry rests through a liquidation", event)
@@ -101,7 +101,7 @@ class Watch:
             self.margin(state.markets[command.coin], opened)
 
     def account(self, account: s.Account, holders: dict[str, list[str]]) -> None:
-        """Money: the identity, and the same from the events alone."""
+        """Money: the identity, also computed from the events alone."""
         books = self.books[account.id]
         books.relever(account.balance)
         margins = value = 0
@@ -141,7 +141,7 @@ class Watch:
         demand(account.event_seq == books.seq, "gapless", account.id)
 
     def orders(self, account: s.Account) -> None:
-        """Every open order has its place, and every place its order."""
+        """Every open order is in its index, and every index entry has its order."""
         reserved = 0
         working = set()
         state = self.state
@@ -216,10 +216,10 @@ class Watch:
         before.append(event.ts)
 
     def guardians(self, account: s.Account) -> None:
-        """What stands: a max_hold rides on a position, no armed floor has been passed unnoticed, a latched one says until when."""
+        """The armed guardians: a max_hold has a position, no passed floor is still armed, a latched drawdown has its end."""
         state = self.state
         value = ledger.account_value(state, account)
-        # One that is due acts before any price moves again, and its acting looks at the floors below its own.
+        # A due drawdown acts before the next price and checks the floors below its own.
         is_due = any(one.deadline_ms is not None for one in drawdown_floors.armed(account))
         for guardian in account.guardians.values():
             kind = guardian.spec.type
@@ -243,7 +243,7 @@ class Watch:
             demand(guardian.status == "armed" or guardian.blocks_opens, "latched without a block", guardian)
 
     def blocks(self, command: c.Command, kind: type, answer: Any) -> None:
-        """While a guardian blocks no order opens; then remember who is blocked."""
+        """While a guardian blocks, no order opens. Then stores which accounts are blocked."""
         state = self.state
         if kind in (c.PlaceOrder, c.ConfirmPlan) and not isinstance(answer, Refusal):
             opens = answer.trade.intent == "open"
@@ -262,7 +262,7 @@ class Watch:
         }
 
     def may_trade(self, key_id: str | None, coin: str) -> bool:
-        """May whoever has this key close there?"""
+        """Whether this key may close in the market."""
         if key_id is None:
             return True
         key = self.state.keys[key_id]
@@ -304,7 +304,7 @@ class Watch:
             demand(bid <= market.mid <= ask, "book crossed", coin, bid, ask)
 
     def margin(self, market: s.Market, opened: set[tuple[str, str]]) -> None:
-        """After a price nobody of this market stands below maintenance, except while a liquidation rests, or by what this price opened."""
+        """After a price no account in this market is below maintenance, except while a liquidation rests or by entries at this price."""
         for account_id in market.holders:
             account = self.state.accounts[account_id]
             position = account.positions[market.spec.coin]
@@ -312,12 +312,12 @@ class Watch:
             if any((account_id, p.coin) in opened or p.liquidation_cooldown_ms > self.state.now_ms for p in kin):
                 continue
             equity, need = liquidation.standing(self.state, account, position)
-            # Levels are cut to 1e-8 of a price: as much as one such unit of each position may be missing.
+            # Levels are truncated to 1e-8 of a price: one such unit of each position may be missing.
             unit = sum(2 + p.size // E8 for p in kin)
             demand(equity + unit >= need, "below maintenance", account_id, market.spec.coin, equity, need)
 
     def protection(self, command: c.Command, kind: type, answer: Any, events: list[Event]) -> None:
-        """An order with requireProtection never leaves a position without a stop, a trailing stop that does not sleep, or a working exit."""
+        """An order with requireProtection never leaves a position without a stop, an active trailing stop, or a working exit."""
         state = self.state
         if kind in (c.PlaceOrder, c.ConfirmPlan) and not isinstance(answer, Refusal):
             order = command.order if kind is c.PlaceOrder else state.plans[command.token].order

@@ -526,7 +526,7 @@ def test_a_kill_continues_until_a_thin_book_has_filled_everything():
         venue.place(order(size="1.5", allow_partial=True))
     venue.do(c.Kill("a", flatten=True))
     assert venue.account.positions
-    assert venue.do(c.Kill("a", flatten=True)).answer.trades == ()  # The exit that works is enough.
+    assert venue.do(c.Kill("a", flatten=True)).answer.trades == ()  # The working exit is enough.
     venue.bar("BTC", "100", "100", "100", "100")
     assert not venue.account.positions and not venue.account.orders
 
@@ -607,7 +607,7 @@ def test_a_liquidation_comes_before_a_drawdown_and_a_drawdown_before_a_stop():
 
 
 def test_a_price_at_midnight_is_compared_with_the_floor_of_the_new_day():
-    """The day turns with the price of 00:00: what that price lost is the new day's start, not the old day's loss."""
+    """The new day starts with the price of 00:00: a loss at that price counts for the new day's start, not for the old day."""
     venue = VenueDriver((market(), "100"))
     venue.arm(drawdown("5"))
     venue.place(order(size="100"))

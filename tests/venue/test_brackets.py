@@ -1,4 +1,4 @@
-"""Brackets: linked to the position, armed at its first fill, as large as it is, gone with it."""
+"""Brackets: linked to the position, armed at its first fill, as large as the position, ended with it."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ BOTH = """
 @pytest.mark.parametrize(
     ("path", "high", "low", "what"),
     [
-        ("sl_first", "105", "90", "stop_loss 5 @ 98"),  # High first on the way, and the stop all the same.
+        ("sl_first", "105", "90", "stop_loss 5 @ 98"),  # The high comes first on the path, but the stop fires.
         ("ohlc", "105", "90", "take_profit 5 @ 104"),
         ("olhc", "105", "90", "stop_loss 5 @ 98"),
         ("adaptive", "105", "90", "take_profit 5 @ 104"),
@@ -336,7 +336,7 @@ def test_a_masked_target_waits_for_the_stop_of_its_own_position_only():
 
 
 def test_a_drawdown_floor_in_the_bar_masks_no_target():
-    """The floor is the account's, not the position's: it meets each market's points as they come, here too late."""
+    """The floor belongs to the account, not the position: it is checked at each market's points, here too late."""
     run(
         """
         mark BTC 100

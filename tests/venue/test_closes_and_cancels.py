@@ -1,4 +1,4 @@
-"""Closes shrink a position by a part or the whole; cancels take orders away and say what is unprotected then."""
+"""Closes shrink a position by a part or the whole; cancels remove orders and name the positions that are unprotected then."""
 
 from __future__ import annotations
 

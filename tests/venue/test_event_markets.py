@@ -1,4 +1,4 @@
-"""Event markets: shares of Yes and No, paid in full, from one book; settled at their instant, and nothing is left behind."""
+"""Event markets: shares of Yes and No, paid in full, from one book; settled at their instant without remaining orders or positions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def venue_at(px: str = "0.4", **over: Any) -> VenueDriver:
 
 
 def settled(venue: VenueDriver, px: str | None = None) -> list[Any]:
-    """What happens at the end, with the outcome told before when there is one."""
+    """The events of the end; a given outcome is set before it."""
     if px is not None:
         venue.do(c.SetMarket(COIN, outcome_px=e8(px)))
     venue.now_ms = T0 + HOUR_MS
@@ -188,7 +188,7 @@ def test_a_loss_never_exceeds_the_cost_with_any_other_position() -> None:
     settled(venue, "0")
     assert venue.account.balance == e8("500")
     venue.do(c.PricePoint("BTC", watch - 1))
-    assert "BTC" not in venue.account.positions  # The cost of the shares no longer stood behind it.
+    assert "BTC" not in venue.account.positions  # The cost of the shares no longer secured it.
 
 
 def test_settlement_cancels_resting_orders_and_closes_the_market() -> None:

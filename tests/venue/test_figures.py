@@ -1,4 +1,4 @@
-"""The figures that outside sources give: grid, tiers, liquidation prices, funding, fees. One table, one rule."""
+"""Figures from outside sources: grid, tiers, liquidation prices, funding, fees. One table for each rule."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def liquidation(side: int, size: str, entry: str, *, most: int = 40, margin: str
 
 @pytest.mark.parametrize(("size", "margin"), [("0.95272", "5978"), ("0.70698", "30552"), ("0.77009", "24241")])
 def test_a_liquidation_price_that_falls_on_the_bound_of_a_tier_is_found(size: str, margin: str):
-    """Rounded, the one tier has it just above the bound and the other just below."""
+    """With rounding, one tier gives a price just above the bound and the other one just below."""
     px = liquidation(-1, size, "100000", margin=margin, tiers=((0, 40), (100_000 * E8, 3)))
     assert px is not None
     assert abs(notional_of(px, e8(size)) - 100_000 * E8) <= 1
@@ -218,9 +218,7 @@ def test_recorded_isolated_positions_have_the_venues_liquidation_price(shared: P
         side = 1 if row["side"] == "long" else -1
         px = liquidation(side, row["size"], row["entryPx"], most=int(row["maxLeverage"]), margin=row["isolatedMargin"])
         venue = e8(row["liquidationPx_venue"])
-        worst.append(
-            max(0, abs(px - venue) - 1) / venue
-        )  # One unit of 1e-8 is all that a price near zero can be told to.
+        worst.append(max(0, abs(px - venue) - 1) / venue)  # A price near zero is exact only to one unit of 1e-8.
         assert abs(px - e8(row["liquidationPx_formula"])) <= 1, row
     assert max(worst) < 4e-5
     assert sum(deviation < 1e-7 for deviation in worst) == 28

@@ -1,4 +1,4 @@
-"""Funding: every hour on the hour, before that hour's open, on the oracle, to whoever holds a position at that instant."""
+"""Funding: at every full hour, before that hour's open, on the oracle price, for each position held at that instant."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_funding_comes_before_the_price_of_the_same_instant():
 
 @pytest.mark.parametrize("walk", ["bars", "points"])
 def test_funding_of_all_markets_comes_before_any_price_of_the_same_instant(walk: str):
-    """What the first market's price closes of another was held at that instant. It pays on its own open, one without an open on its last price."""
+    """A position that the first market's price closes was held at that instant. It pays on its own open, or on its last price if it has no open."""
     venue = VenueDriver(*((market(coin, funding_rate=RATE), "100") for coin in ("BTC", "ETH", "SOL")))
     venue.arm(GuardianSpec("account_drawdown", max_loss_pct=5 * E8, action="flatten"))
     for coin, size in (("BTC", "60"), ("ETH", "10"), ("SOL", "10")):

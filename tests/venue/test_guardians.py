@@ -40,7 +40,7 @@ def test_a_heartbeat_one_millisecond_early_counts_and_one_at_the_deadline_is_too
     """)
     late = VenueDriver((market(), "100"))
     late.arm(dead_man(60, "block_opens"))
-    late.now_ms += 60_000  # No pulse in between: the beat itself arrives at the deadline.
+    late.now_ms += 60_000  # No time step in between: the heartbeat itself arrives at the deadline.
     applied = late.do(c.Heartbeat("a"))
     assert [event.subtype for event in applied.events] == ["fired"]
     assert applied.answer == ()
@@ -186,7 +186,7 @@ def test_a_trailing_stop_closes_size_added_while_another_exit_was_working():
 
 
 def test_the_remaining_size_of_a_working_exit_is_the_size_left_to_close():
-    """The caller's own close has taken a part of it meanwhile, and its order has shrunk."""
+    """The caller's close has meanwhile closed a part of the position, and the exit's order has shrunk."""
     venue = at_work()
     venue.close(size=e8("0.5"))
     (working,) = venue.account.orders.values()

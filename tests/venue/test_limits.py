@@ -151,7 +151,7 @@ def test_a_keys_leverage_cap_clamps_too():
 @pytest.mark.parametrize("leverage", [3, 4])
 def test_an_entry_that_waited_gets_no_more_leverage_than_its_key_allows(leverage: int, in_session: bool):
     venue = with_key(max_leverage=3)
-    if in_session:  # The owner's limit is the first to meet the next price, and nobody counts on it before.
+    if in_session:  # The owner's limit is the first to get the next price; it is not counted before.
         venue.do(c.SetRules(Rules(fill_at="next")))
         venue.place(order(size="2", leverage=leverage, limit_px="101"))
         made = by_key(venue, order(size="1", leverage=2)).trade
@@ -255,7 +255,7 @@ def test_a_cap_with_less_than_the_least_order_left_suggests_no_order():
     assert flip.fix == {
         "field": "size",
         "value": "1",
-    }  # A cent is left to open: the part that closes, and one lot more.
+    }  # A cent of the cap is left: the closing part, and one lot more.
     venue.do(c.ChangeSettings("a", e8("9"), None))
     assert venue.place(order(usd="50")).answer.fix == {"action": "raise_limit", "field": "maxTradeUsd"}
 

@@ -33,7 +33,7 @@ def test_below_maintenance_the_book_closes_the_position_and_the_trader_keeps_the
 
 
 def test_a_waiting_close_in_another_market_survives_a_cross_liquidation():
-    """Entries that rest there do not: they reserve the margin that is short."""
+    """Resting entries end: they reserve the missing margin."""
     markets = (market(), market("ETH"), market("AAPL", margin_mode="isolated"))
     venue = VenueDriver(*((one, "100") for one in markets), cash="121", rules=Rules(fill_at="next"))
     venue.place(order(size="10", leverage=20))
@@ -248,7 +248,7 @@ def test_an_account_still_below_after_its_fifth_is_closed_at_the_next_point():
 
 @pytest.mark.parametrize(("px", "gone"), [("102", ["full"]), ("102.2", [])])
 def test_an_account_still_below_after_its_fifth_is_checked_at_the_next_price_of_any_market(px: str, gone: list[str]):
-    """A fifth leaves 207.34 USD missing; of these the other market gives back 197.50, or 217.25."""
+    """After a fifth 207.34 USD are missing; the other market gives back 197.50 or 217.25 of them."""
     venue = VenueDriver((market(sz_decimals=2), "100"), (market("ETH"), "100"))
     venue.place(order(size="1900", leverage=20))
     venue.place(order("ETH", size="100", leverage=20))
@@ -320,7 +320,7 @@ def test_under_sl_first_no_target_fills_before_a_liquidation_in_the_same_bar(pat
 
 
 def test_a_short_of_an_account_without_equity_is_liquidated_at_any_price_of_its_market():
-    """Funding took more than there was, and the market that it was for has no price since."""
+    """Funding exceeded the equity, and its market has had no price since."""
     run("""
         mark BTC 100
         mark ETH 100 funding 0.01

@@ -1,4 +1,4 @@
-"""The event log: order within one instant, reasons, resets, and a machine that is the same wherever it is taken up again."""
+"""The event log: order within one instant, reasons, resets, and equal states after a restart at any point."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.scenario import run, whole
 
 
 def told(story: str) -> str:
-    """A story whose lines may end as they like: what counts is that every way of running it ends the same."""
+    """A scenario without expected events: every way of running it must end in the same state."""
     return "\n".join(line + "  | ..." for line in story.strip().splitlines())
 
 

@@ -1,4 +1,4 @@
-"""Margin: cross and isolated, what is free, what is reserved, what a change of leverage moves."""
+"""Margin: cross and isolated, free and reserved amounts, effects of a change of leverage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold between two runs: prices scaled, prices mirrored, orders split, finer bars."""
+"""Relations between two runs: prices scaled, prices mirrored, orders split, finer bars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders: what fills, what rests, what flips, what is refused and how to put it right."""
+"""Orders: fills, resting orders, flips, and refusals with their fix."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bot.venue.state import Key, Rules, oid_text
 from tests.builders import VenueDriver, code_of, e8, market, order
 from tests.scenario import run
 
-NEXT = Rules(fill_at="next")  # A session: market orders meet the next bar's open.
+NEXT = Rules(fill_at="next")  # A backtest: market orders fill at the next bar's open.
 
 
 def test_a_market_order_fills_at_the_mid_of_a_costless_book():
@@ -360,7 +360,7 @@ def test_a_market_order_of_a_backtest_fills_at_the_next_open():
 
 
 def test_a_crossing_limit_of_a_backtest_fills_at_the_next_open_as_far_as_its_price_allows():
-    """The price that it crosses at is the one that it was decided on, which nobody can trade at any more."""
+    """It crosses at the price of its decision, which is no longer available."""
     run(
         """
         mark BTC 100 fee 0.1% 0.01%
@@ -397,7 +397,7 @@ def test_a_limit_of_a_backtest_rests_if_the_next_open_does_not_reach_it():
 
 
 def test_a_limit_that_rests_inside_the_spread_fills_at_its_price_not_at_the_middle():
-    """It crossed at 101, where the best bid was 99.9; at 100 that is 99, so it is the best ask, and whoever takes it pays what it asks."""
+    """It crossed at 101, where the best bid was 99.9. At 100 the best bid is 99, so the order is the best ask, and a taker pays its price."""
     venue = VenueDriver((market(half_spread=1_000_000), "101"), rules=NEXT)
     venue.place(order(side=-1, size="5", limit_px="99.9"))
     venue.bar("BTC", "100", "102", "100", "102")
@@ -462,7 +462,7 @@ def test_a_closing_limit_of_a_backtest_with_less_to_close_ends_with_an_event():
 @pytest.mark.parametrize(("side", "size"), [(-1, "3"), (-1, "5"), (-1, "8"), (1, "5")])
 @pytest.mark.parametrize("mode", ["cross", "isolated"])
 def test_after_a_close_in_a_backtest_the_next_order_finds_no_position(side: int, size: str, mode: str):
-    """All of the cash is at work before and after: a close gives its margin back. The leverage is the new position's own."""
+    """All cash is used before and after, because a close frees its margin. The new position has its own leverage."""
     venue = VenueDriver((market(margin_mode=mode), "100"), cash="100", rules=NEXT)
     venue.place(order(size="5", leverage=5, stop="2%"))
     venue.bar("BTC", "100", "100", "100", "100")
@@ -500,7 +500,7 @@ def test_a_full_close_in_a_backtest_also_closes_an_earlier_entry_of_the_instant(
 @pytest.mark.parametrize("fill_at", ["now", "next"])
 @pytest.mark.parametrize("mode", ["cross", "isolated"])
 def test_an_order_of_a_backtest_is_checked_against_the_position_after_earlier_orders(mode: str, fill_at: str):
-    """From a flat account, one after another at one price: the same answers and the same end, whether they fill at once or at the next open."""
+    """From a flat account, one order after another at one price: the same answers and the same end with fills at once and at the next open."""
     venue = VenueDriver((market(margin_mode=mode), "100"), cash="250", rules=Rules(fill_at=fill_at))
     asked = [
         order(size="5", leverage=5, stop="2%"),
@@ -540,7 +540,7 @@ def test_an_entry_of_a_backtest_fills_although_a_later_order_turns_it(
 
 @pytest.mark.parametrize(("opens", "size"), [("125", "40"), ("80", "62.5"), ("100", "50")])
 def test_a_waiting_entry_in_usd_is_sized_at_its_fill_price(opens: str, size: str):
-    """As a service would size it that is asked there: so all that is free is used, and no jump makes it too dear."""
+    """Sized as a service would size it at that price: all free margin is used, and no jump makes the order too large."""
     venue = VenueDriver((market(), "100"), cash="1000", rules=NEXT)
     venue.place(order(usd="5000", leverage=5, stop="2%"))
     venue.bar("BTC", opens, opens, opens, opens)
@@ -558,7 +558,7 @@ def test_a_waiting_entry_in_usd_is_never_below_the_least_order():
 
 @pytest.mark.parametrize(("sold", "bought"), [("BTC", "ETH"), ("ETH", "BTC")])
 def test_in_a_backtest_a_close_frees_its_margin_for_an_entry_in_another_market(sold: str, bought: str):
-    """In either order of the markets' opens, and where the key may have one position and no more exposure than that."""
+    """In either order of the markets' opens, and also if the key's caps allow only one position and its exposure."""
     venue = VenueDriver((market(), "100"), (market("ETH"), "100"), cash="100", rules=NEXT)
     caps = {"max_open_positions": 1, "max_exposure": e8("500")}
     venue.do(CreateKey(Key("key_1", "a", "k", "bbk_test_1", "1", ("trade",), 0, "key", **caps)))
@@ -574,13 +574,13 @@ def test_in_a_backtest_a_close_frees_its_margin_for_an_entry_in_another_market(s
 
 @pytest.mark.parametrize("reason", ["slippage_bound", "reduce_only", "position_closed"])
 def test_the_unfilled_rest_of_a_market_order_in_a_backtest_ends_with_an_event(reason: str):
-    """Whoever was told that it waits would take its rest for one that waits on."""
+    """Without the event a caller would believe that the rest still waits."""
     venue = VenueDriver((market(level_size=2 * E8, level_step=1_000_000), "100"), rules=NEXT)
     venue.place(order(size="2"))
     venue.bar("BTC", "100", "100", "100", "100")
     if reason == "slippage_bound":
         venue.place(order(size="5", slippage_bps=50, allow_partial=True))
-    else:  # A limit may come to nothing, so it is not counted on; it meets the open first.
+    else:  # A limit may stay unfilled, so it is not counted; it gets the open first.
         venue.place(order(side=-1, size="1", limit_px="99"))
         venue.close() if reason == "reduce_only" else venue.place(order(side=-1, size="8"))
     events = venue.bar("BTC", "100", "100", "100", "100")

@@ -1,4 +1,4 @@
-"""Markets on an outside price: while it is closed the oracle stands still, the book is thinner, and strict markets open nothing."""
+"""Markets with an outside price: while it is closed the oracle does not move, the book is thinner, and strict markets open nothing."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_strict_hours_refuse_openings_and_allow_every_close() -> None:
     assert isinstance(refused, Refusal)
     assert (refused.code, refused.details) == ("market_closed", {"opensAt": OPENS})
     venue.do(c.PricePoint("AAPL", e8("197")))
-    assert len(venue.account.resting) == 1  # What rests waits for the session.
+    assert len(venue.account.resting) == 1  # Resting orders wait for the session.
     venue.do(c.ClosePosition("a", "AAPL", fraction=E8 // 2))
     venue.do(c.PricePoint("AAPL", e8("189")))
     assert not venue.account.positions  # Stops stay possible.
@@ -107,7 +107,7 @@ def test_a_recorded_rate_is_paid_unchanged_also_if_it_equals_the_baseline(rate: 
 
 
 def test_the_spread_warning_uses_the_wider_spread_of_closed_hours() -> None:
-    """Three times as wide while the outside price is closed: 60 bps of 20, of which nothing would be said."""
+    """Three times as wide while the outside price is closed: 60 bps instead of 20, which alone would give no warning."""
     venue = venue_with(half_spread=100_000)
 
     def warned() -> dict[str, str]:

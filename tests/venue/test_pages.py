@@ -1,4 +1,4 @@
-"""Old events and trades in pages: wherever and however often they are packed, the log, the trades and the state read the same."""
+"""Old events and trades in pages: packed at any moment and any number of times, the log, the trades and the state read the same."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_short_page_of_a_file_is_filled_up_before_the_next_one_begins() -> Non
     assert last is not None
     assert 0 < last.count < pages.PAGE
     account.events.clear()
-    account.pages.append(last)  # As a start finds it.
+    account.pages.append(last)  # The state at a start.
     for now_ms, command in log[100:]:
         apply(state, command, now_ms)
     pages.fold(account)

@@ -65,11 +65,9 @@ def test_a_bars_points_lie_at_its_thirds_and_its_last_millisecond(path: str, pro
 @pytest.mark.parametrize("path", ["ohlc", "olhc", "sl_first"])
 @pytest.mark.parametrize("seed", range(12))
 def test_a_bar_whose_rest_fires_nothing_gives_the_same_state_as_its_four_points(seed: int, path: str):
-    """Whole, and point by point: the same events, prices and money, with orders that fill at the open, near levels, holds that end, and funding."""
+    """A whole bar and its single points give the same events, prices and money, with fills at the open, near levels, ending holds, and funding."""
     chance = Random(seed)
-    made = market(
-        bar_length_ms=60_000 * (seed % 2)
-    )  # of every other seed the prices come in bars, and between them is none
+    made = market(bar_length_ms=60_000 * (seed % 2))  # for every other seed prices come only in bars
     venues = [VenueDriver((made, "100"), rules=Rules(fill_at="next", paths=path)) for _ in range(2)]
     px, third, acted = 10_000, 20_000, 0
     start_ms = (venues[0].now_ms // 3_600_000 + 23) * 3_600_000 - 5 * 60_000
@@ -209,7 +207,7 @@ def test_a_mark_set_within_a_bar_keeps_the_volume_for_resting_orders(running: bo
 @pytest.mark.parametrize("path", ["ohlc", "olhc", "adaptive", "sl_first"])
 @pytest.mark.parametrize("seed", range(12))
 def test_bars_of_several_markets_give_the_same_state_as_their_points_in_time_order(seed: int, path: str):
-    """Together, and point by point: the same events, prices, watches and money, of markets that share an account."""
+    """Markets of one account together and point by point: the same events, prices, watches and money."""
     chance = Random(seed)
     coins = ("BTC", "ETH", "SOL")
     made = [(market(coin, bar_length_ms=60_000 * (seed % 2)), "100") for coin in coins]

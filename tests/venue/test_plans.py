@@ -1,4 +1,4 @@
-"""Plans: a dry run and its one confirm. The token dies on first use, whatever comes of it."""
+"""Plans: a dry run and its one confirm. The first use consumes the token with any result."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_plan_shows_the_effects_of_its_order():
     ("mode", "px", "limit_px"), [("cross", "100", "101"), ("isolated", "100", "101"), ("full", "0.4", "0.42")]
 )
 def test_a_plan_and_a_suggestion_show_the_fee_of_the_fills(held: str, mode: str, px: str, limit_px: str):
-    """Over several levels, and through the position: the ledger truncates each fill."""
+    """Over several levels and through a flip: the ledger truncates each fill."""
     scale = 1 if mode != "full" else 100  # whole shares
     spec = market(
         taker_rate=45_001, half_spread=110_000, level_step=70_000, level_size=e8("1.37") * scale, level_growth=0, sz_decimals=2, margin_mode=mode,
@@ -181,7 +181,7 @@ def test_of_too_many_plans_the_oldest_expired_ones_are_dropped(monkeypatch):
     assert confirmed(venue, "999").trade
     venue.state = codec.loads(codec.dumps(venue.state))
     index.rebuild(venue.state)
-    for n in range(1_000, 1_100):  # A used one says so for a week, however many plans there were since.
+    for n in range(1_000, 1_100):  # A used token is known for a week, also after many later plans.
         venue.wait(DAY_MS // 10)
         venue.do(c.StorePlan("a", order(size="0.2"), f"{n}", LIFE_MS))
         assert confirmed(venue, f"{n}").trade

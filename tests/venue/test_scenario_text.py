@@ -1,4 +1,4 @@
-"""The scenario runner itself: the page's example holds, and a wrong expectation says where."""
+"""The scenario runner itself: its documented example passes, and a wrong expectation names its line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Five thousand random worlds: after each command every invariant of the venue holds, and the log tells it all again."""
+"""Ten thousand random worlds: after each command every invariant of the venue holds, and a replay of the log gives the same events."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bot.venue import drawdown_floors, funding, guardian_actions, index, ledger,
 from bot.venue.numbers import E8
 from tests.venue import world
 
-CHUNKS = 20  # So many tests share the worlds, for as many cores as there are.
-WORLDS = 5_000 // CHUNKS
-WHOLE_EVERY = 50  # Of these worlds, one in so many is also digested around each refusal and replayed from its text.
+CHUNKS = 20  # The number of tests that share the worlds, for parallel runs.
+WORLDS = 10_000 // CHUNKS
+WHOLE_EVERY = 50  # One in this many worlds is also digested around each refusal and replayed from its text.
 
 
 def judge(seed: int, *, whole: bool) -> None:
@@ -60,7 +60,7 @@ def test_skipping_the_bars_of_the_quiet_band_changes_no_event(worlds: int, base_
 
 @pytest.mark.soak(worlds=200, full=10_000)
 def test_the_size_of_time_steps_changes_no_event(worlds: int, base_seed: int) -> None:
-    """Deadlines and funding run at their own instants, whenever the pulse comes that finds them."""
+    """Deadlines and funding run at their own instants for any time step."""
     for seed in range(base_seed, base_seed + worlds):
         log, _ = world.write(seed)
         assert world.replay(world.pulsed(log))[1] == world.replay(log)[1], seed
@@ -87,7 +87,7 @@ def test_the_size_of_time_steps_changes_no_event(worlds: int, base_seed: int) ->
 def test_a_broken_rule_is_detected_and_its_scenario_shrunk(
     monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, wrong: object, first: int
 ) -> None:
-    """Invariants that nothing can break guard nothing. `first`: where the search begins, the seed that told when it was last looked for."""
+    """Shows that the invariants detect broken rules. `first`: the seed at which the search begins, which detected the rule at the last search."""
     monkeypatch.setattr(module, name, wrong)
     for seed in range(first, first + 4_000):
         log, _ = world.write(seed)

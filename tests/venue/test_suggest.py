@@ -1,4 +1,4 @@
-"""Suggestions: what they call feasible passes when it is sent as it is."""
+"""Suggestions: a feasible order is accepted when it is sent unchanged."""
 
 from __future__ import annotations
 

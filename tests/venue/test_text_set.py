@@ -1,4 +1,4 @@
-"""What was seen stays seen, in 8 bytes each."""
+"""A set of texts that keeps each in 8 bytes."""
 
 from __future__ import annotations
 

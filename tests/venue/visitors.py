@@ -1,4 +1,4 @@
-"""Who may come in and who is told, in random worlds: codes, sessions, devices, webhooks. What is said next, and what must hold after it."""
+"""Sign-ins and webhooks in random worlds: codes, sessions, devices, webhooks. Chooses the next command and checks its invariants."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRIES = 5
 
 
 class Writer(Protocol):
-    """The part of the author that is needed here."""
+    """The part of the author that this module needs."""
 
     doors: random.Random
     state: s.State
@@ -30,7 +30,7 @@ class Writer(Protocol):
 
 
 def visit(author: Writer) -> None:
-    """Some steps of somebody at the door; real time is here the venue's."""
+    """Some steps of a sign-in; real time equals the venue's time here."""
     for _ in range(author.doors.choice((1, 2, 5))):
         step = author.doors.choices(STEPS, WEIGHTS)[0]
         step(author)
@@ -119,7 +119,7 @@ WEIGHTS = (3, 6, 2, 2, 3, 3, 3, 2, 1)
 
 
 def judge(state: s.State, command: c.Command, answer: Any) -> None:
-    """What must hold of credentials and webhooks after a command."""
+    """The invariants of credentials and webhooks after a command."""
     for phone, account in state.phones.items():
         demand(account in state.accounts, "a number leads to an account", phone, account)
     for otp in state.otps.values():

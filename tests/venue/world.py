@@ -21,12 +21,12 @@ from tests.venue.invariants import Watch
 __all__ = ["Log", "check", "pulsed", "replay", "replay_skipping_calm", "shrink", "symptom", "told", "write"]
 
 
-# A refusal of these leaves its mark: the plan is used up, the code has a try less.
+# A refusal of these changes the state: the plan is used up, the code has one try less.
 COSTLY = (c.ConfirmPlan, c.SignIn)
 
 
 class Played(NamedTuple):
-    """What a log did: the state it left, all events in order, and which commands were refused."""
+    """The result of a log: the final state, all events in order, and the refused commands."""
 
     state: s.State
     events: list[Event]
@@ -46,7 +46,7 @@ def is_calm(state: s.State, command: c.Command) -> bool:
 
 
 def play(log: Log) -> Played:
-    """Apply a log and judge the state after every command."""
+    """Apply a log and check the state after every command."""
     state = s.State()
     watch = Watch(state)
     events: list[Event] = []
@@ -65,7 +65,7 @@ def play(log: Log) -> Played:
 def replay(
     log: Log, *, restore_at: int | None = None, without: frozenset[int] | set[int] = frozenset()
 ) -> tuple[s.State, list[Event]]:
-    """Apply a log without judging; at `restore_at` the state is written down and read again."""
+    """Apply a log without checks; at `restore_at` the state is encoded and decoded again."""
     state = s.State()
     events: list[Event] = []
     for at, (now_ms, command) in enumerate(log):
@@ -77,7 +77,7 @@ def replay(
 
 
 def replay_skipping_calm(log: Log) -> tuple[list[Event], int]:
-    """Apply a log as a session would: of a bar that is calm only the close is said. Returns the events and how many bars were skipped."""
+    """Apply a log as a backtest does: for a quiet bar only the close is sent. Returns the events and the number of skipped bars."""
     state = s.State()
     events: list[Event] = []
     skipped = 0
@@ -91,7 +91,7 @@ def replay_skipping_calm(log: Log) -> tuple[list[Event], int]:
 
 
 def pulsed(log: Log) -> Log:
-    """The same log with a pulse more before every pulse: half way to it."""
+    """The same log with an additional time step halfway before every time step."""
     more: Log = []
     for now_ms, command in log:
         if type(command) is c.Pulse:
@@ -108,13 +108,13 @@ def restored(state: s.State) -> s.State:
 
 
 def check(log: Log, *, whole: bool = False) -> None:
-    """Play a log with its invariants; then again without what was refused and through a restore: the same state and events."""
+    """Play a log with its invariants, then again without the refused commands and through a restore: the same state and events."""
     played = play(log)
     without = {at for at in played.refused if type(log[at][1]) not in COSTLY}
     state, events = replay(log, restore_at=len(log) * 2 // 3, without=without)
     demand(events == played.events, "events without what was refused and through a restore")
     state.commands, state.now_ms = played.state.commands, played.state.now_ms
-    if state != played.state:  # To say where they differ takes as long as all the rest.
+    if state != played.state:  # Finding the difference takes as long as everything else.
         demand(False, "state without what was refused and through a restore", difference(state, played.state))
     if whole:
         text = codec.dumps([(now_ms, command) for now_ms, command in log])
@@ -160,7 +160,7 @@ def difference(a: Any, b: Any, path: str = "state") -> str:
 
 
 def symptom(log: Log, *, whole: bool = False) -> str | None:
-    """What is wrong with a log, in words that stay the same while it shrinks; None when nothing is."""
+    """The fault of a log, in words that stay the same while it shrinks; None if there is no fault."""
     try:
         check(log, whole=whole)
     except Broken as error:
@@ -172,7 +172,7 @@ def symptom(log: Log, *, whole: bool = False) -> str | None:
 
 
 def shrink(log: Log, *, whole: bool = False, tries: int = 400) -> tuple[Log, str]:
-    """The same symptom from fewer commands: the shortest prefix, then without whatever can be left out."""
+    """The same symptom from fewer commands: the shortest prefix, then without every command that is not needed."""
     wanted = symptom(log, whole=whole)
     assert wanted is not None, "the log is sound"
     low, high = 0, len(log)
