@@ -1,4 +1,4 @@
-"""`bot backtest` from the command line: the folder it leaves, the same bytes twice, partial results, the proof, and what it says of bad input."""
+"""`bot backtest` from the command line: its folder, the same bytes twice, partial results, the proof, and its errors for bad input."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(folder: Path, made: Path, data: Path, *more: str, code: int = 0) -> Path
 
 
 def look_each(bars: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The keyboard is looked at after each so many bars, however long they take."""
+    """Signals are checked after a number of bars, however long the bars take."""
     monkeypatch.setattr(progress, "FIRST_REPORT", bars)
     monkeypatch.setattr(progress, "CHUNK", bars)
     monkeypatch.setattr(progress, "monotonic_ns", lambda: 0)
@@ -109,7 +109,7 @@ def test_a_market_whose_candles_end_a_day_before_the_others_is_named(tmp_path: P
 
 
 def test_a_backtest_before_all_data_begins_with_the_data_and_reports_it(tmp_path: Path, data: Path):
-    """Its figures are of the time of the candles: years without any would dilute what is annual."""
+    """The figures cover the time of the candles, because years without candles would dilute annual figures."""
     made = config(tmp_path)
     whole, early = (run(tmp_path, made, data, *more, "--outages", "1") for more in ((), ("--from", "2020-01-01")))
     mine, its = (json.loads((one / "summary.json").read_text()) for one in (whole, early))
@@ -232,7 +232,7 @@ def test_without_a_proof_a_strategy_is_not_called_causal(
 
     looks = 0
 
-    def is_pressed() -> bool:  # The session itself looks six times; then Ctrl-C is pressed.
+    def is_pressed() -> bool:  # The backtest itself checks six times; then Ctrl-C is pressed.
         nonlocal looks
         looks += 1
         return looks > 6
@@ -258,7 +258,7 @@ def test_without_a_proof_a_strategy_is_not_called_causal(
 def test_an_outage_that_begins_before_the_last_candle_ends_with_it(
     tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """The switch would act in two minutes, when there is no price any more and the curve has ended."""
+    """The switch would act in two minutes, after the last price and the end of the curve."""
     made = config(tmp_path, "oracles:Ticked", entries=[590], stop_pct=20, target_pct=20)
     late = [
         "--outage",
@@ -293,7 +293,7 @@ def test_a_stopped_run_keeps_its_results_so_far(
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["course"] | {"isPartial": True, "bars": 100} == summary["course"]
     assert (folder / "equity.npy").stat().st_size < 100 * 24 + 200
-    # The replay goes on to the end; what the run could not reach is no difference.
+    # The replay continues to the end; the part that the run did not reach is not a difference.
     capsys.readouterr()
     assert call(["replay", str(folder), "--data", str(data)]) == 0
     said = capsys.readouterr().out
@@ -322,7 +322,7 @@ def test_a_full_disk_is_reported_with_the_folder(
 def test_a_disk_that_fills_up_ends_the_backtest_and_the_results_so_far_are_printed(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
 ):
-    """`/dev/full` takes nothing; events are written away when there are more than so many."""
+    """`/dev/full` accepts no bytes; events are written when there are more than a limit."""
     from bot.backtest import backtest
     from bot.cli.backtest import backtest as session
 
@@ -482,7 +482,7 @@ def test_a_backtest_under_nohup_continues_after_its_terminal_closes(tmp_path: Pa
 
 
 def strategy(folder: Path, body: str) -> Path:
-    """A config beside a strategy of its own."""
+    """A config with its own strategy beside it."""
     (folder / "strategies").mkdir()
     (folder / "strategies" / "mine.py").write_text(
         f"from bot import *\n\n\nclass Mine(Strategy):\n    def on_bar(self, view, bar):\n        {body}\n"

@@ -35,7 +35,7 @@ def hourly(first: int, last: int, *, skip: range = range(0), rate: str = BASE) -
     [
         ([8, 8, 1, 1, 1], [8, 8, 8, 1, 1, 1]),  # a venue that began to pay every hour
         ([1, 1, 8, 8], [1, 1, 1, 8, 8]),
-        ([1, 1, 3, 1, 1], [1] * 6),  # a hole is no rate of three hours
+        ([1, 1, 3, 1, 1], [1] * 6),  # a gap does not make a rate of three hours
         ([8, 16, 8], [8] * 4),
         ([1, 1, 5], [1] * 4),
         ([8, 8, 48, 8], [8] * 5),

@@ -310,7 +310,7 @@ def test_a_file_of_many_markets_and_of_samples_of_a_price_is_read_market_by_mark
     assert [finding.kind for finding in audit(one).faults] == [
         "off_grid",
         "zero_volume",
-    ]  # and no holes: what is late is there
+    ]  # and no gaps: late samples are there
     with pytest.raises(
         ConfigError, match="about 1d apart, but not to the second; read them as 1d with --interval 1d --accept-off-grid"
     ):

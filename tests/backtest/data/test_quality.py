@@ -53,7 +53,7 @@ def shift(rows: list[Row], index: int, ms: int) -> None:
     rows[index][0] += ms
 
 
-# What is done to a sound file; the finding: kind, severity, count, row of the first example, and words of it.
+# The damage to a valid file; the finding: kind, severity, count, row of the first example, and words of its text.
 FAULTS: dict[str, tuple[Callable[[list[Row]], object], str, str, int, int, str]] = {
     "a hole of six": (lambda r: r.__delitem__(slice(100, 106)), "gap", "fault", 1, 102, "6 missing bars before it"),
     "a hole of five": (lambda r: r.__delitem__(slice(100, 105)), "gap", "note", 1, 102, "5 missing bars before it"),
@@ -229,7 +229,7 @@ def test_a_trading_day_that_is_missing_is_a_fault() -> None:
         ([16, 17, 21], 170, 40),
         ([16, 17, 21], 180, 30),
         ([16, 21], 0, 210),
-        ([0, 1, 2], 210, 180),  # 17 June is a day like others
+        ([0, 1, 2], 210, 180),  # 17 June is a normal day
         ([0, 1, 2], 390, None),
     ],
 )

@@ -190,7 +190,7 @@ def test_merging_counts_new_and_known_candles() -> None:
     [
         (Wanted("BTC", "1m", START, 3), 3 * 1_440),
         (Wanted("SOL", "1h", START, 4, regimes="crash:1,recovery:2"), 96),
-        (Wanted("AAPL", "1m", START, 3), 2 * 390),  # New Year's Day is none
+        (Wanted("AAPL", "1m", START, 3), 2 * 390),  # New Year's Day is not a trading day
         (Wanted("AAPL", "15m", START, 3, hours="extended"), 2 * 64),
         (Wanted("TLT", "1d", START, 31), 20),
         (Wanted("event:RATE-CUT", "5m", START, 2), 576),

@@ -1,4 +1,4 @@
-"""Candles given bar by bar, and one of a price that stands still."""
+"""Candles given bar by bar, and candles of a constant price."""
 
 from __future__ import annotations
 

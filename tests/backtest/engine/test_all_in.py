@@ -1,4 +1,4 @@
-"""Entries that use all free margin are filled, wherever the next open is, in every margin mode."""
+"""Entries that use all free margin are filled at any next open, in every margin mode."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVENT = "event:RATE-CUT"
 
 
 def gapping(count: int, market: str, px: float, *, decimals: int) -> Candles:
-    """Minutes each of which opens 1.5 % away from the close before it, up or down."""
+    """Minutes that each open 1.5 % above or below the previous close."""
     chance = Random(market)
     columns = tuple(array("d") for _ in range(5))
     for _ in range(count):
@@ -41,7 +41,7 @@ def gapping(count: int, market: str, px: float, *, decimals: int) -> Candles:
     ids=["no leverage", "cross", "isolated", "paid in full"],
 )
 def test_every_all_in_entry_is_filled_at_any_next_open(market: str, px: float, leverage: int, left: float):
-    """`left`: the part of what free margin could carry that is left for the fee."""
+    """`left`: the part of the possible notional that is kept for the fee."""
     wanted = []
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:

@@ -77,7 +77,7 @@ def test_a_close_and_an_entry_in_one_decision_reverse_the_position(latency_ms: i
 
 @pytest.mark.parametrize("others", [[], ["ETH"]])
 def test_a_longer_bar_that_closes_in_a_gap_is_decided_at_its_close(others: list[str]):
-    """The last two minutes of a quarter are missing: the order fills at the first open after it, as where they are there."""
+    """The last two minutes of a quarter hour are missing: the order fills at the first open after it, as it does with them."""
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:
         if bar.market == "BTC" and view.position("BTC") is None:
@@ -169,7 +169,7 @@ def test_a_latency_as_long_as_a_bar_is_refused_since_the_next_one_would_know_the
 
 
 def test_a_strategy_does_not_see_what_happens_while_another_markets_order_is_in_flight():
-    """ETH is decided after BTC at each close, and its own stops and targets fill also in the seconds that BTC's orders need."""
+    """ETH is decided after BTC at each close, and its stops and targets also fill while BTC's orders are in flight."""
 
     def seen(is_busy: bool) -> list[tuple[int, bool]]:
         found: list[tuple[int, bool]] = []
@@ -313,7 +313,7 @@ def test_a_market_is_closed_and_shows_no_price_before_its_first_candle(skip: boo
 
 
 class Doubts(Strategy):
-    """A No of 20 USD, a part of it left, and one of 250 USD, which the budget has."""
+    """A No of 20 USD, the rest of it after a partial close, and one of 250 USD, which the budget allows."""
 
     close: ClassVar[Close] = Close("event:RATE-CUT", fraction=0.6)
 
@@ -416,7 +416,7 @@ def test_a_band_treats_trades_that_differ_only_inside_their_bars_as_equal():
 
 
 def test_a_band_names_a_trailing_stop_that_fills_at_another_price_on_another_path():
-    """For a trailing stop sl_first and adaptive are one path: only the other two show what the path is worth."""
+    """For a trailing stop sl_first and adaptive are the same path: only the other two show the effect of the path."""
 
     def trails(view: View, bar: Bar) -> Iterable[Intent]:
         if bar.at_ms == START_MS + MINUTE_MS:
@@ -464,7 +464,7 @@ def test_the_last_value_of_the_curve_is_the_ledgers_own():
 
 
 def test_a_position_that_ends_between_two_closes_of_its_market_is_counted_once():
-    """Its five minutes are coarser than the other market's one: what a stop has realised is not open any more in the minutes before the close."""
+    """Its bars of five minutes are coarser than the other market's: a loss that a stop has realised is not counted as open before the close."""
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:
         if bar.market == "BTC" and bar.at_ms == START_MS + 5 * MINUTE_MS:
@@ -491,7 +491,7 @@ def test_a_position_that_ends_between_two_closes_of_its_market_is_counted_once()
 
 @pytest.mark.parametrize("stopped_at", [13, 14])
 def test_a_backtest_that_is_stopped_inside_a_coarse_bar_is_kept(stopped_at: int, monkeypatch: pytest.MonkeyPatch):
-    """Of a market whose bar is not over the newest close counts, or what was paid since."""
+    """For a market whose bar has not ended, the newest close counts, or the price of a later fill."""
     monkeypatch.setattr(progress, "CHUNK", 1)
     monkeypatch.setattr(progress, "monotonic_ns", lambda: 0)
 
@@ -564,7 +564,7 @@ def test_losses_beyond_the_margin_are_paid_by_the_service_and_listed_as_costs(ma
 
 
 def test_the_margin_that_a_backstop_takes_is_a_loss_of_the_trade():
-    """At 109.8 a margin of 4,900 USD has 98 USD left: too little for the book, and nothing for the house to pay."""
+    """At 109.8 a margin of 4,900 USD has 98 USD left: too little for the book, and no loss for the service to pay."""
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:
         if bar.at_ms == START_MS + MINUTE_MS:
@@ -616,7 +616,7 @@ def test_indicators_precomputed_by_a_backtest_equal_those_of_live_bars_to_the_la
 
 @pytest.mark.parametrize(("path", "px"), [("sl_first", 100_400), ("ohlc", 100_000)])
 def test_a_backtest_that_begins_inside_a_bar_gets_the_rest_of_it_and_its_close(path: Any, px: int):
-    """As a replay does of a daemon that was started at any second: what was decided on the bar before is filled in the rest of this one."""
+    """As in a replay of a daemon that was started inside a bar: a decision on the bar before is filled in the rest of this one."""
     heard: list[int] = []
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:

@@ -20,7 +20,7 @@ from tests.backtest.engine.builders import FLAT, candles
 
 WIDE = Bracket(stop_pct=50)
 LOWER = (90_000.0, 90_500.0, 89_500.0, 90_200.0)
-HOLE_MS = START_MS + 5 * MINUTE_MS  # minutes 5 to 8 are missing, and the market falls by a tenth meanwhile
+HOLE_MS = START_MS + 5 * MINUTE_MS  # minutes 5 to 8 are missing, and the market falls by 10 % meanwhile
 OPENS_MS = START_MS + 9 * MINUTE_MS
 SCHEDULE = [{"type": "schedule", "cron": "7 0 * * *", "action": "flatten"}]
 DEAD_MAN = {"heartbeat_seconds": 60, "on_miss": "flatten"}
@@ -156,7 +156,7 @@ def test_a_clock_guardians_close_inside_a_candle_slips_only_by_the_spread(guardi
 
 
 def holding(view: View, bar: Bar) -> Iterable[Intent]:
-    """As `busy`, with exits by the clock that lie in candles, between them and in holes."""
+    """Like `busy`, with exits by the clock inside candles, between them and in gaps."""
     n = bar.at_ms // MINUTE_MS
     for intent in busy(view, bar):
         if isinstance(intent, Open) and intent.limit_px is None:

@@ -77,7 +77,7 @@ def test_a_strategy_that_becomes_slow_can_be_stopped_before_the_end_of_its_chunk
     assert (together.result.stats.is_partial, slow < 600) == (True, True), slow
 
 
-PAST_MS = START_MS + 2_000 * MINUTE_MS  # what lies before is history
+PAST_MS = START_MS + 2_000 * MINUTE_MS  # earlier candles are history
 DOWN = Outage(PAST_MS + 100 * MINUTE_MS, 100 * MINUTE_MS)
 
 
@@ -222,7 +222,7 @@ def _different_lengths(world: int) -> None:
 
 
 class Averaged(Scripted):
-    """As `busy`, and out where the bar closes under an average that it declares; what it has seen of that it keeps."""
+    """Like `busy`, with an exit when the bar closes below a declared average; it keeps the values of the average."""
 
     average = sma(40)
     timers: ClassVar[dict[str, str]] = {}
@@ -247,7 +247,7 @@ class Alarmed(Averaged):
 
 
 def played(test: Backtest) -> tuple[str, list[Any]]:
-    """Everything that must not depend on the path through the bars: the events, the curve and the counts of a whole backtest."""
+    """The results that must not depend on skipping: the events, the curve and the counts of a whole backtest."""
     lines = io.StringIO()
     result = test.run(events=lines)
     placed = test.settings.strategies
@@ -393,7 +393,7 @@ def _leaping(world: int) -> None:
 
 
 def seldom(view: View, bar: Bar) -> Iterable[Intent]:
-    """A position now and then, most of the time none: most bars are calm."""
+    """Rarely has a position, so most bars are quiet."""
     kind = bar.at_ms // MINUTE_MS * 2_654_435_761 % 397
     if view.position(bar.market) is None and kind < 8:
         yield Open(
@@ -405,7 +405,7 @@ def seldom(view: View, bar: Bar) -> Iterable[Intent]:
 
 
 def test_one_market_driven_bar_by_bar_and_point_by_point_gives_the_same_events():
-    # The second config has an idle listener on a coarser interval, which sends the session the way of many markets.
+    # The second config has an idle strategy on a coarser interval, so the backtest uses the path for many markets.
     candles = [minutes(1_500, seed=3)]
     alone = ran(candles, made=settings())
     body = settings().model_dump()
@@ -427,8 +427,8 @@ def nothing(_view: View, _bar: Bar) -> Iterable[Intent]:
 
 @pytest.mark.parametrize("markets", [("BTC",), ("BTC", "ETH")], ids=["one", "two"])
 def test_frequent_progress_reports_do_not_change_the_events(markets: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
-    """Between two looks passes no time at all, or a second: more and more bars, or fewer and fewer."""
-    monkeypatch.setattr(progress, "WATCH_S", 600.0)  # The thread would take of the instants that the looks are given.
+    """Between two progress reports no time or a second passes: more and more bars per report, or fewer and fewer."""
+    monkeypatch.setattr(progress, "WATCH_S", 600.0)  # The thread would use up instants that are meant for the reports.
     candles = [minutes(600, market=market) for market in markets]
 
     def looks(steps_ns: Iterable[int]) -> tuple[list[int], Ran]:
@@ -489,7 +489,7 @@ def test_an_hours_funding_gives_the_venue_one_bar_and_not_the_one_that_closes_at
 
 
 def test_an_order_of_the_last_close_does_not_extend_the_backtest():
-    """With latency it would be there when the hour's funding has been paid, after the end."""
+    """With latency the order would arrive after the hour's funding, after the end."""
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:
         if bar.at_ms == START_MS + MINUTE_MS:

@@ -80,7 +80,7 @@ def test_fills_triggers_and_timers_are_delivered_at_their_instants():
 
 
 class Rebalancing(Strategy):
-    """What a timer shows it of its two markets."""
+    """Records the view of its two markets at each timer."""
 
     timers: ClassVar[dict[str, str | int]] = {"often": "*/7 * * * *"}
 
@@ -172,7 +172,7 @@ class Timed(Strategy):
 
 @pytest.mark.parametrize("skip", [True, False])
 def test_timers_in_a_gap_fire_as_if_the_price_kept_its_last_value(skip: bool):
-    """A hole of 15 to 20: the timer at 21 is due at the open that follows, and what it wants is filled at that open."""
+    """A gap from 15 to 20: the timer at 21 is due at the following open, and its order is filled at that open."""
     whole = minutes(60, seed=3)
     gone = range(15, 21)
     for row in gone:
@@ -197,7 +197,7 @@ def test_timers_in_a_gap_fire_as_if_the_price_kept_its_last_value(skip: bool):
 
 
 class Held(Strategy):
-    """Buys for 28 minutes at most, and writes down when it was told that these were over."""
+    """Buys for 28 minutes at most, and records when it gets the event of their end."""
 
     def __init__(self, *, name: str, markets: Any) -> None:
         super().__init__(name=name, markets=markets)
@@ -215,7 +215,7 @@ class Held(Strategy):
 
 @pytest.mark.parametrize("skip", [True, False])
 def test_a_guardians_action_in_a_gap_is_delivered_at_the_next_close(skip: bool):
-    """Bought at 15, over at 43, in a hole of 40 to 70: the bar of 30 to 45 closes there."""
+    """Bought at 15, ended at 43 in a gap from 40 to 70, where the bar of 30 to 45 closes."""
     whole = minutes(100)
     strategies: list[Held] = []
 
@@ -254,7 +254,7 @@ def test_a_strategy_that_has_lost_its_daily_limit_opens_nothing_more_that_day():
 def level(
     market: str, rows: dict[int, tuple[float, float, float, float]], px: float, *, start_ms: int = START_MS
 ) -> Candles:
-    """Thirty minutes that stand still at a price but for these."""
+    """Thirty minutes of a constant price, except the given ones."""
     columns = zip(*(rows.get(n, (px,) * 4) for n in range(30)), strict=True)
     at_ms = array("q", range(start_ms, start_ms + 30 * MINUTE_MS, MINUTE_MS))
     return Candles(market, "1m", at_ms, *(array("d", one) for one in columns), array("d", [50.0] * 30))
@@ -262,7 +262,7 @@ def level(
 
 @pytest.mark.parametrize("skip", [True, False])
 def test_a_daily_limit_reached_by_a_fill_holds_after_a_better_close(skip: bool):
-    """As live, where the fill comes inside the bar: a stop loses 20 USD, and another position gains 15 by the close of the same minute."""
+    """As in live trading, where the fill comes inside the bar: a stop loses 20 USD, and another position gains 15 by the close of the same minute."""
     data = [
         level("BTC", {7: (100_000, 100_000, 97_000, 100_000)}, 100_000),
         level("ETH", {7: (4_000, 4_060, 4_000, 4_060), **dict.fromkeys(range(8, 30), (4_060,) * 4)}, 4_000),
@@ -281,14 +281,14 @@ def test_a_daily_limit_reached_by_a_fill_holds_after_a_better_close(skip: bool):
 
 
 def test_an_unaccepted_entry_frees_its_budget_when_it_expires():
-    """As live, where the events are looked at before anything is decided."""
+    """As in live trading, where the events are read before any decision."""
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:
         minute = (bar.at_ms - START_MS) // MINUTE_MS
         if minute == 3:
             yield Open(
                 "BTC", "long", usd=400, max_slippage_bps=0, bracket=Bracket(stop_pct=5)
-            )  # Half the spread is more.
+            )  # Half the spread is larger than that.
         elif minute == 6:
             yield Open("BTC", "long", usd=400, max_slippage_bps=500, bracket=Bracket(stop_pct=5))
 
@@ -301,7 +301,7 @@ def test_an_unaccepted_entry_frees_its_budget_when_it_expires():
 @pytest.mark.parametrize("markets", [["BTC"], ["BTC", "ETH"]])
 @pytest.mark.parametrize("skip", [True, False])
 def test_an_entry_on_the_bar_of_midnight_belongs_to_the_new_day(markets: list[str], skip: bool):
-    """20 USD are lost before, of 15; it is filled at 00:00 at the earliest."""
+    """Before it 20 USD are lost of a limit of 15; the entry is filled at 00:00 at the earliest."""
     day_ms = START_MS + 1_440 * MINUTE_MS
     rows = {12: (100_000.0, 100_000.0, 97_000.0, 97_000.0), **dict.fromkeys(range(13, 30), (97_000.0,) * 4)}
     data = [level(market, rows, 100_000, start_ms=day_ms - 20 * MINUTE_MS) for market in markets]
@@ -323,7 +323,7 @@ def test_an_entry_on_the_bar_of_midnight_belongs_to_the_new_day(markets: list[st
 
 @pytest.mark.parametrize("skip", [True, False])
 def test_a_day_starts_at_the_midnight_prices_of_all_markets(skip: bool):
-    """ETH, whose bar is heard after the entry in BTC, has fallen by 30 USD in the last minute of the day that is over."""
+    """ETH, whose bar is delivered after the entry in BTC, fell by 30 USD in the last minute of the previous day."""
     day_ms = START_MS + 1_440 * MINUTE_MS
     fallen = {19: (4_000.0, 4_000.0, 3_880.0, 3_880.0), **dict.fromkeys(range(20, 30), (3_880.0,) * 4)}
     data = [
@@ -345,7 +345,7 @@ def test_a_day_starts_at_the_midnight_prices_of_all_markets(skip: bool):
 
 
 class Turns(Strategy):
-    """In and out at minutes of its own."""
+    """Enters and exits at its own minutes."""
 
     minutes: ClassVar[dict[str, tuple[int, int]]] = {"first": (5, 60), "second": (20, 90)}
 
@@ -439,7 +439,7 @@ def test_any_exception_of_a_strategy_ends_the_strategy_and_not_the_backtest(
 
 @pytest.mark.parametrize("listeners", [1, 2])
 def test_a_strategy_has_its_own_decimal_context_as_in_live_trading(listeners: int):
-    """Live it has a thread, where it sets what it likes; a session calls it in the thread that reckons the money."""
+    """In live trading the strategy has its own thread; a backtest calls it in the thread that computes the money."""
     kept = getcontext().prec
     seen: list[int] = []
     margins: list[list[float]] = []
@@ -612,7 +612,7 @@ STOP = Bracket(stop_pct=5)
 
 
 class Wanting(Strategy):
-    """Wants what stands under the minute and the market of a bar, or the minute of its timer."""
+    """Yields the signals of the script for the minute and market of a bar, or for the minute of its timer."""
 
     timers: ClassVar[dict[str, str | int]] = {"look": "* * * * *"}
 
@@ -630,7 +630,7 @@ class Wanting(Strategy):
 def played(
     fill_at: str, *scripts: dict[tuple[int, str], list[Intent]], balance: int = 10_000
 ) -> tuple[Backtest, dict[str, float]]:
-    """And what is held at the end, of prices that stand still: it is the same where orders fill at once, as live, and at the next open."""
+    """The backtest and the positions at its end, with constant prices: equal with fills at once, as in live trading, and at the next open."""
     markets = ["BTC", "ETH"]
 
     def place(config: Any) -> Any:
@@ -724,6 +724,6 @@ def test_a_cancel_of_a_markets_resting_entries_keeps_a_waiting_market_entry(fill
 
 @pytest.mark.parametrize("fill_at", ["now", "next"])
 def test_of_one_calls_orders_in_several_markets_the_exits_are_sent_first(fill_at: str):
-    """As they do live: the margin of the one is there for the other, in whatever order they were wanted."""
+    """As in live trading: the margin of one is available for the other, in any order of the signals."""
     wanted = [Open("ETH", "short", size=0.009, bracket=STOP), Close("BTC", size=0.004), Close("BTC")]
     assert played(fill_at, SHARED | {(3, "BTC"): wanted}, balance=1_800)[1] == {"ETH": -0.009}

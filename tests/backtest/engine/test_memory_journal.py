@@ -97,7 +97,7 @@ def test_entries_that_never_find_depth_are_counted_with_the_message_of_the_first
 
 
 def test_entries_that_find_no_depth_block_no_other_order():
-    """Real time stands still: five that are tried again take nothing from the sixth of the same call."""
+    """Real time does not move: five retried entries do not delay the sixth of the same call."""
     coins = ["AVAX", "BNB", "BTC", "ETH", "LINK", "SOL"]
 
     def script(view: View, bar: Bar) -> Iterable[Open]:
@@ -132,7 +132,7 @@ def test_an_entry_that_finds_no_depth_is_tried_at_each_close_until_its_bar_is_ol
 
 
 def test_the_journal_of_a_backtest_writes_no_order_to_its_database():
-    """Whatever the journal learns to keep of an order's path, the session's own must keep it too: its tables stay empty."""
+    """Guards against a new kind of record that only the journal on disk stores: the tables of the backtest's journal stay empty."""
     test = Backtest(settings(), [minutes(400, seed=3)], SessionOptions(), place=placing())
     rows: dict[str, int] = {}
     close = test.journal.close
@@ -187,7 +187,7 @@ def test_an_attempt_that_may_have_arrived_is_kept_after_a_later_refusal(outcomes
     assert said[0][-1] is (set(outcomes) != {"no"})
 
 
-# -- what the journal is asked for by the repairs, and after an outage
+# -- queries of the repairs, and after an outage
 
 
 NEVER_ASKED = {
@@ -232,7 +232,7 @@ def test_both_journals_find_the_newest_repair_of_a_cause():
 def in_both(
     folder: Path, place: Callable[[Any], list[StrategySpec]], make: Callable[..., Backtest]
 ) -> tuple[Backtest, Result, list[Any]]:
-    """A session in memory, with its events, which are those of the same session on a file."""
+    """A backtest in memory with its events, which equal those of the same backtest on a file."""
     ran: list[tuple[Backtest, Result, str]] = []
     for path in (None, folder / "journal.db"):
         test, lines = make(journal_path=path, place=place), io.StringIO(newline="")
@@ -262,7 +262,7 @@ def test_in_both_journals_a_partial_close_is_followed_by_another(tmp_path: Path)
 
 
 class Again(Scripted):
-    """Buys ETH again on the fill of its close: an entry that no bar has caused, so that only the journal tells whose it is."""
+    """Buys ETH again on the fill of its close. No bar causes this entry, so only the journal knows its strategy."""
 
     def on_fill(self, view: View, fill: Any) -> Iterable[Open]:
         if fill.market == "ETH" and view.position("ETH") is None and not view.state.get("again"):
@@ -307,4 +307,4 @@ def test_a_long_held_position_is_recognised_after_an_outage(tmp_path: Path, monk
     assert [test.journal.intents.find(key) is None for key in (entries[0], entries[-1])] == [
         True,
         False,
-    ]  # what nothing holds goes
+    ]  # intents that no position or order depends on are dropped

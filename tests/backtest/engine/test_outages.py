@@ -36,7 +36,7 @@ def test_the_dead_man_switch_fires_while_the_daemon_is_down_and_is_armed_again_a
     made = settings(dead_man={"heartbeat_seconds": 300, "on_miss": "flatten"})
     one = ran([minutes(6 * 60)], made=made, script=always_long, outages=(outage,))
     (shot,) = fired(one.lines, "dead_man_switch")
-    # It beats every 50 s until it goes: the last beat lies at most so long before, and the switch waits its whole time from there.
+    # It sends a heartbeat every 50 s: the last one is at most that long before the outage, and the switch waits its whole time from it.
     assert outage.at_ms + 300_000 - 50_000 <= shot["ts"] <= outage.at_ms + 300_000
     (down,) = one.result.stats.outage_records
     assert len(down.open_before) == 1
@@ -71,7 +71,7 @@ def test_a_stop_at_the_service_fires_while_the_daemon_is_down():
 
 
 def test_the_cost_of_an_outage_uses_the_prices_at_its_start_and_end():
-    """Of a strategy of quarter hours, too: the last bar that it heard is seven minutes old then."""
+    """Also for a strategy on bars of a quarter hour, whose last bar is then seven minutes old."""
     outage = Outage(START_MS + 2 * HOUR_MS + 7 * MINUTE_MS, HOUR_MS)
     made = settings(interval="15m")
     one = ran([minutes(4 * 60, vol=0.002)], made=made, script=always_long, outages=(outage,))
@@ -118,7 +118,7 @@ def test_the_bar_that_is_decided_after_an_outage_has_closed_by_then(skip: bool):
 
 
 class Ringing(Scripted):
-    """Writes down its timers, and when it is told."""
+    """Records its timers and the times of their delivery."""
 
     timers: ClassVar[dict[str, str]] = {"hourly": "0 * * * *"}
     rung: ClassVar[list[tuple[int, int]]] = []
@@ -130,7 +130,7 @@ class Ringing(Scripted):
 
 @pytest.mark.parametrize("markets", [["BTC"], ["BTC", "ETH"]])
 def test_a_timer_missed_in_an_outage_is_delivered_after_it(markets: list[str]):
-    """Told at the next close, which is its next instant, it would not be told at all."""
+    """At the next close, which is its next instant, it would not be delivered at all."""
     Ringing.rung = []
 
     def place(made: Settings) -> list[StrategySpec]:

@@ -19,7 +19,7 @@ from bot import Bracket, Close, Open, Strategy
 
 FILE = Path(__file__).parent / "future.json"
 """
-# What a strategy does (at its import, in each on_bar), and what the proof says of it, {folder} being where its file lies.
+# A strategy's reads (at its import, in each on_bar) and the proof's text about them; {folder} is the folder of its file.
 READS = {
     "open": ("", "with open(FILE) as file: json.load(file)", "reads {folder}/future.json"),
     "a path": ("", "FILE.read_text()", "reads {folder}/future.json"),

@@ -1,4 +1,4 @@
-"""Local = ASGI = HTTP: the same session straight on the operations, through the client in process, and over a socket, gives one digest of events."""
+"""Local = ASGI = HTTP: the same backtest on the operations, through the client in process, and over a socket, has one digest of events."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Remote:
         for cursor in self.cursors:
             while cursor.at < cursor.end and cursor.ts[cursor.at] + cursor.step_ms - 1 <= to_ms:
                 cursor.at += 1
-        self.count += 1  # Nobody knows before asking.
+        self.count += 1  # Unknown before the request.
         if to_ms - self._beaten_ms >= BEAT_MS:
             self._beaten_ms = to_ms
             self.wait(self.client.heartbeat())
@@ -91,7 +91,7 @@ class Remote:
         raise AssertionError("nothing is calm over a wire")
 
     def beat(self, ahead_ms: int = 0) -> None:
-        """Over a wire each beat is sent at its time."""
+        """Over a wire each heartbeat is sent at its time."""
 
 
 def minutes_of(shared: Path, count: int) -> Candles:
@@ -100,7 +100,7 @@ def minutes_of(shared: Path, count: int) -> Candles:
 
 
 def quiet_first(view: View, bar: Bar) -> list[Intent]:
-    """As `busy`, but for the first hour: a sandbox takes the first open before anybody can ask, a session does not."""
+    """Like `busy`, without the first hour: a sandbox applies the first open before the first request, a backtest does not."""
     if view.state.setdefault("first", bar.at_ms) > bar.at_ms - 60 * MINUTE_MS:
         return []
     return list(busy(view, bar)) or (
@@ -257,7 +257,9 @@ def test_a_backtest_on_the_operations_and_one_through_the_client_have_equal_dige
 
 def test_the_same_backtest_over_a_socket_has_the_same_digest(shared: Path, tmp_path: Path):
     candles = minutes_of(shared, 240)
-    listening = free_port()  # Held from here on: a port that was only looked up may be another's by then.
+    listening = (
+        free_port()
+    )  # The port is held from here on, because a free port that is only looked up may be taken meanwhile.
     port = listening.getsockname()[1]
     service = service_of(written(candles, tmp_path), port)
     with listening, served(service, listening), asyncio.Runner() as runner:

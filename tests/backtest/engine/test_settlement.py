@@ -1,4 +1,4 @@
-"""Event markets that are settled inside of a session: what is held is paid its outcome, what rests is canceled, and the figures add up."""
+"""Event markets that are settled inside a backtest: positions are paid the outcome, resting orders are canceled, and the figures add up."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def odds(market: str, closes: Iterable[float]) -> Candles:
 
 
 def holds(view: View, bar: Bar) -> Iterable[Intent]:
-    """Yes of one and No of the other, held; entries that rest too far away; and a try after the end."""
+    """Holds Yes of one market and No of the other, has entries that rest too far away, and tries to order after the end."""
     n = (bar.at_ms - START_MS) // MINUTE_MS
     yes = bar.market == CUT
     if n == 2:
@@ -87,7 +87,7 @@ def test_at_settlement_positions_are_paid_and_resting_orders_are_canceled():
 @pytest.mark.parametrize(("last", "left"), [(0.6, 10_060.0), (0.3, 9_960.0)])
 @pytest.mark.parametrize("skip", [True, False])
 def test_without_an_outcome_an_event_is_settled_by_its_last_price(last: float, left: float, skip: bool):
-    """One market alone goes its own, faster way; its session ends with it."""
+    """One market alone uses the faster path; the backtest ends with it."""
     data = odds(CUT, [*[0.4] * 25, last])
     one = ran([data], script=holds, rules=FREE, settlements={CUT: Settlement()}, skip=skip)
     assert (one.result.end_usd, one.result.curve.equity[-1]) == (left, left)
@@ -206,7 +206,7 @@ def test_a_settlement_of_the_command_is_in_report_and_replay(tmp_path: Path, cap
     assert call(["report", str(folder)]) == 0
     assert "<td>settlement</td>" in (folder / "report.html").read_text()
     capsys.readouterr()
-    for run in (folder, folder / "journal.db"):  # a run by its manifest, a journal by what it was told
+    for run in (folder, folder / "journal.db"):  # a run by its manifest, a journal by its events
         words = ["--config", str(config), "--data", f"{CUT}={data}"]
         assert call(["replay", str(run), *words, "--path", "sl_first"]) == 0, capsys.readouterr().out
     assert call(["backtest", str(config), *out, "--settle", f"{CUT}=2025-06-01T00:10=no=yes"]) == 2
@@ -223,7 +223,7 @@ class Sizes(Strategy):
 
 
 def test_a_journal_is_replayed_with_its_settlements(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """What another market was paid is in the balance by which the next order is sized."""
+    """The payment of another market is in the balance that sizes the next order."""
     (tmp_path / "mine.py").write_text(HOLDS + SIZES)
     config = tmp_path / "c.yaml"
     config.write_text(

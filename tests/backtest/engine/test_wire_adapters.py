@@ -118,7 +118,7 @@ def test_an_answer_cannot_be_read_after_a_later_command(port: LocalPort):
 
 @pytest.mark.parametrize("what", ["too large", "no position", "used token", "late", "unknown token"])
 def test_a_refusal_is_the_exception_that_a_client_raises(port: LocalPort, what: str):
-    """The same refusal by both ways: the operation's error object as the client reads it, and the port's."""
+    """The same refusal in both ways: the operation's error object as the client reads it, and the port's refusal."""
     import httpx
 
     from bot.client import Client

@@ -50,7 +50,7 @@ def config(folder: Path, name: str = "mine.yaml", **params: Any) -> Path:
 
 
 async def lived(file: Path, data: Path) -> None:
-    """A daemon's inside against a sandbox whose clock goes from minute to minute; its journal is where the config says."""
+    """The parts of a daemon against a sandbox whose clock moves from minute to minute; its journal is at the path of the config."""
     settings = checked_config(file).settings
     settings.state_dir.mkdir()
     options = HostOptions(clock="manual", data=(("BTC", data),), markets=("BTC",), rate_limits=False)
@@ -179,7 +179,7 @@ def test_a_wider_spread_moves_prices_and_has_the_cause_price(
 
 
 def test_a_late_order_has_the_cause_timing(lives: tuple[Path, Candles], capsys: pytest.CaptureFixture[str]):
-    """The replay is the one that is late here; the record has met the opens."""
+    """Here the replay is late; the record was filled at the opens."""
     folder, _ = lives
     data = str(folder / "BTC_1m.csv")
     code, found = replayed(capsys, str(folder / "mine.yaml"), "--data", data, "--latency", "50s")
@@ -191,7 +191,7 @@ def test_a_late_order_has_the_cause_timing(lives: tuple[Path, Candles], capsys: 
 def test_a_fill_at_another_instant_of_the_bar_is_timing_also_beyond_the_bars_range(
     lives: tuple[Path, Candles], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """Recorded with a latency, it meets the first extreme of a bar, and pays half of the spread beyond it."""
+    """Recorded with a latency, the order fills at the first extreme of a bar and pays half of the spread beyond it."""
     folder, _ = lives
     data, made = str(folder / "BTC_1m.csv"), str(folder / "mine.yaml")
     late = ["--latency", "1s", "--spread", "30bps"]
@@ -204,7 +204,7 @@ def test_a_fill_at_another_instant_of_the_bar_is_timing_also_beyond_the_bars_ran
 
 @pytest.fixture
 def doctored(lives: tuple[Path, Candles], tmp_path: Path) -> Path:
-    """A state directory of its own, for a test that changes what it says."""
+    """A separate state directory, for a test that changes its content."""
     shutil.copytree(lives[0] / "state", tmp_path / "state")
     return tmp_path / "state"
 
@@ -400,7 +400,7 @@ def test_a_run_with_missing_strategies_is_refused_with_advice_to_name_the_config
 def test_what_a_strategy_imports_is_recorded_and_named_when_it_has_changed_since(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    """An installed package by its version, a module that merely lies on the path by what is in it."""
+    """An installed package by its version, a module that is only on the path by its content."""
     (tmp_path / "path").mkdir()
     sizes = tmp_path / "path" / "my_sizes.py"
     sizes.write_text("USD = 100\n")
@@ -449,7 +449,7 @@ def test_a_reload_and_a_start_record_their_config_and_the_first_one_stays(tmp_pa
 
 
 def marked(doctored: Path, other: Path, *, at_ms: int, times: int = 1) -> None:
-    """As if the daemon had gone on with another config from then on, and read it so many times."""
+    """As if the daemon had continued with another config from then on, and had read it this many times."""
     mark = fingerprints.mark_of(checked_config(other).settings, fingerprints.sources_of(checked_config(other).settings))
     journal = open_journal(doctored / "journal.db", address=read_journal(doctored).address or "")
     for _ in range(times):
@@ -604,7 +604,7 @@ def test_a_decision_at_the_start_on_the_bar_before_it_is_compared(tmp_path: Path
 
 
 def test_fills_before_the_first_decision_of_the_replay_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """It began inside of a bar, and without a dead-man nothing happens before the first order."""
+    """The run began inside a bar, and without a dead-man switch nothing happens before the first order."""
     data = str(write(minutes(160, vol=0.001), tmp_path / "BTC_1m.csv"))
     words = ["backtest", str(config(tmp_path)), "--data", data, "--from", "2025-06-01T00:20:30"]
     assert call([*words, "--out", str(tmp_path / "runs")]) == 0
@@ -623,7 +623,7 @@ def test_fills_before_the_first_decision_of_the_replay_are_compared(tmp_path: Pa
 def test_an_end_at_another_stop_follows_from_the_decision_that_set_it(
     tmp_path: Path, has_journal: bool, capsys: pytest.CaptureFixture[str]
 ):
-    """What was decided is in the journal. Without one the stop is the first that shows it, and the config says why."""
+    """The decision is in the journal. Without a journal the stop is the first difference, and the config is its cause."""
     data = str(write(minutes(200, vol=0.001), tmp_path / "BTC_1m.csv"))
     words = ["backtest", str(config(tmp_path)), "--data", data, *(["--journal"] if has_journal else [])]
     assert call([*words, "--out", str(tmp_path / "runs")]) == 0
@@ -647,7 +647,7 @@ def test_a_stop_that_fires_on_one_side_only_has_the_cause_data(tmp_path: Path, c
             one for one in csv.DictReader(file)
             if one["exit_kind"] != "stop_loss" and int(one["exit_ms"]) - int(one["entry_ms"]) > 3 * MINUTE_MS
         )  # fmt: skip
-    row = bisect_left(candles.at_ms, int(trade["entry_ms"])) + 1  # It was held all through this bar.
+    row = bisect_left(candles.at_ms, int(trade["entry_ms"])) + 1  # The position was held during this whole bar.
     lows = candles.low[:]
     lows[row] = float(trade["stop_px"]) - 10
     (tmp_path / "other").mkdir()
@@ -686,7 +686,7 @@ class Echoing(Strategy):
 
 @pytest.fixture(scope="module")
 def echoed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """A backtest with its journal, and the words that replay it. It decides on fills as well, is flat at each hour, and a guardian buys in each."""
+    """A backtest with its journal, and the command that replays it. It also decides on fills, is flat at each hour, and a guardian buys in each hour."""
     folder = tmp_path_factory.mktemp("echoed")
     (folder / "mine.py").write_text(ECHOING)
     made = folder / "mine.yaml"
@@ -710,7 +710,7 @@ def echoed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 
 @pytest.fixture(params=["with its journal", "without", "the journal alone"])
 def kept(echoed: tuple[Path, list[str]], tmp_path: Path, request: pytest.FixtureRequest) -> list[str]:
-    """What a replay of that run is asked with."""
+    """The command of a replay of that run."""
     run, words = echoed
     if request.param == "the journal alone":
         return [str(run / "journal.db"), *words, "--balance", "10000", "--path", "sl_first"]
@@ -721,7 +721,7 @@ def kept(echoed: tuple[Path, list[str]], tmp_path: Path, request: pytest.Fixture
 
 
 def test_a_replay_that_begins_later_is_compared_from_its_beginning(kept: list[str], capsys: pytest.CaptureFixture[str]):
-    """What the record had counted before, of fills and of guardians' acts, the replay has not seen."""
+    """The replay does not count fills and guardians' actions that the record had before its beginning."""
     code, found = replayed(capsys, *kept, "--from", "2025-06-01T01:00", "--to", "2025-06-01T02:00")
     assert (code, found["differences"]) == (0, [])
 

@@ -1,4 +1,4 @@
-"""What guardians do inside of a session is named, with what it cost, on the page, in the terminal and as JSON; and the figures add up."""
+"""The actions of guardians in a backtest and their cost are in the report, in the terminal and in JSON, and the figures add up."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def script(view: View, bar: Bar) -> Iterable[Intent]:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run in which each of the six types acts once or more: the kill switch is thrown by hand, as a session's own strategies cannot."""
+    """A run in which each of the six types acts at least once. The test operates the kill switch, because strategies cannot."""
     folder = tmp_path_factory.mktemp("six")
     candles = [minutes(1_600, seed=3), minutes(1_600, seed=3, market="ETH", px=2_500.0)]
     made = settings(("BTC", "ETH"), dead_man={"heartbeat_seconds": 600, "on_miss": "flatten"}, guardians=GUARDIANS)
@@ -158,7 +158,7 @@ def test_account_guardians_are_drawn_also_after_many_others(told: Path):
 def test_a_position_that_a_guardian_opens_without_a_stop_is_handled_at_once(
     policy: str, closed_at: list[int], markets: tuple[str, ...]
 ):
-    """As live, at the end of the pass that is told of it: in the order template there is no bracket, so the position has no owner and no stop."""
+    """As in live trading, at the end of the pass that gets the event: the order template has no bracket, so the position has no owner and no stop."""
     bought = {"market": "BTC", "side": "long", "usdAmount": 500}
     made = settings(
         markets,

@@ -1,4 +1,4 @@
-"""The page of a run: whole offline, equal to the byte each time, nothing of others taken for markup; and what a folder that is no run is told."""
+"""The HTML report of a run: complete offline, equal to the byte each time, foreign text escaped; and the error for a folder that is not a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bot.cli.backtest.report import report_lines
 from bot.errors import BotError
 
 CHROMIUM = Path("/usr/bin/chromium")
-# Of each drawing with a legend: where that ends, and where the uppermost of its axes begins.
+# For each chart with a legend: the end of the legend, and the start of the uppermost axis.
 LEGENDS = """() => [...document.querySelectorAll(".plot")].filter((plot) => plot.querySelector(".legend")).map((plot) => [
   plot.querySelector(".legend").getBoundingClientRect().bottom,
   Math.min(...[...plot.querySelectorAll(".nsewdrag")].map((area) => area.getBoundingClientRect().top)),
@@ -161,7 +161,7 @@ def test_a_stop_is_drawn_at_its_level_and_ends_where_another_replaces_it(tmp_pat
     at = [f"2025-05-01T{clock}.000Z" for clock in ("00:10:00", "00:20:00", "01:00:00")]
     assert stop["x"] == [at[0], at[1], None, at[1], at[2], None]
     assert stop["y"][0] == stop["y"][1] > stop["y"][3] == stop["y"][4]
-    events = folder / "events.jsonl"  # As of before September 2001, whose instants have a digit less.
+    events = folder / "events.jsonl"  # As before September 2001, when instants have one digit less.
     events.write_text(re.sub(r'"ts":\d{13}', '"ts":946771200000', events.read_text()))
     assert len(levels_of(read_run(folder), "BTC", 946771200000)["stop_loss"]) == 2
     assert levels_of(read_run(folder), "BTC", 946771200001) == {}

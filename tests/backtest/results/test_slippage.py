@@ -105,7 +105,7 @@ def test_a_target_a_trailing_stop_and_a_resting_limit_have_their_own_references(
 
 
 def test_a_crossing_limit_has_the_slippage_of_a_market_order():
-    """Decided at 100, of a market that opens at 102: at 100 nobody sells any more."""
+    """Decided at 100 in a market that opens at 102, so that nothing is offered at 100."""
     up = (102.0, 103.0, 102.0, 103.0)
     crossing: list[Intent] = [Open("BTC", "long", size=1, limit_px=101, bracket=Bracket(stop_pct=50))]
     signals = {START_MS + MINUTE_MS: crossing}

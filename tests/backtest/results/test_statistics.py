@@ -1,4 +1,4 @@
-"""The figures of a run against figures made by hand, and against formulas of the standard library."""
+"""The figures of a run, compared with figures computed by hand and with formulas of the standard library."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_trades_are_won_or_lost_after_their_costs() -> None:
 
 
 def multiples(*bars: tuple[float, float, float, float], **signals: Intent) -> list[tuple[float | None, str]]:
-    """Of each round trip its R and its result, of signals at the close of minute m1, m2 and so on; nothing costs anything."""
+    """R and result of each round trip, for signals at the close of minute m1, m2 and so on; without any costs."""
 
     def script(view: View, bar: Bar) -> Iterable[Intent]:
         signal = signals.get(f"m{(bar.at_ms - START_MS) // MINUTE_MS}")
@@ -109,7 +109,7 @@ def test_one_r_is_the_loss_at_the_first_stop_also_after_additions() -> None:
 
 
 def test_a_first_stop_beyond_the_entry_risks_nothing_and_gives_no_r() -> None:
-    """It comes with what is added at 110: at 105 all that is held since 100 gains."""
+    """The stop comes with the addition at 110; at 105 the position from 100 still gains."""
     bare = Open("BTC", "long", size=10, guardians=(TrailingStop(trail_pct=30),))
     add = Open("BTC", "long", size=1, bracket=Bracket(stop_px=105))
     bars = [(px,) * 4 for px in (100, 100, 110, 110, 112, 112)]
@@ -147,7 +147,7 @@ def test_a_day_ends_at_midnight_utc() -> None:
 
 
 def test_days_without_prices_before_the_first_candle_are_days_of_the_run_too() -> None:
-    """From a Saturday on, of a market that opens on Monday: as if its price had stood still on both days."""
+    """From a Saturday on, in a market that opens on Monday: as if its price had been constant on both days."""
     at, usd = days(1000, 1000, 1010, 1005, 1020)
     late = stats.statistics(at[2:], usd[2:], [], start_ms=START, start_usd=1000)
     assert late == stats.statistics(at, usd, [], start_ms=START, start_usd=1000)
@@ -156,7 +156,7 @@ def test_days_without_prices_before_the_first_candle_are_days_of_the_run_too() -
 
 
 def test_ratios_of_a_market_closed_at_weekends_use_252_days_a_year() -> None:
-    """Five days of seven have prices. The same returns, with a year of five sevenths of 365 days, as others reckon shares."""
+    """Five days of seven have prices. The same returns, with a year of five sevenths of 365 days, as is usual for shares."""
     chance = random.Random(6)
     returns = [chance.gauss(0.001, 0.01) for _ in range(5 * 200)]
     at = [START + (7 * (n // 5) + n % 5 + 1) * DAY for n in range(len(returns))]

@@ -1,4 +1,4 @@
-"""What the benchmark trades: nothing at all, and the cross of two averages with a bracket."""
+"""The strategies of the benchmark: one that never trades, and the cross of two averages with a bracket."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bot import Bar, Bracket, Close, Field, Intent, Open, Params, Strategy, View
 
 
 class Idle(Strategy):
-    """Looks at every bar and wants nothing."""
+    """Receives every bar and never trades."""
 
     def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
         return ()
@@ -47,7 +47,7 @@ class Cross(Strategy):
 
 
 class Muted(Cross):
-    """The same averages and the same crosses, and no order: what is left of it when every order is free."""
+    """The same averages and crosses without any order, to measure the cost without orders."""
 
     class Params(Cross.Params):
         is_muted: bool = True

@@ -1,4 +1,4 @@
-"""One strategy that decides on what it is shown, and one that has read tomorrow's paper."""
+"""One strategy that decides on its view alone, and one that reads future prices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Honest(Strategy):
 
 
 class Cheat(Strategy):
-    """Long before a rise: it climbs out of its call to where the session keeps its candles."""
+    """Long before a rise: it reads the backtest's candles through the frames of its callers."""
 
     def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
         frame = sys._getframe()

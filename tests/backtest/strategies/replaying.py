@@ -1,4 +1,4 @@
-"""What is recorded and replayed: with the last bars, in and out, and a stop and a target on each entry."""
+"""The strategy of the replay tests: enters and exits by the last bars, with a stop and a target on each entry."""
 
 from __future__ import annotations
 
