@@ -103,7 +103,7 @@ def test_nothing_is_doubled_lost_stuck_or_naked(
 def test_the_docs_state_the_numbers_of_these_worlds_and_of_their_bugs() -> None:
     (mark,) = (one for one in test_nothing_is_doubled_lost_stuck_or_naked.pytestmark if one.name == "soak")
     page = PAGES["contributing"]
-    assert f"in {mark.kwargs['worlds']} random worlds in virtual time" in page
+    assert f"Each `make test` runs the daemon in {mark.kwargs['worlds']} random worlds" in page
     assert f"{mark.kwargs['full'] * CHUNKS:,} worlds" in page
     assert f"\n{len(BUGS)} seeded bugs show" in page
 
