@@ -19,6 +19,9 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
     ("daemon", "any statement of the journal or request of one order"): (
         "integration/test_kill_points.py::test_a_crash_at_any_statement_or_request_ends_in_the_same_orders",
     ),
+    ("daemon", "any statement or request between an entry and its last target"): (
+        "integration/test_targets.py::test_a_crash_at_any_statement_or_request_ends_in_the_same_target_orders",
+    ),
     ("daemon", "any system call of one order"): (
         "integration/test_kill_points.py::test_a_kill_at_any_system_call_ends_in_exactly_one_order",
     ),

@@ -162,7 +162,7 @@ def test_a_number_of_the_docs_is_the_one_of_the_code(sentence: str, number: floa
 
 
 def test_the_strategy_of_the_readme_loads_and_its_params_are_checked(tmp_path: Path) -> None:
-    (text,) = blocks("python")
+    (text,) = blocks("python", README.read_text())
     (tmp_path / "breakout.py").write_text(text)
     loaded = loader.load("breakout:Breakout", tmp_path)
     assert loader.check_params(loaded.strategy, {"bars": 30}) == []

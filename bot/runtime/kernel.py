@@ -39,7 +39,7 @@ from bot.runtime.model.intents import Intent
 from bot.runtime.model.run_state import RunState
 from bot.runtime.pass_budget import YIELD_MS, PassBudget
 from bot.runtime.ports import Calm, Pacer, VenuePort
-from bot.runtime.reconciliation import protection, reconciler
+from bot.runtime.reconciliation import protection, reconciler, target_orders
 from bot.runtime.reconciliation.comparison import Reconciliation
 from bot.runtime.reconciliation.context import RepairContext
 from bot.runtime.reconciliation.foreign_activity import ForeignActivity
@@ -139,7 +139,7 @@ class Kernel:
         self.risk.size_decimals = account.size_decimals
         context = RepairContext(
             port, journal, self.state, account, self.health, self.budget, self.execution, self.guardians, self.strategy_host, ForeignActivity(),
-            ComparisonSchedule(pacer, settings.reconcile_ms), limits, settings.foreign_positions, settings.require_protection, now_ms,
+            ComparisonSchedule(pacer, settings.reconcile_ms), limits, settings.foreign_positions, settings.require_protection, now_ms, self.risk,
         )  # fmt: skip
         self.builder = IntentBuilder(journal, account, self.risk, self.conditions, self.execution, self.budget, now_ms)
         self.events = EventConsumer(context, self.builder, hooks.notices_of)
@@ -192,6 +192,7 @@ class Kernel:
         account.position_owners.find_owners()  # A strategy may close its position on an event that is delivered now.
         await self.warm_up.deliver_left()
         await self.events.drain()
+        target_orders.find_entries(self.context)
         await protection.arm_all(self.context)
         await self.events.drain()
         state.ready = True

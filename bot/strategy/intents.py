@@ -7,13 +7,14 @@ accepts or refuses it. A value that can never be an order raises a StrategyError
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Real
 from typing import Any, Literal, TypeAlias
 
 from bot.errors import StrategyError
+from bot.strategy.targets import break_even_r, pairs_of, plan_of
 
 Side: TypeAlias = Literal["long", "short"]
 Number: TypeAlias = int | float | Decimal
@@ -35,7 +36,15 @@ class Bracket:
     """A stop, a target, or both, sent in one request with the entry and linked to the position.
 
     At most one of `stop_pct` (percent away from the entry) and `stop_px` (a price); at most one of `target_pct`,
-    `target_px` and `target_r` (multiples of the stop's distance, so it needs a stop). Give at least a stop or a target.
+    `target_px`, `target_r` (multiples of the stop's distance, so it needs a stop) and `targets`.
+    Give at least a stop or a target.
+
+    targets        pairs of a fraction of the entry and a level, the nearest first: [(0.5, "1R"), (0.5, "3R")]. A level is "1R", "2%" or a price.
+                   Fractions that add up to 1 close everything; of less, the rest has no target
+    break_even_at  "1R", or with stop_pct also "2%": once the mark has met it, a second stop stands at the entry, without fees. It follows
+                   the price at that distance and never moves back
+
+    Both need a stop.
     """
 
     stop_pct: Number | None = None
@@ -43,20 +52,34 @@ class Bracket:
     target_pct: Number | None = None
     target_px: Number | None = None
     target_r: Number | None = None
+    targets: Sequence[tuple[Number, str | Number]] | None = None
+    break_even_at: str | None = None
 
     def __post_init__(self) -> None:
         stops = _given(self, "stop_pct", "stop_px")
-        targets = _given(self, "target_pct", "target_px", "target_r")
+        targets = _given(self, "target_pct", "target_px", "target_r", "targets")
         if len(stops) > 1 or len(targets) > 1:
             raise StrategyError(f"Bracket: choose one of {' and '.join(stops if len(stops) > 1 else targets)}")
         if not stops and not targets:
             raise StrategyError(
-                "Bracket: give a stop (stop_pct or stop_px) or a target (target_pct, target_px, target_r)"
+                "Bracket: give a stop (stop_pct or stop_px) or a target (target_pct, target_px, target_r, targets)"
             )
         if self.target_r is not None and not stops:
             raise StrategyError("Bracket: target_r is a multiple of the stop's distance; give stop_pct or stop_px too")
         for name in (*stops, *targets):
-            _positive(self, name, below=100 if name == "stop_pct" else None)
+            if name != "targets":
+                _positive(self, name, below=100 if name == "stop_pct" else None)
+        self._check_scale_out(has_stop=bool(stops))
+
+    def _check_scale_out(self, *, has_stop: bool) -> None:
+        for name in _given(self, "targets", "break_even_at"):
+            if not has_stop:
+                raise StrategyError(f"Bracket: {name} needs a stop; give stop_pct or stop_px as well")
+        if self.targets is not None:
+            object.__setattr__(self, "targets", pairs_of(self.targets))
+            plan_of(self.targets)
+        if self.break_even_at is not None:
+            break_even_r(self.break_even_at, self.stop_pct)
 
     @property
     def has_stop(self) -> bool:

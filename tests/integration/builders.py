@@ -20,7 +20,7 @@ from bot.runtime.strategy_host.host import StrategySpec
 from bot.service.host import HostOptions, Service, build
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, Strategy, TrailingStop, View
 from bot.wire import GuardianRequest
-from tests.fakes import FakePacer, Tap, Tapped
+from tests.fakes import Crash, FakePacer, Tap, Tapped
 from tests.integration.wire import Fate, FaultyWire
 from tests.runtime.builders import WRITES
 
@@ -263,6 +263,33 @@ def make_bot(
         **more,
     )
     return Bot(kernel, client)
+
+
+class Points:
+    """Counts requests and statements, each before and after, and ends the process at one of them."""
+
+    def __init__(self, at: int = 0) -> None:
+        self.at = at
+        self.seen = 0
+
+    def point(self, name: str) -> None:
+        self.seen += 1
+        if self.seen == self.at:
+            raise Crash(name)
+
+    def tap(self, bot: Bot) -> None:
+        journal = bot.kernel.journal
+        inner = journal.database._raw
+
+        def raw(sql: str, *values: Any) -> Any:
+            if sql.lstrip().startswith("SELECT"):
+                return inner(sql, *values)
+            self.point(f"before {sql[:30]}")
+            done = inner(sql, *values)
+            self.point(f"after {sql[:30]}")
+            return done
+
+        journal.database._raw = raw
 
 
 def once_long(view: View, bar: Bar) -> Iterable[Intent]:

@@ -21,7 +21,7 @@ from bot.strategy import Bar, Bracket, Close, Open, View
 from tests.conftest import REPOSITORY
 from tests.fakes import Crash
 from tests.integration import account_checks
-from tests.integration.builders import START_MS, Bot, Box, make_bot, wire_to
+from tests.integration.builders import START_MS, Bot, Box, Points, make_bot, wire_to
 from tests.service import serving
 
 CALLS = ("pwrite64", "fdatasync", "ftruncate", "unlink", "connect", "sendto", "recvfrom")
@@ -169,33 +169,6 @@ def _nothing_leaves_unwritten(lines: list[str]) -> None:
 
 
 # ── At our own seams ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Points:
-    """Counts requests and statements, each before and after, and ends the process at one of them."""
-
-    def __init__(self, at: int = 0) -> None:
-        self.at = at
-        self.seen = 0
-
-    def point(self, name: str) -> None:
-        self.seen += 1
-        if self.seen == self.at:
-            raise Crash(name)
-
-    def tap(self, bot: Bot) -> None:
-        journal = bot.kernel.journal
-        inner = journal.database._raw
-
-        def raw(sql: str, *values: Any) -> Any:
-            if sql.lstrip().startswith("SELECT"):
-                return inner(sql, *values)
-            self.point(f"before {sql[:30]}")
-            done = inner(sql, *values)
-            self.point(f"after {sql[:30]}")
-            return done
-
-        journal.database._raw = raw
 
 
 def _script(start_ms: int) -> Callable[[View, Bar], Iterator[Any]]:

@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bot.errors import Refusal
@@ -230,6 +231,10 @@ class MemoryEvents(EventLog):
             and event.idempotency_key
         ]
 
+    def entry_fills(self, key: str, *, epoch: int) -> list[tuple[Decimal, Decimal, int]]:
+        fills = [event for event in self.taken.values() if event.idempotency_key == key and event.type == "fill"]
+        return [(one.data.size, one.data.px, one.ts) for one in fills if one.subtype == "entry"]
+
     def has_seen_own_key(self) -> bool:
         return self._own_key_seen
 
@@ -367,7 +372,7 @@ class MemoryJournal(Journal):
             for key, intent in intents[:-INTENTS_KEPT]
             if key in keys
             or intent.state not in FINAL
-            or (intent.strategy == RUNTIME and intent.market in account.positions)
+            or ((intent.strategy == RUNTIME or intent.is_target) and intent.market in account.positions)
         ]
         self.intents.by_id = dict(old + intents[-INTENTS_KEPT:])
         self.intents.repairs = [key for key in self.intents.repairs if key in self.intents.by_id]

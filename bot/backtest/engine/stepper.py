@@ -15,7 +15,6 @@ from bot.errors import RETRY_AFTER_MS
 from bot.runtime.bar_feed import Closed, Series
 from bot.runtime.kernel import Kernel
 from bot.runtime.ports import Calm, ServiceClock
-from bot.runtime.reconciliation.protection import nothing_to_do
 from bot.runtime.strategy_host.host import Decision
 from bot.strategy import Bar
 from bot.strategy.indicators import Columns
@@ -183,12 +182,12 @@ class Stepper:
         kernel.budget.begin()
 
     def settle(self) -> None:
-        """End a pass: settle open intents, repair missing stops and guardians, and compare with the account where the kernel asks for it."""
+        """End a pass: settle open intents, repair missing stops and guardians, place target orders, and compare with the account where the kernel asks for it."""
         kernel = self.running()
         if kernel.execution.live:
             self.wait(kernel.execution.settle())
             self.wait(kernel.events.drain())  # Live, the next pass begins with it, and nothing is decided before.
-        if not nothing_to_do(kernel.context):
+        if not kernel.reconciliation.has_nothing_to_do():
             self.wait(kernel.reconciliation.repair())
         if kernel.context.comparison.is_due:
             self.wait(kernel.reconciliation.reconcile())

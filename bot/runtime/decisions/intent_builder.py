@@ -96,5 +96,5 @@ class IntentBuilder:
             id=key, strategy=instance.name, market=approved.market, action=approved.action, path=approved.path, trigger=trigger, ordinal=ordinal,
             leg=leg, epoch=epoch, body=approved.request.body() if self._journal.keeps_bodies else b"", request=approved.request,
             not_after_ms=now_ms + self._budget.hold_ms(FRESH_INTERVALS * INTERVAL_MS[instance.interval]), opened_ms=now_ms,
-            notional_usd=approved.notional_usd,
+            notional_usd=approved.notional_usd, targets=approved.targets,
         )  # fmt: skip

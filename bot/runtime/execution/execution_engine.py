@@ -55,6 +55,7 @@ class ExecutionEngine:
     ) -> None:  # fmt: skip
         self.live = live
         self.replies: list[Intent] = []  # intents of event hooks, written and not sent yet
+        self.with_targets: dict[str, Intent] = {}  # accepted entries whose target orders are not all made, by id
         self.in_flight = in_flight
         self._journal = journal
         self._mirror = mirror
@@ -137,7 +138,9 @@ class ExecutionEngine:
                 self.live[intent.id] = self.sender.accept_seen(self.live[intent.id])
         if self.live:
             for key in [key for key, intent in self.live.items() if intent.state in FINAL]:
-                del self.live[key]
+                done = self.live.pop(key)
+                if done.targets is not None and done.state == "accepted":
+                    self.with_targets[key] = done
         if self._mirror.closed:
             self._mirror.closed &= self.live.keys()
 

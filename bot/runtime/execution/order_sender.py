@@ -294,7 +294,7 @@ class OrderSender:
         """Send one request of the intent and return the id of its trade."""
         if intent.action == "cancel":
             return await self._cancel(intent)
-        if intent.action == "close":
+        if intent.action == "close" and not intent.is_target:
             request = self.port.close(intent.market, intent.close(), key=intent.id, expires_at_ms=intent.not_after_ms)
         elif intent.confirm_token is not None:
             request = self.port.confirm(intent.confirm_token, key=intent.id, expires_at_ms=intent.token_expires_ms)

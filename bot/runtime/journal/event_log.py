@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
@@ -118,6 +119,16 @@ class EventLog:
             (coin, epoch, since_ms),
         )
         return [row[0] for row in rows]
+
+    def entry_fills(self, key: str, *, epoch: int) -> list[tuple[Decimal, Decimal, int]]:
+        """Size, price and instant of each fill with which an order opened or grew a position, oldest first."""
+        rows = self._database.read(
+            "SELECT json_extract(payload, '$.data.size'), json_extract(payload, '$.data.px'), ts FROM events"
+            " WHERE coin=(SELECT market FROM intents WHERE id=?) AND type='fill' AND subtype='entry' AND epoch=? AND idempotency_key=?"
+            " ORDER BY seq",
+            (key, epoch, key),
+        )
+        return [(Decimal(size), Decimal(px), ts) for size, px, ts in rows]
 
     def opened_ms(self, coin: str, *, epoch: int) -> int:
         """When the coin's present position began: at the fill that opened it from zero.

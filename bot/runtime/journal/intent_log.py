@@ -21,11 +21,11 @@ Outcome = Literal["done", "unknown", "no"]
 
 _INTENT_COLUMNS = (
     "id, strategy, market, action, path, cause, ordinal, leg, epoch, body, not_after_ms, opened_ms, notional_usd, state,"
-    " attempts, confirm_token, token_expires_ms, trade_id, code, message"
+    " attempts, confirm_token, token_expires_ms, trade_id, code, message, targets"
 )
 _INSERT = (
     "INSERT INTO intents (id, strategy, market, action, path, cause, ordinal, leg, epoch, body, body_sha256, not_after_ms,"
-    " opened_ms, notional_usd, state, moved_ms, seal) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,'opened',?,?) ON CONFLICT (id) DO NOTHING"
+    " opened_ms, notional_usd, state, moved_ms, targets, seal) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,'opened',?,?,?) ON CONFLICT (id) DO NOTHING"
 )
 _SELECT: Final = f"SELECT {_INTENT_COLUMNS}, body_sha256, seal FROM intents "  # noqa: S608 - constants only
 
@@ -41,7 +41,7 @@ class IntentLog:
         assert i.state == "opened", i.state
         values = (
             i.id, i.strategy, i.market, i.action, i.path, i.trigger, i.ordinal, i.leg, i.epoch, i.body, i.sha256, i.not_after_ms,
-            i.opened_ms, format_decimal(i.notional_usd), i.opened_ms, _checksum(i),
+            i.opened_ms, format_decimal(i.notional_usd), i.opened_ms, i.targets, _checksum(i),
         )  # fmt: skip
         return self._database.execute(_INSERT, values).rowcount == 1
 
@@ -197,11 +197,11 @@ def _intent_of(row: tuple[Any, ...]) -> Intent:
         notional,
         *rest,
     ) = values
-    state, attempts, token, token_expires_ms, trade_id, code, message = rest
+    state, attempts, token, token_expires_ms, trade_id, code, message, targets = rest
     intent = Intent(
         id=id_, strategy=strategy, market=market, action=action, path=path, trigger=cause, ordinal=ordinal, leg=leg, epoch=epoch,
         body=body, not_after_ms=not_after_ms, opened_ms=opened_ms, notional_usd=notional, state=state, attempts=attempts,
-        confirm_token=token, token_expires_ms=token_expires_ms, trade_id=trade_id, code=code, message=message,
+        confirm_token=token, token_expires_ms=token_expires_ms, trade_id=trade_id, code=code, message=message, targets=targets,
     )  # fmt: skip
     if checksum is not None and checksum != _checksum(intent):
         raise JournalDamaged(
@@ -215,4 +215,5 @@ def _checksum(i: Intent) -> int:
     return seal(
         i.id, i.strategy, i.market, i.action, i.path, i.trigger, i.ordinal, i.leg, i.epoch, i.not_after_ms, i.opened_ms,
         format_decimal(i.notional_usd), i.state, i.attempts, token, i.token_expires_ms, i.trade_id,
+        *(() if i.targets is None else (i.targets,)),
     )  # fmt: skip

@@ -21,7 +21,7 @@ PREFIX_MIN: Final = 6  # characters of an intent's id that may stand for it
 EVENTS_MAX: Final = 200  # of one position; a longer list is cut, and a last step says so
 _RUNTIME: Final = {
     "naked": "the position had no stop, and none could be armed", "foreign": "safety.foreign_positions: flatten",
-    "exit": "safety.on_exit: flatten",
+    "exit": "safety.on_exit: flatten", "left_over": "the position that the order was to reduce is gone",
 }  # fmt: skip
 
 # What a person wants to see of an event, in this order.

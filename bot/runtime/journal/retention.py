@@ -5,8 +5,8 @@ A key is removed only if nothing can ask for it again:
 - its intent is final, so no request of it is in flight;
 - its decision cannot be made again: it is older than KEYS_MS, and a bar, timer or event of that age is refused before its key is
   looked up (limits.FRESH_INTERVALS); the journal's progress and cursor are past it too;
-- nothing uses it: no resting order and no entry of an open position has it, it is no repair in the market of an open position,
-  and a newer entry of its market has been accepted;
+- nothing uses it: no resting order and no entry of an open position has it, it is no repair and no target order in the market of an
+  open position, and a newer entry of its market has been accepted;
 - it is not among the newest, which people ask about.
 
 Its attempts and traces are removed with it.
@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from bot.runtime.model.intents import RUNTIME
+from bot.runtime.model.intents import RUNTIME, TARGET_LEG
 from bot.runtime.model.limits import FRESH_INTERVALS
 from bot.wire import INTERVAL_MS
 
@@ -55,11 +55,11 @@ def trim_intents(read: Read, execute: Execute, held: Held, kept: Kept, now_ms: i
         "SELECT id FROM intents AS one WHERE seq <= (SELECT max(seq) FROM intents) - ? AND moved_ms < ?"
         " AND state IN ('accepted', 'rejected', 'expired', 'void')"
         " AND id NOT IN (SELECT value FROM json_each(?))"
-        " AND NOT (strategy=? AND market IN (SELECT value FROM json_each(?)))"
+        " AND NOT ((strategy=? OR leg=?) AND market IN (SELECT value FROM json_each(?)))"
         " AND (action != 'open' OR state != 'accepted' OR EXISTS (SELECT 1 FROM intents AS newer"
         "      WHERE newer.market=one.market AND newer.seq>one.seq AND newer.action='open' AND newer.state='accepted'))"
         " ORDER BY seq LIMIT ?",
-        (kept.intents, now_ms - KEYS_MS, _list(held.keys), RUNTIME, _list(held.positions), ROWS_MAX),
+        (kept.intents, now_ms - KEYS_MS, _list(held.keys), RUNTIME, TARGET_LEG, _list(held.positions), ROWS_MAX),
     )
     gone = json.dumps([row[0] for row in rows])
     if rows:

@@ -98,3 +98,9 @@ def m004_seals(db: Database) -> None:
     """A checksum for rows that decide the next step. It finds a changed byte that every constraint accepts. NULL: written before this migration."""
     for table in ("intents", "cursor", "progress", "strategy_state", "arms"):
         db.execute(f"ALTER TABLE {table} ADD COLUMN seal INTEGER")
+
+
+@migrations()
+def m005_targets(db: Database) -> None:
+    """The targets of an entry that become limit orders after its fill, as JSON."""
+    db.execute("ALTER TABLE intents ADD COLUMN targets TEXT")

@@ -22,6 +22,7 @@ Path = Literal["plan", "direct"]  # dry run and confirm; or one request
 TradeOf = tuple[str, str, str]  # market, id of the trade, action
 # Part of the key. After a lost journal a bar may be decided differently; a close must not get the key of an earlier open.
 FIRST_LEG: Final[Mapping[Action, str]] = {"open": "order", "close": "close", "cancel": "cancel"}
+TARGET_LEG: Final = "target"  # a close that rests: its request is a reduce-only limit order
 
 INTENT_MOVES: Final[Mapping[str, frozenset[str]]] = {
     # accepted from opened or planned: the order exists under our key, though this run did not send it (another host, a lost file).
@@ -101,6 +102,7 @@ class Intent:
     trade_id: str | None = None
     code: str | None = None
     message: str | None = None
+    targets: str | None = None  # of an entry: the targets that become limit orders after its fill, as JSON
     request: Request | None = field(default=None, repr=False, compare=False)  # the parsed `body`, if this run made it
 
     @property
@@ -120,14 +122,20 @@ class Intent:
             request.fraction is None and request.size is None and request.usd_amount is None
         )
 
+    @property
+    def is_target(self) -> bool:
+        return self.leg == TARGET_LEG
+
     def order(self) -> OrderRequest:
-        assert self.action == "open"
+        assert self.action == "open" or self.is_target
         if isinstance(self.request, OrderRequest):
             return self.request
         return OrderRequest.from_wire(_parsed(self.body))
 
     def close(self) -> CloseRequest:
         assert self.action == "close"
+        if self.is_target:
+            return CloseRequest(size=self.order().size)
         if isinstance(self.request, CloseRequest):
             return self.request
         return CloseRequest.from_wire(_parsed(self.body))
@@ -148,7 +156,7 @@ def moved(
         i.id, i.strategy, i.market, i.action, i.path, i.trigger, i.ordinal, i.leg, i.epoch, i.body, i.not_after_ms, i.opened_ms,
         i.notional_usd, state, i.attempts if attempts is None else attempts, i.confirm_token if token is None else token,
         i.token_expires_ms if token_expires_ms is None else token_expires_ms, i.trade_id if trade_id is None else trade_id,
-        i.code if code is None else code, i.message if message is None else message, i.request,
+        i.code if code is None else code, i.message if message is None else message, i.targets, i.request,
     )  # fmt: skip
 
 

@@ -45,3 +45,4 @@ class ApprovedOrder(NamedTuple):
     market: str
     path: Path
     notional_usd: Decimal = Decimal(0)
+    targets: str | None = None

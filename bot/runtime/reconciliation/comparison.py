@@ -8,7 +8,7 @@ import structlog
 
 from bot.errors import ApiError, Refused, TryLater, is_access_lost
 from bot.runtime.model.positions import Drift
-from bot.runtime.reconciliation import foreign_review, protection, reconciler
+from bot.runtime.reconciliation import foreign_review, protection, reconciler, target_orders
 from bot.runtime.reconciliation.context import RepairContext
 from bot.runtime.reconciliation.reconciler import CursorLost
 
@@ -76,15 +76,22 @@ class Reconciliation:
             raise TryLater("busy", "events keep coming faster than they can be compared; ask again")
         return reconciler.differences(self.context, snapshot)
 
+    def has_nothing_to_do(self) -> bool:
+        """True if `repair` would do nothing. Every pass asks this, so it must be cheap."""
+        return protection.nothing_to_do(self.context) and not target_orders.is_due(self.context)
+
     async def repair(self) -> None:
-        """Put back missing stops and guardians, before a decision and right after orders were sent."""
+        """Put back missing stops and guardians and place target orders, before a decision and right after orders were sent."""
         context = self.context
-        if not context.budget.has_time() or context.state.is_page_cut or protection.nothing_to_do(context):
+        if not context.budget.has_time() or context.state.is_page_cut or self.has_nothing_to_do():
             return
         try:
-            await protection.protect(context)
+            if not protection.nothing_to_do(context):
+                await protection.protect(context)
+                if context.budget.has_time():
+                    await protection.stand(context)
             if context.budget.has_time():
-                await protection.stand(context)
+                await target_orders.place(context)
         except ApiError as error:
             if is_access_lost(error):
                 raise

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bot.runtime.account.ownership import OrderOwners, PositionOwners
     from bot.runtime.ports import Pacer
     from bot.runtime.reconciliation.foreign_activity import ForeignActivity
+    from bot.runtime.risk.risk_engine import RiskEngine
     from bot.wire import AccountSnapshot
 
 
@@ -56,6 +57,7 @@ class RepairContext:
     foreign_positions: str  # what the config says about positions of others: adopt, ignore or flatten
     require_protection: bool  # of a position whose strategy no longer runs
     now_ms: Callable[[], int]  # service time
+    risk: RiskEngine
     events: EventReader = field(init=False)
 
     @property

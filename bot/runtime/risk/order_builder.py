@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from decimal import ROUND_CEILING, ROUND_DOWN, ROUND_FLOOR, Decimal
 from functools import lru_cache
@@ -10,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from bot.money import format_decimal
 from bot.runtime.model.positions import unit_px
 from bot.strategy import Bracket, MaxHold, Number, Open, TrailingStop
+from bot.strategy.targets import Level, Target, TargetPlan, break_even_r, plan_of
 from bot.wire import (
     BracketRequest,
     InlineGuardian,
@@ -85,7 +87,7 @@ def order_request(signal: Open, size: str | None, require_protection: bool, grid
         max_slippage_bps=signal.max_slippage_bps,
         require_protection=require_protection,
         bracket=None if signal.bracket is None else _bracket(signal.bracket, stop=up, target=down),
-        guardians=tuple(map(_inline, signal.guardians)),
+        guardians=(*map(_inline, signal.guardians), *_break_even(signal.bracket)),
         source="agent",
     )
 
@@ -101,6 +103,57 @@ def _inline(guardian: TrailingStop | MaxHold) -> InlineGuardian:
     )
 
 
+def _break_even(bracket: Bracket | None) -> tuple[InlineGuardian, ...]:
+    """The stop at the entry. A trailing stop whose distance equals its activation stands there when it becomes active."""
+    if bracket is None or bracket.break_even_at is None:
+        return ()
+    r = break_even_r(bracket.break_even_at, bracket.stop_pct)
+    return (InlineGuardian(type="trailing_stop", trail_r=r, activate_at_r=r),)
+
+
+def target_plan(signal: Open) -> TargetPlan | None:
+    """The targets of an entry. None if it has at most the one target of the interface."""
+    if signal.bracket is None or signal.bracket.targets is None:
+        return None
+    return plan_of(tuple(signal.bracket.targets))
+
+
+def targets_text(plan: TargetPlan | None) -> str | None:
+    """The targets that become limit orders, as the journal keeps them. None if there are none."""
+    if plan is None or not plan.orders:
+        return None
+    return json.dumps([[str(one.fraction), one.level.unit, str(one.level.value)] for one in plan.orders])
+
+
+def targets_in(text: str) -> list[Target]:
+    return [Target(Decimal(part), Level(unit, Decimal(value))) for part, unit, value in json.loads(text)]
+
+
+def target_px(level: Level, entry_px: Decimal, stop_px: Decimal | None, side: str, grid: Grid) -> Decimal | None:
+    """The price of a target, on the grid and never beyond the level. None if the level counts in distances of an unknown stop."""
+    px, away = level.value, 1 if side == "long" else -1
+    if level.unit == "pct":
+        px = entry_px + away * entry_px * level.value / 100
+    elif level.unit == "r":
+        if stop_px is None:
+            return None
+        px = entry_px + away * abs(entry_px - stop_px) * level.value
+    return grid.down(px) if side == "long" else grid.up(px)
+
+
+def target_request(market: str, side: str, size: Decimal, px: Decimal) -> OrderRequest:
+    """The order that closes this size of a position at the price. With `require_protection` the service refuses it if it would open one."""
+    return OrderRequest(
+        market=market,
+        side="short" if side == "long" else "long",
+        size=format_decimal(size),
+        type="limit",
+        limit_px=format_decimal(px),
+        require_protection=True,
+        source="agent",
+    )
+
+
 def notional_usd(signal: Open, price: Decimal | None) -> Decimal | None:
     if signal.usd is not None:
         return exact(signal.usd)
@@ -110,9 +163,12 @@ def notional_usd(signal: Open, price: Decimal | None) -> Decimal | None:
 
 
 def _bracket(bracket: Bracket, *, stop: Rounding, target: Rounding) -> BracketRequest:
+    given = {"pct": bracket.target_pct, "px": bracket.target_px, "r": bracket.target_r}
+    if bracket.targets is not None and (last := plan_of(tuple(bracket.targets)).last) is not None:
+        given[last.level.unit] = last.level.value
     return BracketRequest(
         stop_loss=_leg(bracket.stop_pct, _price(bracket.stop_px, stop)),
-        take_profit=_leg(bracket.target_pct, _price(bracket.target_px, target), bracket.target_r),
+        take_profit=_leg(given["pct"], _price(given["px"], target), given["r"]),
     )
 
 

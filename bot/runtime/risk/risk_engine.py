@@ -7,7 +7,7 @@ nothing else makes the request that is sent.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from decimal import ROUND_DOWN, Decimal
+from decimal import ROUND_DOWN, ROUND_UP, Decimal
 from typing import Final, Protocol
 
 from pydantic import ValidationError
@@ -29,6 +29,8 @@ from bot.runtime.risk.order_builder import (
     exact,
     notional_usd,
     order_request,
+    target_plan,
+    targets_text,
 )
 from bot.strategy import Cancel, Close, Open, TrailingStop
 from bot.wire import (
@@ -180,12 +182,12 @@ class RiskEngine:
         if size is not None and not size:
             return Refusal("below_min_notional", f"a size of {signal.size} {signal.market} rounds down to nothing")
         sized = None if size is None else format_decimal(size)
-        request = order_request(signal, sized, limits.require_protection, self._grid(signal.market))
+        request = order_request(signal, sized, limits.require_protection, self.grid(signal.market))
         # A direct order is safe to repeat only if the service is known to show our keys. Until then, and for a strategy that wants to see the
         # plan, the entry is planned and confirmed.
         is_direct = limits.path == "direct" and self.mirror.keys_proven
         path: Path = "direct" if is_direct and not self.checks_plans(limits.strategy) else "plan"
-        return ApprovedOrder(request, "open", signal.market, path, notional)
+        return ApprovedOrder(request, "open", signal.market, path, notional, targets_text(target_plan(signal)))
 
     def _close(self, limits: StrategyLimits, signal: Close, ask: RiskRequest) -> ApprovedOrder | Refusal:
         """Close the whole position or an absolute size: both can be sent again without closing more. Of a shared position at most the share."""
@@ -290,7 +292,7 @@ class RiskEngine:
         """The size rounded down to the market's step."""
         return size.quantize(self.step(market), ROUND_DOWN)
 
-    def _grid(self, market: str) -> Grid:
+    def grid(self, market: str) -> Grid:
         coin = bare_coin(market)
         if coin in self.grids:
             return self.grids[coin]
@@ -405,6 +407,36 @@ def protected(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Ref
     )
 
 
+def fits_targets(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
+    """Refuse targets in a shared market, on the wrong side of the entry, or of a part that the service does not close."""
+    signal = ask.signal
+    assert isinstance(signal, Open)
+    plan = target_plan(signal)
+    if plan is None:
+        return None
+    if limits.nets:
+        message = "targets need a market of their own (netting: refuse): an order at a target could close the share of another strategy"
+        return Refusal("targets_shared", message)
+    entry_px = ask.price if signal.limit_px is None else exact(signal.limit_px)
+    notional = notional_usd(signal, ask.price)
+    if entry_px is None or notional is None:
+        return None
+    away = 1 if signal.side == "long" else -1
+    for target in (*plan.orders, *filter(None, [plan.last])):
+        level = target.level
+        if level.unit == "px" and (level.value - entry_px) * away <= 0:
+            message = f"the target {level.value} is on the wrong side of the entry of a {signal.side} at {entry_px}"
+            return Refusal("invalid_input", message, {"field": "targets"})
+    smallest = min((target.fraction for target in plan.orders), default=None)
+    if smallest is not None and notional * smallest < LEAST_USD:
+        return Refusal(
+            "below_min_notional",
+            f"a target of {smallest} closes {notional * smallest:.2f} USD of {notional:.2f}; the service closes no part below {LEAST_USD} USD",
+            {"field": "usd", "value": format_decimal((LEAST_USD / smallest).quantize(Decimal("0.01"), ROUND_UP))},
+        )
+    return None
+
+
 def leverage_bound(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> Refusal | None:
     signal = ask.signal
     assert isinstance(signal, Open)
@@ -438,7 +470,7 @@ Rule = Callable[[RiskEngine, StrategyLimits, RiskRequest], Refusal | None]
 RULES: Final[Mapping[type, tuple[Rule, ...]]] = {
     Open: (
         own_market, fresh, not_stopped, strategy_not_stopped, not_in_doubt, not_foreign, not_anothers, not_against_others, protected,
-        leverage_bound, within_budget,
+        leverage_bound, within_budget, fits_targets,
     ),
     Close: (own_market, fresh, has_position, not_foreign, not_anothers),
     Cancel: (own_market,),

@@ -33,7 +33,7 @@ from bot.strategy import Bar, Bracket, Intent, Open, View
 from bot.venue.commands import SetRules
 from bot.venue.state import Rules
 from bot.wire.requests import KillRequest
-from tests.backtest.builders import MINUTE_MS, busy, placing, settings
+from tests.backtest.builders import MINUTE_MS, Script, busy, placing, settings
 
 CONTROL = {"Authorization": "Bearer bbc_parity"}
 HISTORY = 200  # candles of a recorded file that are past when a sandbox starts
@@ -110,17 +110,27 @@ def quiet_first(view: View, bar: Bar) -> list[Intent]:
     )
 
 
+def scaled_out(view: View, bar: Bar) -> list[Intent]:
+    """After the first hour: an entry with three targets and a stop at the entry, whenever it is flat; the sides take turns."""
+    started_ms = view.state.setdefault("first", bar.at_ms)
+    if bar.at_ms <= started_ms + 60 * MINUTE_MS or view.position(bar.market):
+        return []
+    bracket = Bracket(stop_pct=0.2, targets=[(0.4, "1R"), (0.3, "2R"), (0.3, "3R")], break_even_at="1R")
+    return [Open(bar.market, "long" if bar.at_ms // MINUTE_MS % 2 else "short", usd=300, bracket=bracket)]
+
+
 class Killer:
     """The script, and the kill switch is operated after three quarters of the bars."""
 
-    def __init__(self, candles: Candles) -> None:
+    def __init__(self, candles: Candles, script: Script) -> None:
+        self._script = script
         self.at_ms = candles.at_ms[HISTORY + (len(candles) - HISTORY) * 3 // 4]
         self.kill: Callable[[], object] = lambda: None
 
     def script(self, view: View, bar: Bar) -> list[Intent]:
         if bar.at_ms == self.at_ms:
             self.kill()
-        return quiet_first(view, bar)
+        return list(self._script(view, bar))
 
 
 def service_of(path: Path, port: int) -> Service:
@@ -144,11 +154,11 @@ def made() -> Any:
 
 
 def over_a_wire(
-    candles: Candles, *, base_url: str, transport: Any, wait: Any
+    candles: Candles, *, base_url: str, transport: Any, wait: Any, script: Script = quiet_first
 ) -> tuple[list[dict[str, Any]], str]:  # fmt: skip
     """The session through the client; the events as the wire has them, and the account's address."""
     config = made()
-    killer = Killer(candles)
+    killer = Killer(candles, script)
     place = placing(killer.script, counts=False)
     start_ms = candles.at_ms[HISTORY]
     options = SessionOptions(start_ms=start_ms, path="adaptive")
@@ -218,10 +228,12 @@ def served(service: Service, listening: socket.socket) -> Iterator[None]:
         thread.join()
 
 
-def locally(candles: Candles, address: str, **options: Any) -> tuple[str, int, list[dict[str, Any]]]:
+def locally(
+    candles: Candles, address: str, *, script: Script = quiet_first, **options: Any
+) -> tuple[str, int, list[dict[str, Any]]]:
     """Digest, fills and events of the session in this process."""
     asked = SessionOptions(start_ms=candles.at_ms[HISTORY], path="adaptive", **options)
-    killer = Killer(candles)
+    killer = Killer(candles, script)
     test = Backtest(made(), [candles], asked, place=placing(killer.script, counts=False), address=address)
     killer.kill = lambda: test.exchange.operations.kill(
         test.exchange.principal, KillRequest(flatten=True), Context("req_000000000000", idempotency_key="k")
@@ -253,6 +265,22 @@ def test_a_backtest_on_the_operations_and_one_through_the_client_have_equal_dige
     assert fills > 50
     happened = {(event["type"], event["data"].get("guardianType")) for event in events}
     assert {("funding", None), ("trigger", None), ("guardian", "kill_switch")} <= happened
+
+
+def test_a_backtest_with_targets_has_one_digest_in_process_and_through_the_client(shared: Path, tmp_path: Path):
+    candles = minutes_of(shared, 1_440)
+    service = service_of(written(candles, tmp_path), 0)
+    with asyncio.Runner() as runner:
+        runner.run(service.start())
+        events, address = over_a_wire(
+            candles, base_url="http://127.0.0.1", transport=httpx.ASGITransport(service.app), wait=runner.run, script=scaled_out,
+        )  # fmt: skip
+        runner.run(service.stop())
+    digest, _, mine = locally(candles, address, skip=False, script=scaled_out)
+    assert [shown(event) for event in events] == mine
+    assert digest_of(events) == digest
+    exits = {event["data"]["kind"] for event in mine if event["subtype"] == "exit"}
+    assert {"limit", "stop_loss", "guardian"} <= exits
 
 
 def test_the_same_backtest_over_a_socket_has_the_same_digest(shared: Path, tmp_path: Path):

@@ -1,0 +1,140 @@
+"""Place the target orders of entries, and cancel reduce-only orders whose position is gone. Runs in every pass.
+
+The last target of a bracket is the service's own. Each target before it becomes a reduce-only limit order once its entry is filled. The
+interface has no field for reduce-only: an order against a position that is not larger than the position only reduces it. `requireProtection`
+makes the service refuse the order if it would open a position, because the order brings no stop.
+
+Nothing is kept in memory alone: the plan is a column of the entry's intent, and the key of a target order is a function of the entry, the
+number of the target and the try. A run that starts again finds in the journal which orders were made.
+"""
+
+from __future__ import annotations
+
+from decimal import ROUND_DOWN, Decimal
+from itertools import count
+from typing import Final
+
+from bot.runtime.model.intents import FINAL, FIRST_LEG, RUNTIME, TARGET_LEG, CancelOrders, Intent, intent_key
+from bot.runtime.model.positions import MirrorOrder, MirrorPosition
+from bot.runtime.reconciliation.context import RepairContext
+from bot.runtime.risk.order_builder import target_px, target_request, targets_in
+from bot.wire import OrderRequest
+
+TRY_MS: Final = 60_000  # of service time in which a target order may be sent; then the next try begins
+
+
+def is_due(context: RepairContext) -> bool:
+    """True if `place` has something to look at. Every pass asks this, so it must be cheap."""
+    return bool(context.execution.with_targets) or bool(_orphans(context))
+
+
+def find_entries(context: RepairContext) -> None:
+    """After a start: find the entries whose target orders may not all be made, resting ones and those of open positions."""
+    mirror, journal, found = context.mirror, context.journal, context.execution.with_targets
+    found.clear()
+    keys = [order.key for order in mirror.orders.values() if order.could_open]
+    for position in mirror.positions.values():
+        keys += journal.events.entry_keys(position.market, epoch=mirror.epoch, since_ms=position.opened_ms)
+    for market in sorted({market for one in context.strategy_host.instances for market in one.markets}):
+        newest = journal.intents.last_open(market, mirror.epoch)  # Its events may be late.
+        keys.append(None if newest is None else newest.id)
+    for key in dict.fromkeys(keys):
+        intent = None if key is None else journal.intents.find(key)
+        if intent is not None and intent.targets is not None and intent.state == "accepted":
+            found[intent.id] = intent
+
+
+async def place(context: RepairContext) -> None:
+    """Make the intents that are due, and send them."""
+    state, entries = context.state, context.execution.with_targets
+    if state.behind or state.is_page_cut:
+        return
+    due: list[Intent] = []
+    for entry in list(entries.values()):
+        found = _due_of(context, entry)
+        if found is None:
+            del entries[entry.id]
+        else:
+            due += found
+    cancels = (_cancel_of(context, order) for order in _orphans(context))
+    due += [cancel for cancel in cancels if context.journal.intents.find(cancel.id) is None]
+    if due:
+        await context.execution.open_and_send(due)
+
+
+def _due_of(context: RepairContext, entry: Intent) -> list[Intent] | None:
+    """The target orders of an entry that are to be sent now. None: nothing is left to do for this entry."""
+    mirror, market, side = context.mirror, entry.market, entry.order().side
+    if entry.epoch != mirror.epoch:
+        return None
+    if any(order.key == entry.id for order in mirror.entries(market)):
+        return []  # A part of the entry still rests.
+    fills = context.journal.events.entry_fills(entry.id, epoch=entry.epoch)
+    if not fills:
+        return None if context.now_ms() > entry.not_after_ms else []
+    position = mirror.positions.get(market)
+    if position is None or position.side != side or fills[-1][2] < position.opened_ms:
+        return None
+    if context.execution.is_closing(market):
+        return []
+    tries = [_newest_try(context, entry, n, request) for n, request in _requests_of(context, entry, position, fills)]
+    due = [intent for intent, is_new in tries if is_new]
+    return due if due or any(intent.state not in FINAL for intent, _ in tries) else None
+
+
+def _requests_of(
+    context: RepairContext, entry: Intent, position: MirrorPosition, fills: list[tuple[Decimal, Decimal, int]]
+) -> list[tuple[int, OrderRequest]]:
+    """Number and request of each target order. A part is a fraction of what the entry has filled, rounded down to the market's lot."""
+    assert entry.targets is not None
+    market, side, risk = entry.market, position.side, context.risk
+    filled = sum((size for size, _, _ in fills), Decimal(0))
+    entry_px = sum((size * px for size, px, _ in fills), Decimal(0)) / filled
+    found = []
+    for n, target in enumerate(targets_in(entry.targets), 1):
+        size = min((target.fraction * filled).quantize(risk.step(market), ROUND_DOWN), position.size)
+        px = target_px(target.level, entry_px, position.first_stop_px, side, risk.grid(market))
+        if size and px is not None and px > 0:
+            found.append((n, target_request(market, side, size, px)))
+    return found
+
+
+def _newest_try(context: RepairContext, entry: Intent, n: int, request: OrderRequest) -> tuple[Intent, bool]:
+    """The newest try of a target order, and whether it is still to be written. A try that expired before it was sent is followed by another."""
+    for ordinal in count():
+        intent = _intent(context, entry.strategy, entry.market, f"target:{n}:{entry.id}", request, ordinal=ordinal)
+        known = context.journal.intents.find(intent.id)
+        if known is None or known.state != "expired":
+            return known or intent, known is None
+    raise AssertionError("count() does not end")
+
+
+def _orphans(context: RepairContext) -> list[MirrorOrder]:
+    """Our resting closes whose position is gone or has changed its side. At a service that does not cancel them they could open a position."""
+    mirror = context.mirror
+    found = []
+    for order in mirror.orders.values():
+        if order.kind == "limit" and order.action == "close" and order.key is not None:
+            position = mirror.positions.get(order.market)
+            is_orphan = position is None or position.side != order.side
+            if is_orphan and mirror.owner_of(order.key) is not None:
+                found.append(order)
+    return found
+
+
+def _cancel_of(context: RepairContext, order: MirrorOrder) -> Intent:
+    return _intent(context, RUNTIME, order.market, f"left_over:{order.oid}", CancelOrders((order.oid,)))
+
+
+def _intent(
+    context: RepairContext, strategy: str, market: str, trigger: str, request: OrderRequest | CancelOrders, *, ordinal: int = 0
+) -> Intent:  # fmt: skip
+    is_cancel, now_ms, epoch = isinstance(request, CancelOrders), context.now_ms(), context.mirror.epoch
+    leg = FIRST_LEG["cancel"] if is_cancel else TARGET_LEG
+    key = intent_key(
+        address=context.journal.address, epoch=epoch, strategy=strategy, market=market, trigger=trigger, ordinal=ordinal, leg=leg
+    )  # fmt: skip
+    return Intent(
+        id=key, strategy=strategy, market=market, action="cancel" if is_cancel else "close", path="direct", trigger=trigger, ordinal=ordinal,
+        leg=leg, epoch=epoch, body=request.body(), request=request, not_after_ms=now_ms + context.budget.hold_ms(TRY_MS), opened_ms=now_ms,
+    )  # fmt: skip
