@@ -10,10 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
+from bot.runtime.model.intents import moved
 from bot.strategy import Bar, Bracket, Close, Open, View
 from tests.fakes import Crash
 from tests.integration import account_checks
-from tests.integration.builders import Bot, Box, Points, Room, Script, make_bot, room, wire_to
+from tests.integration.builders import Bot, BotAndOwner, Box, Points, Script, bot_and_owner, make_bot, wire_to
+from tests.runtime.builders import later
 
 TWO = Bracket(stop_pct=1, targets=[(0.5, "1R"), (0.5, "3R")], break_even_at="1R")
 Orders = list[tuple[str, str, str | None]]
@@ -30,26 +32,26 @@ def once(bracket: Bracket = TWO, **more: Any) -> Script:
     return script
 
 
-async def orders(one: Room) -> Orders:
+async def orders(one: BotAndOwner) -> Orders:
     listed = (await one.hand.ask("GET", "/v1/orders?coin=BTC"))["orders"]
     return sorted((order["kind"], order["size"], order["limitPx"] or order["triggerPx"]) for order in listed)
 
 
-async def entered(box: Box, script: Script | None = None, **more: Any) -> Room:
+async def entered(box: Box, script: Script | None = None, **more: Any) -> BotAndOwner:
     """A long of 0.01 at 100,000 or a little above, with its targets."""
     await box.price("BTC", 100_000)
-    one = await room(box, script or once(), **more)
+    one = await bot_and_owner(box, script or once(), **more)
     await one.bot.cycle()
     return one
 
 
-async def to(one: Room, px: float) -> None:
+async def to(one: BotAndOwner, px: float) -> None:
     one.px["BTC"] = px
     await one.minute()
     await one.bot.cycle()
 
 
-async def kinds(one: Room) -> list[tuple[str, str]]:
+async def kinds(one: BotAndOwner) -> list[tuple[str, str]]:
     """Kind and size of the fills."""
     return [(e["data"]["kind"], e["data"]["size"]) for e in await one.hand.events() if e["type"] == "fill"]
 
@@ -138,12 +140,55 @@ async def test_a_target_order_is_refused_if_the_position_was_closed_before_it_ar
         return await deliver(request)
 
     wire.deliver = closing  # type: ignore[method-assign]
-    one = Room(box, hand, make_bot(hand, wire, None, script=once()), wire)
+    one = BotAndOwner(box, hand, make_bot(hand, wire, None, script=once()), wire)
     for _ in range(3):
         await one.minute()
     assert (await one.held(), await orders(one)) == (None, [])
     (target,) = [row for row in one.rows() if row["leg"] == "target"]
     assert (target["state"], target["code"]) == ("rejected", "invalid_input")
+
+
+async def test_no_entry_is_sent_while_a_target_order_of_the_position_before_is_on_its_way(box: Box) -> None:
+    """It would grow a short: the target order of a long sells."""
+    await box.price("BTC", 100_000)
+    hand = await box.hand()
+    wire = wire_to(box)
+    deliver, is_lost = wire.deliver, True
+
+    async def losing(request: httpx.Request) -> httpx.Response:
+        if is_lost and b'"type":"limit"' in request.content:
+            raise httpx.ConnectError("away", request=request)
+        return await deliver(request)
+
+    def turning(view: View, bar: Bar) -> Iterator[Any]:
+        if bar.market == "BTC" and view.position("BTC") is None:
+            yield Open("BTC", "long" if view.state.setdefault("n", 0) == 0 else "short", size=0.01, bracket=TWO)
+            view.state["n"] = 1
+
+    wire.deliver = losing  # type: ignore[method-assign]
+    one = BotAndOwner(box, hand, make_bot(hand, wire, None, script=turning), wire)
+    await one.minute()
+    await to(one, 98_000)  # The stop fires; the target order is still on its way.
+    assert (await one.held(), "market_in_doubt" in one.refusals()) == (None, True)
+    is_lost = False
+    for _ in range(3):
+        later(one.bot.kernel, 60_000)
+        await to(one, 98_000)
+    assert next(row["state"] for row in one.rows() if row["leg"] == "target") in ("rejected", "expired")
+    held = await one.held()
+    assert held is not None
+    assert (held["side"], held["size"]) == ("short", "0.01")
+
+
+async def test_a_target_order_that_waits_to_be_sent_holds_back_entries_of_its_market(box: Box) -> None:
+    one = await entered(box)
+    kernel = one.bot.kernel
+    assert not kernel.execution.is_doubtful("BTC")
+    (key,) = [row["id"] for row in one.rows() if row["leg"] == "target"]
+    target = kernel.journal.intents.find(key)
+    assert target is not None
+    kernel.execution.live[key] = moved(target, "opened")
+    assert (kernel.execution.is_doubtful("BTC"), kernel.execution.is_doubtful("ETH")) == (True, False)
 
 
 async def test_an_order_left_behind_by_a_service_that_does_not_cancel_it_is_canceled(box: Box) -> None:

@@ -84,7 +84,7 @@ BAD: list[tuple[Any, str]] = [
     (lambda: Bracket(stop_pct=None, target_px=-1), "target_px is above 0"),
     (lambda: Bracket(stop_pct=1, target_r=1, targets=[(1, "1R")]), "choose one of target_r and targets"),
     (lambda: Bracket(targets=[(1, "1R")]), "targets needs a stop; give stop_pct or stop_px as well"),
-    (lambda: Bracket(target_r=1, break_even_at="1R"), "target_r counts in distances of the stop"),
+    (lambda: Bracket(target_r=1, break_even_at="1R"), "target_r is a multiple"),
     (lambda: Bracket(target_pct=1, break_even_at="1R"), "break_even_at needs a stop"),
     (lambda: Bracket(stop_pct=1, targets=[]), 'targets is a list of 1 to 10 pairs such as (0.5, "1R"), not []'),
     (lambda: Bracket(stop_pct=1, targets="1R"), "targets is a list of 1 to 10 pairs"),

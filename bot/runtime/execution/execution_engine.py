@@ -270,7 +270,12 @@ class ExecutionEngine:
         return False
 
     def is_doubtful(self, market: str, besides: str | None = None) -> bool:
-        """True if nothing may be opened in the market because an outcome is unknown. A reply that may still come in time does not count."""
+        """True if nothing may be opened in the market because an outcome is unknown. A reply that may still come in time does not count.
+
+        A target order that is not settled always counts: it could arrive when its position is gone, and grow the new one.
+        """
+        if any(i.market == market and i.is_target and i.state not in FINAL for i in self.live.values()):
+            return True
         if not self.in_flight:
             return self.in_doubt(market, besides)
         awaited = {one.id for one in self.awaited()}

@@ -114,6 +114,11 @@ def _cause(db: sqlite3.Connection, intent: Row, traces: Mapping[str, Row]) -> li
         return [event_step(one) for one in found] or [
             Step("event", None, f"event {name}, which is no longer in the journal", {"id": name})
         ]
+    if kind == "target":
+        n, _, entry = rest.partition(":")
+        return [
+            Step("target", intent["opened_ms"], f"target {n} of the entry {entry}", {"target": int(n), "entry": entry})
+        ]
     if not intent["strategy"].startswith("@"):
         return [Step(kind.partition(".")[0], intent["opened_ms"], intent["cause"], {"cause": intent["cause"]})]
     reason = _RUNTIME.get(kind, intent["cause"])

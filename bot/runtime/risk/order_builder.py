@@ -130,7 +130,7 @@ def targets_in(text: str) -> list[Target]:
 
 
 def target_px(level: Level, entry_px: Decimal, stop_px: Decimal | None, side: str, grid: Grid) -> Decimal | None:
-    """The price of a target, on the grid and never beyond the level. None if the level counts in distances of an unknown stop."""
+    """The price of a target, on the grid and never beyond the level. None if the level is a multiple of the distance of an unknown stop."""
     px, away = level.value, 1 if side == "long" else -1
     if level.unit == "pct":
         px = entry_px + away * entry_px * level.value / 100

@@ -109,6 +109,16 @@ def test_the_newest_accepted_entry_of_each_market_stays_and_so_do_the_repairs_of
     assert repair not in known(journal)
 
 
+def test_the_target_orders_of_an_open_position_stay_so_that_a_start_makes_none_again(journal: Journal) -> None:
+    target = lived(journal, 0, market="SOL", action="close", leg="target")
+    for n in range(1, 20):
+        lived(journal, n)
+    journal.trim(lambda: Held(positions={"SOL": 5}), now_ms=LATE_MS)
+    assert target in known(journal)
+    journal.trim(now_ms=LATE_MS)
+    assert target not in known(journal)
+
+
 def test_one_trim_removes_a_bounded_number_and_the_next_continues(journal: Journal) -> None:
     for n in range(ROWS_MAX + 50):
         lived(journal, n, state="rejected")
