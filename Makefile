@@ -34,7 +34,7 @@ PYTHON = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; d
 	"$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null && { command -v "$$p"; break; }; done)
 
 # An environment whose interpreter is gone, or that stood in another folder, is made again.
-$(shell [ -e $(BIN)/python ] && [ "$$(cat .venv/home 2>/dev/null)" = "$$PWD" ] || rm -f .venv/run.stamp .venv/dev.stamp)
+$(shell [ -e $(BIN)/python ] && [ "$$(cat .venv/home 2>/dev/null)" = "$$PWD" ] || rm -f .venv/run.stamp .venv/dev.stamp .venv/markets.stamp)
 
 # One environment. The development pins contain the run-time pins, so whoever has run the tests is not stepped back by the demo.
 READY := $(if $(wildcard .venv/dev.stamp),.venv/dev.stamp,.venv/run.stamp)
@@ -47,10 +47,10 @@ help:
 demo: $(READY)
 	@exec $(BIN)/bot demo $(ARGS)
 
-test: .venv/dev.stamp
+test: .venv/dev.stamp .venv/markets.stamp
 	@exec $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal $(ARGS)
 
-soak: .venv/dev.stamp
+soak: .venv/dev.stamp .venv/markets.stamp
 	@exec $(BIN)/python -m pytest -q -m soak -n auto --maxprocesses 8 --dist worksteal -o faulthandler_timeout=0 --full $(ARGS)
 	@exec $(BIN)/python -m tests.bench.soak
 
@@ -93,12 +93,20 @@ endef
 .venv/dev.stamp: requirements-dev.txt pyproject.toml $(UV_READY)
 	$(call install,requirements-dev.txt)
 
+# The feeder process of exchange prices: ccxt pins versions that differ from ours, so it has an environment of its own.
+.venv/markets.stamp: requirements-markets.txt .venv/dev.stamp
+	@echo "Installing requirements-markets.txt into .venv/markets"
+	@[ -e .venv/markets/bin/python ] || $(UV) venv --quiet --clear --python $(BIN)/python .venv/markets
+	@$(UV) pip sync --quiet --compile-bytecode --require-hashes --python .venv/markets/bin/python requirements-markets.txt
+	@touch $@
+
 # The pins are for Python 3.11 to 3.14 on every platform at once, and name no registry.
 PIN = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header
 
 pins: $(UV_READY)
 	$(PIN) pyproject.toml -o requirements.txt
 	$(PIN) pyproject.toml --group dev -c requirements.txt -o requirements-dev.txt
+	$(PIN) --group pyproject.toml:markets -o requirements-markets.txt
 
 clean:
 	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

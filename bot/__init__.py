@@ -5,7 +5,7 @@ Map of the package. A package imports only from lines below it; two packages on 
     cli | testing      the command `bot`, its exit codes | a pytest plugin with a fresh service for each test
     backtest           the daemon's kernel on the service's venue in simulated time; candles, statistics, report, replay
     service | runtime  the service: HTTP, MCP, prices, durable log | the daemon: kernel, journal, heartbeat (read runtime/kernel.py first)
-    venue | client     pure rules: orders, margin, guardians; no I/O, no clock | one typed method for each operation
+    venue | client | market_data   pure rules: orders, margin, guardians; no I/O, no clock | one typed method for each operation | sources of real prices
     config             YAML to frozen settings; an error has line, column and "did you mean"
     strategy           what an author of strategies uses
     wire               requests, answers and events of the /v1 interface, shared by client and service

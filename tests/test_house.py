@@ -119,7 +119,7 @@ def pins(file: Path) -> dict[str, list[str]]:
     return found
 
 
-PINNED = ("requirements.txt", "requirements-dev.txt", "requirements-uv.txt")
+PINNED = ("requirements.txt", "requirements-dev.txt", "requirements-uv.txt", "requirements-markets.txt")
 
 
 @pytest.mark.parametrize("name", PINNED)
@@ -147,6 +147,8 @@ def test_every_dependency_is_pinned(project: dict[str, Any], repository: Path) -
 
     assert names(project["project"]["dependencies"]) <= versions(repository / "requirements.txt").keys()
     assert names(project["dependency-groups"]["dev"]) <= versions(repository / "requirements-dev.txt").keys()
+    assert names(project["dependency-groups"]["markets"]) <= versions(repository / "requirements-markets.txt").keys()
+    assert project["dependency-groups"]["markets"] == project["project"]["optional-dependencies"]["markets"]
 
 
 def test_the_version_is_one(project: dict[str, Any]) -> None:

@@ -31,6 +31,10 @@ MS_MIN: Final = 100_000_000_000  # 1973 in milliseconds; smaller numbers are sec
 MS_MAX: Final = 100_000_000_000_000  # the year 5138; larger numbers are micro- or nanoseconds
 UNITS: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}  # in a second
 NAMES: Final = {ms: name for name, ms in INTERVAL_MS.items()}
+BESIDE_NAMES: Final = (
+    "funding.csv",
+    "actions.csv",
+)  # of a store, beside the candles: funding rates, splits and dividends
 STORE_NAMES: Final = tuple(f"{name}{suffix}" for name in INTERVAL_MS for suffix in (".parquet", ".csv.gz"))
 NAMES_SHOWN: Final = 5  # of files that were ignored, in one message
 _NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"  # as in a config; the API limits only the length of a coin's name
@@ -276,7 +280,8 @@ def _beside(store: Path, files: Collection[Path]) -> list[Path]:
         for entry in sorted(folder.iterdir())
         if column_files.is_table(entry) and entry.is_file()
     ]
-    return [one for one in found if one.name[0] != "." and (one.parent == store or one.name not in STORE_NAMES)]
+    own = (*STORE_NAMES, *BESIDE_NAMES)
+    return [one for one in found if one.name[0] != "." and (one.parent == store or one.name not in own)]
 
 
 def _names(files: Sequence[Path], folder: Path) -> str:

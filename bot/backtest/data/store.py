@@ -147,6 +147,22 @@ class Store:
                 self._put_in_place(candles, path, part)
         return Written(path, len(candles), len(candles), 0, 0, candles.at_ms[0], candles.at_ms[-1])
 
+    def write_beside(self, market: str, name: str, text: str) -> Path:
+        """Write a text file into the folder of a market. A reader sees either the old file or the new one."""
+        path = self.root / folder_of_market(market) / name
+        part = path.with_name(f".{name}.{os.getpid()}{PART}")
+        with self._alone():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with part.open("w", encoding="utf-8") as file:
+                    file.write(text)
+                    file.flush()
+                    os.fsync(file.fileno())
+                _put_in_place(part, path)
+            finally:
+                part.unlink(missing_ok=True)
+        return path
+
     def _place(self, candles: Candles) -> Path:
         suffix = ".parquet" if column_files.has_research() else ".csv.gz"
         return self.root / folder_of_market(candles.market) / f"{candles.interval}{suffix}"

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -17,11 +14,14 @@ from bot.cli.common.formatting import say_left_out
 from bot.cli.common.param_types import Group, Instant
 from bot.cli.data.accept_flags import accepted, accepting
 from bot.cli.data.candle_source import _newest_or_why, client_of
+from bot.cli.data.history import Request, pull_history, update
+from bot.cli.data.output import day_text, print_json, progress, show_rows, written_data, written_line
 from bot.words import many
 
 if TYPE_CHECKING:
     from bot.backtest.data.candles import Candles
     from bot.backtest.data.findings import AuditReport
+    from bot.backtest.data.history import Target
     from bot.backtest.data.importers import Mapped
     from bot.backtest.data.store import Store, Written
     from bot.errors import BotError, ConfigError
@@ -38,6 +38,8 @@ Examples:
   bot data audit data
   bot data list
   bot data pull BTC ETH --interval 1m --config configs/paper.yaml
+  bot data pull --from ccxt:binance BTC ETH --interval 1m --since 2024-01-01
+  bot data update
 
 \b
 The store is the folder `data`: <MARKET>/<interval>.parquet with the research extra (pip install 'bracketbot[research]'), .csv.gz without.
@@ -95,11 +97,29 @@ PULL = """\b
 Examples:
   bot data pull BTC ETH --interval 1m --config configs/paper.yaml
   bot data pull BTC --interval 1h --base-url http://127.0.0.1:8700
+  bot data pull --from ccxt:binance BTC ETH --interval 1m --since 2024-01-01 --funding
+  bot data pull --from ccxt:kraken DOGE=XDG/USD --interval 1d --since 2020-01-01 --until 2024-01-01
+  bot data pull --from yfinance SPY TLT --interval 1d --since 2000-01-01
 
 \b
 A service keeps its newest 5,000 candles of each interval (for 1m: three and a half days). Pull again before they are deleted, by cron or a timer.
 Candles that the store already has are compared, and different values are refused. Candles with faults are refused, as in `import`.
 A refused market does not stop the others.
+
+\b
+--from asks an exchange through ccxt (pip install 'bracketbot[markets]'), or Yahoo through yfinance, which is unofficial and may change or be blocked
+(pip install 'bracketbot[yfinance]'). No account and no key are used. A coin is the exchange's perpetual in USDT, USDC or USD, else its spot market;
+COIN=SYMBOL names another. Only missing candles are asked for, so the same command goes on after an interruption and fills holes.
+Exit codes: 0 pulled, 1 the candles have faults, or the store has different values or cannot be written, 2 the source has no such exchange, market,
+interval or span, 5 the source does not answer, 7 it refuses this country or wants a key. What was pulled is kept.
+"""
+
+UPDATE = """\b
+Example:
+  bot data update
+
+\b
+Candles and funding rates of each source that `bot data pull --from` recorded are pulled up to now, and holes are filled. Exit codes as of `pull`.
 """
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
@@ -203,11 +223,11 @@ def import_(
     mended, reports = checked(candles, accept=(*LEFT_TO_SESSIONS, *accept), hours=hours)
     written = Store(store).write_all(mended, replacing=replacing)
     if as_json:
-        _print({"store": str(store), "written": [_written_data(one, w) for one, w in zip(mended, written, strict=True)],
+        print_json({"store": str(store), "written": [written_data(one, w) for one, w in zip(mended, written, strict=True)],
                 "audit": [report.data() for report in reports]})  # fmt: skip
         return int(Exit.DONE)
     for one, done, report in zip(mended, written, reports, strict=True):
-        click.echo(_written_line(one, done))
+        click.echo(written_line(one, done))
         if report.findings:
             click.echo("\n".join(report.lines(accept)))
     _say_unlisted([series.market for series in mended])
@@ -225,17 +245,17 @@ def _read_files(files: Sequence[Path], mapped: Mapped, market: str | None, *, sh
     now_ms = SystemClock().now_ms()
     parts: dict[tuple[str, str], list[Candles]] = {}
     market_of_files = market if mapped.market is None else MARKET_OF_EACH_ROW
-    with _progress(is_shown=show_progress) as show:
+    with progress(is_shown=show_progress) as show:
         for name, path, _ in sources(files, market=market_of_files, listed=False, report=say_left_out):
             if market_of_files == MARKET_OF_EACH_ROW != name:
                 raise ConfigError(
                     f"{path}: {name}= names its market, and --market {market} says that each row names it; leave one out"
                 )
-            show_rows = partial(_show_rows, show, path.name)
+            show_count = partial(show_rows, show, path.name)
             if mapped.market is None:
-                reads = [read_foreign(path, name, mapped, show_rows)]
+                reads = [read_foreign(path, name, mapped, show_count)]
             else:
-                reads = read_markets(path, mapped, show_rows)
+                reads = read_markets(path, mapped, show_count)
             unclosed = 0
             for read in map(ordered, reads):
                 whole = closed(read, now_ms)
@@ -270,20 +290,6 @@ def _source(store: Path, imported: Sequence[Candles], written: Sequence[Written]
     flags = "".join(f" --accept-{name}" for name in ACCEPTS if name in needed)
     source = str(store) if listed else f"LISTED={written[0].path}"
     return f"{quote(source)}{flags}"
-
-
-def _written_line(candles: Candles, done: Written) -> str:
-    news = [f"{done.added:,} new"] + [
-        f"{n:,} {what}" for n, what in ((done.same, "there already"), (done.replaced, "replaced")) if n
-    ]
-    return f"{candles.market} {candles.interval}: {many(done.rows, 'candle')} in {done.path} ({', '.join(news)}), {_day(done.first_ms)} to {_day(done.last_ms)}"
-
-
-def _written_data(candles: Candles, done: Written) -> dict[str, Any]:
-    return {
-        "market": candles.market, "interval": candles.interval, "file": str(done.path), "rows": done.rows, "added": done.added,
-        "same": done.same, "replaced": done.replaced, "firstTs": done.first_ms, "lastTs": done.last_ms,
-    }  # fmt: skip
 
 
 def _say_unlisted(markets: Sequence[str]) -> None:
@@ -331,7 +337,7 @@ def audit_(
         raise ConfigError("the span is empty: --from must lie before --to")
     groups: dict[tuple[str, str], list[Candles]] = {}
     unread: list[ConfigError] = []
-    with _progress(is_shown=not as_json) as show:
+    with progress(is_shown=not as_json) as show:
         for name, path, interval in sources(
             [Path(file) for file in files] or [_store_here()],
             market=market,
@@ -353,7 +359,7 @@ def audit_(
     reports = [audit(join(parts), hours=hours) for parts in groups.values()]
     refused = [report for report in reports if report.refused(accept)]
     if as_json:
-        _print(
+        print_json(
             {
                 "sound": not refused and not unread,
                 "accepted": list(accept),
@@ -447,7 +453,7 @@ def gen(
             raise
         raise ConfigError(f"{error} (for an unlisted market, give its class with --class)") from None
     wanted = Wanted(name, interval, start_ms, days, seed, asset_class, regimes, gaps, hours)
-    with _progress(is_shown=not as_json) as show:
+    with progress(is_shown=not as_json) as show:
         candles = generate(wanted, lambda day: show(f"{day:,} of {many(days, 'day')}"))
     done = (
         _put_file(out, candles, replacing=replacing)
@@ -455,9 +461,9 @@ def gen(
         else Store(store).put(candles, replacing=replacing)
     )
     if as_json:
-        _print({**_written_data(candles, done), "digest": candles.digest(), "seed": seed})
+        print_json({**written_data(candles, done), "digest": candles.digest(), "seed": seed})
         return int(Exit.DONE)
-    click.echo(_written_line(candles, done))
+    click.echo(written_line(candles, done))
     click.echo(f"digest {candles.digest()}")
     return int(Exit.DONE)
 
@@ -498,14 +504,14 @@ def list_(store: Path, as_json: bool) -> int:
             {"market": entry.market, "interval": entry.interval, "file": str(entry.path), "rows": entry.rows, "firstTs": entry.first_ms, "lastTs": entry.last_ms,
              "bytes": entry.size_bytes} for entry in held
         ]  # fmt: skip
-        _print({"store": str(store), "candles": rows})
+        print_json({"store": str(store), "candles": rows})
         _refuse(unread)
         return int(Exit.DONE)
     if not held and not unread:
         click.echo(f"{store} holds no candles; add some with `bot data import` or `bot data gen`.")
     for entry in held:
         click.echo(
-            f"{entry.market:<24} {entry.interval:>3}  {entry.rows:>12,} {'candle ' if entry.rows == 1 else 'candles'}  {_day(entry.first_ms)} to {_day(entry.last_ms)}  {entry.size_bytes / 1e6:>8.2f} MB  {entry.path.name}"
+            f"{entry.market:<24} {entry.interval:>3}  {entry.rows:>12,} {'candle ' if entry.rows == 1 else 'candles'}  {day_text(entry.first_ms)} to {day_text(entry.last_ms)}  {entry.size_bytes / 1e6:>8.2f} MB  {entry.path.name}"
         )
     _refuse(unread)
     return int(Exit.DONE)
@@ -536,6 +542,27 @@ def _refuse(unread: Sequence[ConfigError]) -> None:
 @click.option(
     "--base-url", default=None, metavar="URL", help="Use the service at this address.  [default: http://127.0.0.1:8700]"
 )
+@click.option(
+    "--from", "source", default=None, metavar="SOURCE",
+    help="Pull history from ccxt:EXCHANGE, yfinance or yfinance:adjusted (unofficial) in place of a service.",
+)  # fmt: skip
+@click.option(
+    "--since",
+    "since_ms",
+    type=Instant(),
+    default=None,
+    metavar="DATE",
+    help="With --from: candles from then on.  [default: the first in the store]",
+)
+@click.option(
+    "--until",
+    "until_ms",
+    type=Instant(),
+    default=None,
+    metavar="DATE",
+    help="With --from: candles before then.  [default: now]",
+)
+@click.option("--funding", "has_funding", is_flag=True, help="With --from: pull the funding rates too.")
 @_STORE
 @_REPLACE
 @accepting
@@ -545,12 +572,16 @@ def pull(
     interval: str,
     config_file: Path | None,
     base_url: str | None,
+    source: str | None,
+    since_ms: int | None,
+    until_ms: int | None,
+    has_funding: bool,
     store: Path,
     replacing: bool,
     as_json: bool,
     **flags: Any,
 ) -> int:
-    """Fetch the newest closed candles of MARKETS from a running service, and append them to the store."""
+    """Fetch closed candles of MARKETS into the store: the newest of a running service, or the history of a source (--from)."""
     from bot.backtest.data.candles import market_name
     from bot.backtest.data.findings import FaultyData
     from bot.backtest.data.store import Conflict, Store
@@ -563,6 +594,14 @@ def pull(
         raise click.UsageError("--config and --base-url both name the service; give one of them")
     if interval not in INTERVAL_MS:
         raise ConfigError(f"--interval {interval!r} is not known; there are {', '.join(INTERVAL_MS)}")
+    if source is not None:
+        if config_file is not None or base_url is not None:
+            raise click.UsageError("--from names a source, --config and --base-url a service; give one of them")
+        request = Request(source, markets, interval, since_ms, until_ms, has_funding)
+        pull_history(request, _target(store, accept, replacing=replacing), as_json=as_json)
+        return int(Exit.DONE)
+    if since_ms is not None or until_ms is not None or has_funding:
+        raise click.UsageError("--since, --until and --funding need --from: a service gives its newest candles only")
     names = list(dict.fromkeys(market_name(market, listed=False) for market in markets))
     pulled = run_unheld(_pull(names, interval, config_file, base_url))
     written: list[dict[str, Any]] = []
@@ -576,10 +615,18 @@ def pull(
         except (Conflict, FaultyData) as error:
             refused.append(str(error))
     if as_json:
-        _print({"store": str(store), "written": written})
+        print_json({"store": str(store), "written": written})
     if refused:
         raise BotError("\n".join(refused))
     return int(Exit.DONE)
+
+
+def _target(store: Path, accept: tuple[str, ...], *, replacing: bool) -> Target:
+    from bot.backtest.data.history import Target
+    from bot.backtest.data.store import Store
+    from bot.clock import SystemClock
+
+    return Target(Store(store), SystemClock(), (*LEFT_TO_SESSIONS, *accept), replacing)
 
 
 def _take(pulled: Candles, store: Store, accept: tuple[str, ...], *, replacing: bool, quiet: bool) -> dict[str, Any]:
@@ -593,7 +640,7 @@ def _take(pulled: Candles, store: Store, accept: tuple[str, ...], *, replacing: 
     beyond = 0 if before is None else len(before.slice(candles.end_ms))
     who = f"{candles.market} {candles.interval}"
     if not quiet:
-        click.echo(_written_line(candles, done))
+        click.echo(written_line(candles, done))
         if report.findings:
             click.echo("\n".join(report.lines(accept)))
     if hole:
@@ -608,7 +655,7 @@ def _take(pulled: Candles, store: Store, accept: tuple[str, ...], *, replacing: 
             err=True,
         )
     return {
-        **_written_data(candles, done), "missingBefore": hole, "beyond": beyond, "audit": report.data()
+        **written_data(candles, done), "missingBefore": hole, "beyond": beyond, "audit": report.data()
     }  # fmt: skip
 
 
@@ -630,35 +677,20 @@ async def _pull(
         return [await _newest_or_why(client, name, interval) for name in names]
 
 
-# ── Output ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── update ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@contextmanager
-def _progress(*, is_shown: bool) -> Iterator[Callable[[str], None]]:
-    """A function that shows a text in one line of the terminal, over the last text. The line is cleared at the end. No terminal: nothing is shown."""
-    if not is_shown or not sys.stderr.isatty():
-        yield lambda _text: None
-        return
+@data.command("update", epilog=UPDATE)
+@_STORE
+@_REPLACE
+@accepting
+@_JSON
+def update_(store: Path, replacing: bool, as_json: bool, **flags: Any) -> int:
+    """Bring all that the store has from sources up to now."""
+    from bot.errors import Exit
 
-    def show(text: str) -> None:
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()
-
-    try:
-        yield show
-    finally:
-        show("")
-
-
-def _show_rows(show: Callable[[str], None], name: str, rows: int) -> None:
-    show(f"{name}: {many(rows, 'row')}")
-
-
-def _day(at_ms: int) -> str:
-    from bot.clock import DAY_MS, iso
-
-    return iso(at_ms)[:10] if at_ms % DAY_MS == 0 else iso(at_ms)[:16].replace("T", " ")
-
-
-def _print(what: dict[str, Any]) -> None:
-    click.echo(json.dumps(what, indent=2))
+    accept = accepted(flags)
+    if not store.is_dir():
+        raise click.UsageError(f"there is no store {store} here; `bot data pull --from` makes one")
+    update(_target(store, accept, replacing=replacing), as_json=as_json)
+    return int(Exit.DONE)

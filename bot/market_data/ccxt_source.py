@@ -1,0 +1,170 @@
+"""The source ccxt: public market data of an exchange through the feeder process. `ccxt:binance`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import fields
+from typing import Any, Final, Self
+
+from bot.clock import SECOND_MS, Clock, SystemClock, iso
+from bot.market_data.feeder_client import URL, Failure, Feeder
+from bot.market_data.paging import Answer, Pager
+from bot.market_data.source import (
+    AccessDenied,
+    Action,
+    Instrument,
+    NoAnswer,
+    NotOffered,
+    Page,
+    Rate,
+    Row,
+    Say,
+    SourceError,
+)
+from bot.wire.vocabulary import INTERVAL_MS
+
+PASSES: Final = ("busy", "unreachable")  # kinds of failure that may pass
+TRIES_MAX: Final = 7  # of one request: with the waits between them about a minute
+TRIES_FIRST_MAX: Final = 2  # before the exchange has answered at all: it is more likely that it cannot be reached
+WAIT_FIRST_MS: Final = 500
+WAIT_MS: Final = 30_000  # the longest wait of our own
+WAIT_TOLD_MS: Final = 10 * 60 * SECOND_MS  # the longest wait that an exchange may ask for; beyond it the pull ends
+CLOCK_MS: Final = 5_000  # a larger difference of the clocks is told
+RATES_ASKED: Final = 500
+_NAME: Final = re.compile(r"[a-z0-9_]{1,40}")
+
+_WORD: Final = {
+    "unknown_exchange": NotOffered, "unknown_symbol": NotOffered, "unsupported": NotOffered,
+    "country": AccessDenied, "key": AccessDenied, "busy": NoAnswer, "unreachable": NoAnswer,
+}  # fmt: skip
+_WAY: Final = {
+    "country": "the exchange refuses requests from this country; choose another exchange that may be used here",
+    "key": "the exchange gives market data only to holders of an API key, and none is used here; choose another exchange",
+    "busy": "the exchange limits requests from this address; run the same command again later",
+    "unreachable": "check the network of this machine and the status page of the exchange, then run the same command again",
+}
+
+
+class CcxtSource:
+    """One exchange. `sleep` and `clock` are arguments for tests."""
+
+    revises_history = False
+
+    def __init__(
+        self,
+        exchange: str,
+        *,
+        clock: Clock | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        feeder: Feeder | None = None,
+    ) -> None:
+        if not _NAME.fullmatch(exchange):
+            raise NotOffered(f"source ccxt:{exchange}: write the exchange behind the colon, for example ccxt:binance")
+        self.name = f"ccxt:{exchange}"
+        self._exchange = exchange
+        self._clock = clock or SystemClock()
+        self._sleep = sleep
+        self._feeder = feeder or Feeder()
+        self._answered = False
+        self._clock_told = False
+        if self._feeder.base_url is not None:
+            self.name += "@local"  # recorded in the store, so that its prices never pass for the exchange's
+
+    async def __aenter__(self) -> Self:
+        await self._feeder.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._feeder.__aexit__(*error)
+
+    async def instruments(self, say: Say) -> list[Instrument]:
+        names = {field.name for field in fields(Instrument)}
+        if self._feeder.base_url is not None:
+            say(f"{URL} is set: all prices come from {self._feeder.base_url}, not from {self._exchange}")
+        result = (await self._ask("instruments", say))["result"]
+        return [Instrument(**{name: value for name, value in row.items() if name in names}) for row in result]
+
+    async def history(self, symbol: str, interval: str, since_ms: int, until_ms: int, say: Say) -> AsyncIterator[Page]:
+        async def fetch(interval: str, since_ms: int, limit: int) -> Answer:
+            body = await self._ask("candles", say, symbol=symbol, interval=interval, since_ms=since_ms, limit=limit)
+            return Answer([_row(cells) for cells in body["result"]], self._now_ms(body["now_ms"], say))
+
+        pager = Pager(fetch, interval, INTERVAL_MS[interval], until_ms, has_days=await self._has_days(symbol, say))
+        async for page in pager.pages(since_ms):
+            yield page
+
+    async def funding(self, symbol: str, since_ms: int, until_ms: int, say: Say) -> AsyncIterator[list[Rate]]:
+        at_ms = since_ms
+        while at_ms < until_ms:
+            body = await self._ask("funding", say, symbol=symbol, since_ms=at_ms, limit=RATES_ASKED)
+            rates = sorted(Rate(int(at), float(rate)) for at, rate in body["result"] if at >= at_ms)
+            if not rates:
+                return
+            at_ms = rates[-1].at_ms + 1
+            now_ms = self._now_ms(body["now_ms"], say)
+            yield [rate for rate in rates if rate.at_ms < min(until_ms, now_ms)]
+
+    async def actions(self, symbol: str) -> list[Action]:
+        return []
+
+    async def _has_days(self, symbol: str, say: Say) -> bool:
+        """Whether the exchange has daily candles."""
+        try:
+            await self._ask("candles", say, symbol=symbol, interval="1d", since_ms=self._clock.now_ms(), limit=1)
+        except NotOffered:
+            return False
+        return True
+
+    def _now_ms(self, exchange_ms: int | None, say: Say) -> int:
+        """The earlier one of both clocks, so that a wrong clock cannot make an unfinished candle look closed."""
+        own_ms = self._clock.now_ms()
+        if exchange_ms is None:
+            return own_ms
+        if abs(exchange_ms - own_ms) > CLOCK_MS and not self._clock_told and self._feeder.base_url is None:
+            self._clock_told = True
+            apart = f"{abs(exchange_ms - own_ms) / SECOND_MS:,.0f} s {'behind' if own_ms < exchange_ms else 'ahead of'}"
+            say(
+                f"the clock of this machine is {apart} the clock of {self._exchange}; set it (timedatectl set-ntp true)"
+            )
+        return min(own_ms, exchange_ms)
+
+    async def _ask(self, op: str, say: Say, **wanted: Any) -> dict[str, Any]:
+        """One request, repeated with growing waits while its failure may pass."""
+        wait_ms = WAIT_FIRST_MS
+        for tried in range(1, TRIES_MAX + 1):
+            try:
+                body = await self._feeder.ask(op, exchange=self._exchange, **wanted)
+                self._answered = True
+                return body
+            except Failure as error:
+                last = tried == (TRIES_MAX if self._answered or error.kind == "busy" else TRIES_FIRST_MAX)
+                told_ms = error.after_ms or 0
+                if error.kind not in PASSES or last or told_ms > WAIT_TOLD_MS:
+                    raise self._named(error) from None
+                wait = max(wait_ms, told_ms)
+                why = "asks to wait" if told_ms else f"has not answered: {error}"
+                say(f"{self._exchange} {why}; next try in {wait / SECOND_MS:,.1f} s")
+                await self._sleep(wait / SECOND_MS)
+                wait_ms = min(WAIT_MS, wait_ms * 2)
+        raise AssertionError("the last try returns or raises")
+
+    def _named(self, error: Failure) -> SourceError:
+        way = _WAY.get(error.kind)
+        if error.kind == "busy" and error.after_ms:
+            way = f"the exchange accepts no request until {iso(self._clock.now_ms() + error.after_ms)}; run the same command again then"
+        if error.kind == "unreachable" and self._feeder.base_url is not None:
+            way = f"{way} ({URL} sends all requests to {self._feeder.base_url})"
+        return _WORD.get(error.kind, SourceError)(f"{error}" + (f"\n{way}" if way else ""))
+
+
+def open_source(argument: str) -> CcxtSource:
+    """The source of `ccxt:ARGUMENT`."""
+    return CcxtSource(argument)
+
+
+def _row(cells: list[Any]) -> Row:
+    at_ms, *prices = cells[:6]
+    o, h, low, c, volume = (0.0 if value is None else float(value) for value in prices)
+    return Row(int(at_ms), o, h, low, c, volume)

@@ -1,0 +1,55 @@
+"""The symbol of a source for a coin: a perpetual in dollars, else spot; `COIN=SYMBOL` names another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Final, NamedTuple
+
+from bot.market_data.source import Instrument, NotOffered
+
+DOLLARS: Final = ("USDT", "USDC", "USD")  # best first
+THOUSANDS: Final = "K"  # KPEPE: a thousand PEPE, which exchanges list as 1000PEPE or kPEPE
+
+
+class Mapped(NamedTuple):
+    """A coin of ours and its symbol at the source. `instrument` is None at a source without a list."""
+
+    coin: str
+    symbol: str
+    instrument: Instrument | None
+
+
+def mapped(text: str, instruments: Sequence[Instrument], source: str) -> Mapped:
+    """The symbol for COIN or COIN=SYMBOL. NotOffered with similar names if the source has none."""
+    coin, given, symbol = text.partition("=")
+    if given:
+        found = next((one for one in instruments if one.symbol == symbol), None)
+        if found is None and instruments:
+            raise NotOffered(f"{source} has no market {symbol!r}; {_near(symbol, [one.symbol for one in instruments])}")
+        return Mapped(coin, symbol, found)
+    if not instruments:
+        return Mapped(coin, coin, None)
+    bases = [coin, f"1000{coin[1:]}", f"k{coin[1:]}"] if coin.startswith(THOUSANDS) else [coin]
+    ranked = sorted(
+        (one for one in instruments if one.base in bases and one.quote in DOLLARS and _is_usable(one)), key=_rank
+    )
+    if not ranked:
+        known = sorted({one.base for one in instruments if one.quote in DOLLARS})
+        raise NotOffered(
+            f"{source} has no perpetual and no spot market of {coin} in {', '.join(DOLLARS)}; {_near(coin, known)} COIN=SYMBOL names another market"
+        )
+    return Mapped(coin, ranked[0].symbol, ranked[0])
+
+
+def _is_usable(one: Instrument) -> bool:
+    return one.kind == "spot" or (one.kind == "swap" and one.linear)
+
+
+def _rank(one: Instrument) -> tuple[bool, bool, int, str]:
+    return not one.active, one.kind != "swap", DOLLARS.index(one.quote), one.symbol
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    near = get_close_matches(name, known, n=3)
+    return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known[:12])} and others."

@@ -1,0 +1,37 @@
+"""An interpreter that has ccxt, and a local exchange that `bot data pull` asks in place of the real ones."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.market_data.exchange import Exchange, Series, minutes, served
+
+START = 1_746_057_600_000  # 2025-05-01
+
+
+@pytest.fixture(scope="session")
+def markets_python() -> str:
+    """The interpreter of the environment that `make test` makes for ccxt, or BOT_MARKETS_PYTHON."""
+    given = os.environ.get("BOT_MARKETS_PYTHON")
+    python = Path(given) if given else Path(sys.prefix) / "markets" / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"there is no environment with ccxt at {python}: run `make test`")
+    return str(python)
+
+
+@pytest.fixture
+def exchange(markets_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Exchange]:
+    """A Binance with 6,000 minutes of BTC's perpetual and ETH's spot market, and a Kraken with BTC. The store is ./data."""
+    made = Exchange(START + 6_000 * 60_000 + 30_000)
+    made.futures["BTCUSDT"] = made.kraken["XXBTZUSD"] = Series(minutes(6_100, START))
+    made.spot["ETHUSDT"] = Series(minutes(6_100, START, seed=2))
+    with served(made) as url:
+        monkeypatch.setenv("BOT_MARKETS_PYTHON", markets_python)
+        monkeypatch.setenv("BOT_MARKETS_URL", url)
+        monkeypatch.chdir(tmp_path)
+        yield made
