@@ -16,6 +16,7 @@ import difflib
 import json
 import re
 import sys
+from decimal import Decimal
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -127,6 +128,10 @@ def instrument(ccxt: Any, exchange: Any, market: dict[str, Any]) -> dict[str, An
         steps = {name: None if places is None else f"1e-{int(places)}" for name, places in steps.items()}
     elif exchange.precisionMode == ccxt.SIGNIFICANT_DIGITS:
         steps["price"] = None
+    contract = Decimal(str(market.get("contractSize") or 1))
+    step = (
+        None if steps["amount"] is None else Decimal(str(steps["amount"])) * contract
+    )  # sizes are counted in contracts
     limits = market["limits"]
     return {
         "symbol": market["symbol"],
@@ -139,7 +144,7 @@ def instrument(ccxt: Any, exchange: Any, market: dict[str, Any]) -> dict[str, An
         "taker": text(market.get("taker")),
         "maker": text(market.get("maker")),
         "tick": text(steps["price"]),
-        "size_step": text(steps["amount"]),
+        "size_step": None if step is None else f"{step:f}",
         "min_notional": text((limits.get("cost") or {}).get("min")),
         "max_leverage": text((limits.get("leverage") or {}).get("max")),
     }

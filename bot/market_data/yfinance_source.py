@@ -1,6 +1,6 @@
 """The source yfinance: daily and hourly history of shares, funds and indices from Yahoo. Unofficial: Yahoo documents no interface, and may change or block it.
 
-`yfinance` gives prices adjusted for splits only. `yfinance:adjusted` adjusts them for dividends too, so that old prices change with each dividend.
+`yfinance` gives prices adjusted for splits only, `yfinance:adjusted` for dividends too. Old prices change with each split or dividend.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ Ticker = Callable[[str], Any]  # a symbol's yfinance.Ticker
 class YfinanceSource:
     """Yahoo's history. `ticker` and `clock` are arguments for tests."""
 
+    revises_history = True
+
     def __init__(self, argument: str = "", *, ticker: Ticker | None = None, clock: Clock | None = None) -> None:
         if argument not in ("", "adjusted"):
             raise NotOffered(f"source yfinance:{argument}: there are yfinance and yfinance:adjusted")
         self.name = f"yfinance:{argument}" if argument else "yfinance"
-        self.revises_history = argument == "adjusted"
+        self._is_adjusted = argument == "adjusted"
         self._ticker: Any = ticker
         self._clock = clock or SystemClock()
 
@@ -39,6 +41,7 @@ class YfinanceSource:
                 import yfinance
             except ImportError:
                 raise SourceError("yfinance is not installed: pip install 'bracketbot[yfinance]'") from None
+            yfinance.config.debug.hide_exceptions = False  # by default errors are printed, and the table is empty
             self._ticker = yfinance.Ticker
         return self
 
@@ -57,7 +60,7 @@ class YfinanceSource:
             start_ms = now_ms - HOURLY_DAYS_MAX * DAY_MS
             say(f"{symbol}: Yahoo keeps hourly candles for {HOURLY_DAYS_MAX} days; older ones are left out")
         frame = await self._frame(
-            symbol, interval=interval, start=start_ms // 1_000, end=until_ms // 1_000, auto_adjust=self.revises_history
+            symbol, interval=interval, start=start_ms // 1_000, end=until_ms // 1_000, auto_adjust=self._is_adjusted
         )
         rows = [row for row in _rows(frame, interval) if since_ms <= row.at_ms < until_ms]
         ends_after_ms = (DAY_ENDS_MS if interval == "1d" else INTERVAL_MS[interval]) + CLOSE_MARGIN_MS
@@ -79,7 +82,7 @@ class YfinanceSource:
         """Yahoo's table for a symbol, with the errors of yfinance as ours."""
         assert self._ticker is not None, "the source was entered"
         try:
-            frame = await asyncio.to_thread(self._ticker(symbol).history, raise_errors=True, **wanted)
+            frame = await asyncio.to_thread(self._ticker(symbol).history, **wanted)
         except Exception as error:  # noqa: BLE001 - yfinance documents no errors
             what = type(error).__name__
             text = " ".join(str(error).split())[:300]

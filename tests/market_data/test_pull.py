@@ -47,6 +47,7 @@ def test_candles_funding_and_the_source_are_stored(exchange: Exchange, capsys: p
     exchange.funding["BTCUSDT"] = [(START + n * 28_800_000, f"0.000{n + 1}") for n in range(12)]
     assert pull("BTC", "ETH", "--funding", "--json") == 0
     said = capsys.readouterr()
+    assert "ETH/USDT is a spot market, which has no funding" in said.err
     assert [(one["market"], one["symbol"], one["rows"]) for one in json.loads(said.out)["pulled"]] == [
         ("BTC", "BTC/USDT:USDT", 6_000), ("ETH", "ETH/USDT", 6_000),
     ]  # fmt: skip
@@ -59,6 +60,10 @@ def test_candles_funding_and_the_source_are_stored(exchange: Exchange, capsys: p
     rows = Path("data/BTC/funding.csv").read_text().splitlines()
     assert (rows[0], rows[1], len(rows)) == ("ts,rate", f"{START},0.0001", 13)
     assert "all prices come from http://127.0.0.1" in said.err
+    assert call(["data", "list"]) == 0
+    assert "1m.parquet  BTC/USDT:USDT of ccxt:binance@local" in capsys.readouterr().out.replace(
+        "1m.csv.gz", "1m.parquet"
+    )
 
 
 def test_faults_on_the_way_change_no_digit(exchange: Exchange) -> None:

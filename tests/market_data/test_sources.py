@@ -6,18 +6,20 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bot.backtest.data.history import holes
+from bot.backtest.data.history import Pull, Target, Wanted, holes
 from bot.backtest.data.origins import Origin
+from bot.backtest.data.store import Store
 from bot.clock import DAY_MS, HOUR_MS, ManualClock
 from bot.errors import ConfigError, Exit
 from bot.market_data.ccxt_source import TRIES_MAX, CcxtSource
 from bot.market_data.feeder_client import Failure, Feeder
 from bot.market_data.source import AccessDenied, Action, Instrument, NoAnswer, NotOffered, Page, SourceError
-from bot.market_data.symbols import mapped
+from bot.market_data.symbols import Mapped, mapped
 from bot.market_data.yfinance_source import YfinanceSource
 
 MINUTE = 60_000
@@ -273,3 +275,22 @@ async def test_every_error_of_yahoo_has_a_name(answer: Any, interval: str, error
 def test_a_source_for_tests_is_on_this_machine() -> None:
     with pytest.raises(ConfigError, match="a server on this machine"):
         Feeder({"BOT_MARKETS_URL": "http://127.0.0.1.example.com:80"})
+
+
+async def test_a_split_replaces_the_candles_before_it(tmp_path: Path) -> None:
+    prices = days(5)
+    split = days(5)
+    for name in ("Open", "High", "Low", "Close"):
+        split.columns[name] = [px / 4 for px in split.columns[name]]
+    wanted = Wanted(Mapped("SPY", "SPY", None), "1d", NOW - 30 * DAY_MS, NOW)
+    target = Target(Store(tmp_path), ManualClock(NOW), ("gaps", "jumps"))
+    for frame in (prices, split):
+        one = YfinanceSource(ticker=lambda _symbol, frame=frame: Ticker(frame), clock=ManualClock(NOW))
+        async with one:
+            done = await Pull(
+                one, replace(wanted, since_ms=wanted.since_ms + 20 * DAY_MS * (frame is split)), target
+            ).run(str, str)
+    held = Store(tmp_path).read("SPY", "1d")
+    assert held is not None
+    assert list(held.close) == split.columns["Close"]
+    assert done.added == 0

@@ -152,7 +152,7 @@ class Pull:
         """The spans to ask for. Spans that lie close together are one."""
         wanted = self._wanted
         if self._source.revises_history:
-            return [(wanted.since_ms, wanted.until_ms)] if wanted.since_ms < wanted.until_ms else []
+            return [(min([wanted.since_ms, *self._at_ms[:1]]), wanted.until_ms)]
         found: list[Span] = []
         for start, end in self._origin.unasked(self._at_ms, wanted.since_ms, wanted.until_ms):
             for hole in holes(self._at_ms, start, end, wanted.step_ms):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
-from bot.cli.backtest.inputs import fundings_of, rules_of, traded
+from bot.cli.backtest.inputs import fundings_of, rules_of, traded, with_fees_of
 from bot.cli.backtest.summary import _bar, summary_lines
 from bot.cli.common.formatting import say_left_out
 from bot.cli.common.param_types import Amount, Capped, Duration, Instant, Out, Settled, Sided, reserved
@@ -25,6 +25,7 @@ Examples:
   bot backtest configs/paper.yaml --data candles/ --from 2025-05-01 --to 2025-06-01 --balance 10000
   bot backtest configs/paper.yaml --data BTC=btc_1m.csv.gz --fee 0.05% --path adaptive --band --prove-causal
   bot backtest configs/paper.yaml --data candles/ --outage 2025-05-03T10:00+2h --out runs
+  bot backtest configs/paper.yaml --data data --fees-of binance
 
 \b
 The config is the one that runs live, unchanged. The same strategies, risk checks, journal and guardians trade against the same venue, under a
@@ -100,6 +101,12 @@ CUTS: Final = 5  # repeated runs of --prove-causal
     help="Grid of prices: 0.1. Default: the service's five figures.",
 )
 @click.option("--lot", "lots", type=Sided("size", "size"), multiple=True, help="Grid of sizes: 0.001.")
+@click.option(
+    "--fees-of",
+    "fees_of",
+    metavar="EXCHANGE",
+    help="Fees, ticks and lots of this exchange, as `bot data pull --from ccxt:EXCHANGE` stored them. --fee and others win over them.",
+)
 @click.option(
     "--funding",
     "funding",
@@ -264,7 +271,9 @@ class _Inputs:
         self.outside = outside  # what strategies read besides the data; grows while they are loaded and run
         self.settings, _ = checked_without_secrets(config)  # A backtest needs no API key.
         markets = traded(self.settings)
-        self.rules = rules_of(given, markets)
+        self.rules, self.sourced = rules_of(given, markets), list[str]()
+        if given["fees_of"] is not None:
+            self.rules, self.sourced = with_fees_of(given["fees_of"], given["data"], markets, self.rules)
         read = drivers(load([Path(entry) for entry in given["data"]], markets=markets, report=say_left_out))
         self.accepted = tuple(accepted(dict(given)))
         self.candles, reports = quality.checked(read, accept=self.accepted)
@@ -326,7 +335,7 @@ class _Inputs:
         self.assumptions = assumptions_of(
             made.session.timeline, self.options, made.exchange, funded=list(self.rates), timers=made.session.timers
         )
-        self.assumptions += self.mended
+        self.assumptions += [*self.sourced, *self.mended]
         timeline = made.session.timeline
         self.begun_ms = max(cursor.ts[cursor.first] for cursor in timeline.cursors)
         for market, funding in self.recorded.items():

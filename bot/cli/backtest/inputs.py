@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,10 @@ from bot.cli.common.param_types import _CLASSES
 
 if TYPE_CHECKING:
     from bot.backtest.data.funding_rates import Funding
+    from bot.backtest.data.origins import Origin
     from bot.backtest.engine.options import MarketRules
     from bot.config import Settings
+    from bot.market_data.source import Instrument
 
 
 def traded(settings: Settings) -> list[str]:
@@ -68,3 +71,67 @@ def rules_of(given: Mapping[str, Any], markets: Collection[str]) -> dict[str, Ma
                 raise ConfigError(f"--{flag} {whose}: no strategy trades it; they trade {', '.join(sorted(markets))}")
             rules[whose] = replace(rules.get(whose, MarketRules()), **{name: value})
     return rules
+
+
+def with_fees_of(
+    exchange: str, data: Sequence[str], markets: Collection[str], given: Mapping[str, MarketRules]
+) -> tuple[dict[str, MarketRules], list[str]]:
+    """The rules of --fees-of: fees, ticks and lots of an exchange from the stores of --data, below those that were given. Returns the assumptions too."""
+    from bot.backtest.engine.options import MarketRules
+    from bot.errors import ConfigError
+    from bot.service.market_data.instruments import CATALOGUE
+
+    origins = [one for one in _origins(data) if one.market in markets and one.instrument is not None]
+    found = {one.market: one for one in origins if _exchange_of(one) == exchange.removeprefix("ccxt:")}
+    if missing := sorted(set(markets) - set(found)):
+        known = sorted({_exchange_of(one) for one in origins})
+        there = f"; it has those of {', '.join(known)}" if known else ""
+        raise ConfigError(
+            f"--fees-of {exchange}: the data have no fees and sizes of {', '.join(missing)} there{there}; "
+            f"`bot data pull --from ccxt:{exchange.removeprefix('ccxt:')} {' '.join(missing)} --since DATE` stores them"
+        )
+    rules, notes, none = dict(given), [], MarketRules()
+    for market, origin in sorted(found.items()):
+        assert origin.instrument is not None
+        listed, odd = _rules_of(origin.instrument)
+        by_class = given.get(CATALOGUE[market].spec.asset_class, none) if market in CATALOGUE else none
+        rules[market] = given.get(market, none).over(by_class).over(given.get("", none)).over(listed)
+        notes.append(
+            f"{market}: fees, tick and lot of {origin.symbol} of {origin.source}, without discounts" + "".join(odd)
+        )
+    return rules, notes
+
+
+def _origins(data: Sequence[str]) -> Iterator[Origin]:
+    """The origins of the stores that --data names, by their folder or one of their files."""
+    from bot.backtest.data.origins import origins
+
+    for entry in data:
+        path = Path(entry)
+        path = path if path.exists() else Path(entry.partition("=")[2])
+        yield from origins(path if path.is_dir() else path.parent.parent)
+
+
+def _exchange_of(origin: Origin) -> str:
+    return origin.source.partition("@")[0].removeprefix("ccxt:")
+
+
+def _rules_of(instrument: Instrument) -> tuple[MarketRules, list[str]]:
+    """The rules of a source's market as the venue has them, and what had to be changed for that."""
+    from bot.backtest.engine.options import MarketRules
+
+    taker, maker, tick, lot = (
+        None if text is None else Decimal(text)
+        for text in (instrument.taker, instrument.maker, instrument.tick, instrument.size_step)
+    )
+    odd = []
+    if maker is not None and maker < 0:
+        odd.append(f"; the maker rebate of {-maker:%} is counted as 0")
+        maker = Decimal(0)
+    grids = []
+    for name, step in (("tick", tick), ("lot", lot)):
+        grid = None if step is None or step <= 0 else min(Decimal(1), Decimal(1).scaleb(step.adjusted()))
+        if grid is not None and grid != step:
+            odd.append(f"; the {name} {step:f} is counted as {grid:f}")
+        grids.append(grid)
+    return MarketRules(taker=taker, maker=maker, tick=grids[0], lot=grids[1]), odd

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bot.backtest.data.findings import AuditReport
     from bot.backtest.data.history import Target
     from bot.backtest.data.importers import Mapped
+    from bot.backtest.data.origins import Origin
     from bot.backtest.data.store import Store, Written
     from bot.errors import BotError, ConfigError
 
@@ -492,6 +493,7 @@ def _put_file(path: Path, candles: Candles, *, replacing: bool) -> Written:
 @_JSON
 def list_(store: Path, as_json: bool) -> int:
     """List what STORE holds (by default the folder `data`)."""
+    from bot.backtest.data.origins import origins
     from bot.backtest.data.store import Store
     from bot.errors import Exit
 
@@ -499,10 +501,11 @@ def list_(store: Path, as_json: bool) -> int:
         raise click.UsageError(f"there is no store {store} here; `bot data import` and `bot data gen` make one")
     unread: list[ConfigError] = []
     held = Store(store).held(unread)
+    sources = {(one.market, one.interval): one for one in origins(store)}
     if as_json:
         rows = [
             {"market": entry.market, "interval": entry.interval, "file": str(entry.path), "rows": entry.rows, "firstTs": entry.first_ms, "lastTs": entry.last_ms,
-             "bytes": entry.size_bytes} for entry in held
+             "bytes": entry.size_bytes, **_source_data(sources.get((entry.market, entry.interval)))} for entry in held
         ]  # fmt: skip
         print_json({"store": str(store), "candles": rows})
         _refuse(unread)
@@ -512,9 +515,20 @@ def list_(store: Path, as_json: bool) -> int:
     for entry in held:
         click.echo(
             f"{entry.market:<24} {entry.interval:>3}  {entry.rows:>12,} {'candle ' if entry.rows == 1 else 'candles'}  {day_text(entry.first_ms)} to {day_text(entry.last_ms)}  {entry.size_bytes / 1e6:>8.2f} MB  {entry.path.name}"
+            + _source_text(sources.get((entry.market, entry.interval)))
         )
     _refuse(unread)
     return int(Exit.DONE)
+
+
+def _source_text(origin: Origin | None) -> str:
+    return "" if origin is None else f"  {origin.symbol} of {origin.source}, {day_text(origin.retrieved_ms)[:10]}"
+
+
+def _source_data(origin: Origin | None) -> dict[str, Any]:
+    if origin is None:
+        return {"source": None}
+    return {"source": origin.source, "symbol": origin.symbol, "retrievedTs": origin.retrieved_ms}
 
 
 def _refuse(unread: Sequence[ConfigError]) -> None:

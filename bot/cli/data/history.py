@@ -86,6 +86,7 @@ async def _pull(request: Request, target: Target, *, quiet: bool) -> _Done:
     from bot.backtest.data.history import Pull, pull_actions, pull_funding
     from bot.backtest.data.store import Conflict
     from bot.market_data.registry import open_source
+    from bot.market_data.source import NotOffered
 
     done = _Done()
     async with open_source(request.source) as source:
@@ -93,15 +94,19 @@ async def _pull(request: Request, target: Target, *, quiet: bool) -> _Done:
             with progress(is_shown=not quiet) as show:
                 try:
                     pulled = await Pull(source, wanted, target).run(_say, _shown(wanted, show))
-                    done.pulled.append((source.name, pulled))
-                    if request.has_funding and (rates := await pull_funding(source, wanted, target, _say)):
-                        done.funding[wanted.market.coin] = rates
                     await pull_actions(source, wanted, target)
                 except (Conflict, FaultyData) as error:
                     done.refused.append(error)
                     continue
+            done.pulled.append((source.name, pulled))
             if not quiet:
                 _tell(source, pulled)
+            if request.has_funding and _has_funding(wanted):
+                try:
+                    if (rates := await pull_funding(source, wanted, target, _say)) is not None:
+                        done.funding[wanted.market.coin] = rates
+                except (Conflict, NotOffered) as error:
+                    done.refused.append(error)
     return done
 
 
@@ -126,6 +131,14 @@ async def _wanted(request: Request, source: Source, target: Target) -> list[Want
             )
         wanted.append(Wanted(market, request.interval, -(-since_ms // step) * step, until_ms - until_ms % step))
     return wanted
+
+
+def _has_funding(wanted: Wanted) -> bool:
+    market = wanted.market
+    if market.instrument is None or market.instrument.kind != "spot":
+        return True
+    _say(f"{market.coin}: {market.symbol} is a spot market, which has no funding")
+    return False
 
 
 def _first(coin: str, interval: str, target: Target) -> int:
