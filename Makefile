@@ -54,8 +54,8 @@ soak: .venv/dev.stamp .venv/markets.stamp
 	@exec $(BIN)/python -m pytest -q -m soak -n auto --maxprocesses 8 --dist worksteal -o faulthandler_timeout=0 --full $(ARGS)
 	@exec $(BIN)/python -m tests.bench.soak
 
-bench: .venv/dev.stamp
-	@for one in venue journal session http scale daemon many; do echo "== tests/bench/$$one.py"; $(BIN)/python -m tests.bench.$$one; done
+bench: .venv/dev.stamp .venv/markets.stamp
+	@for one in venue journal session http scale daemon many pull; do echo "== tests/bench/$$one.py"; $(BIN)/python -m tests.bench.$$one; done
 
 # `make test` runs each of these lines once, as a test: tests/test_house.py reads them here.
 lint: .venv/dev.stamp
