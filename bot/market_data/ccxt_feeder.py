@@ -165,7 +165,7 @@ def now_of(exchange: Any) -> int | None:
 
 def failure(ccxt: Any, exchange: Any, error: Exception) -> dict[str, Any]:
     """An exception of ccxt as the error of an answer."""
-    message = " ".join(str(error).split())[:MESSAGE_CHARS_MAX] or type(error).__name__
+    message = plain(error) or type(error).__name__
     status = STATUS.search(message)
     code = int(status[1]) if status else 0
     kind = "failed"
@@ -182,8 +182,13 @@ def failure(ccxt: Any, exchange: Any, error: Exception) -> dict[str, Any]:
     elif isinstance(error, (ccxt.NetworkError, ccxt.BadResponse)) or is_cut(error.__cause__):
         kind = "unreachable"
         if error.__cause__ is not None:
-            message = f"{message}: {error.__cause__}"[:MESSAGE_CHARS_MAX]
+            message = f"{message}: {plain(error.__cause__)}"
     return {"kind": kind, "message": message, "after_ms": None}
+
+
+def plain(error: BaseException) -> str:
+    """The text of an error in one line, without the control characters that an exchange may have sent."""
+    return " ".join("".join(c if c.isprintable() else " " for c in str(error)).split())[:MESSAGE_CHARS_MAX]
 
 
 def is_cut(cause: BaseException | None) -> bool:

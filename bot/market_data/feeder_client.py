@@ -46,6 +46,7 @@ class Feeder:
             )
         self._python = environ.get(PYTHON) or sys.executable
         self._ids = count(1)
+        self._ended: SourceError | None = None
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
 
     async def __aenter__(self) -> Self:
@@ -80,6 +81,8 @@ class Feeder:
     async def ask(self, op: str, **fields: Any) -> dict[str, Any]:
         """The answer to one request, with `result` and `now_ms`. Failure if the feeder refuses it; NoAnswer if the process is gone or silent."""
         assert self._process.stdin is not None
+        if self._ended is not None:
+            raise self._ended
         number = next(self._ids)
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
@@ -104,6 +107,7 @@ class Feeder:
                 if waiting is not None and not waiting.done():
                     waiting.set_result(body)
         except SourceError as error:
+            self._ended = error
             for waiting in self._waiting.values():
                 if not waiting.done():
                     waiting.set_exception(error)

@@ -313,3 +313,34 @@ def test_prices_from_elsewhere_need_this_machine(
     monkeypatch.setenv("BOT_MARKETS_URL", "http://prices.example.com")
     assert pull("BTC") == 4
     assert "must be http://127.0.0.1:PORT" in capsys.readouterr().err
+
+
+def test_without_the_research_extra_the_store_is_csv_with_the_same_candles(
+    exchange: Exchange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bot.backtest.data import column_files
+
+    monkeypatch.setattr(column_files, "has_research", lambda: False)
+    monkeypatch.setattr("bot.backtest.data.history.CHUNK_ROWS_MAX", 2_500)
+    assert pull("BTC") == 0
+    assert Path("data/BTC/1m.csv.gz").exists()
+    assert held(stored()) == values(exchange.futures["BTCUSDT"].minutes[:6_000])
+
+
+def test_ctrl_c_keeps_what_was_pulled_and_ends_with_130(exchange: Exchange, repository: Path) -> None:
+    exchange.delay_seconds = 0.3
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bot", "data", "pull", "--from", "ccxt:binance", "BTC", "--since", "2025-05-01"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(repository), *sys.path])},
+        stderr=subprocess.PIPE,
+    )
+    deadline = time.monotonic() + 60
+    while exchange.requests.count("/fapi.binance.com/fapi/v1/klines") < 3 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in said
+    kept = held(stored())
+    assert 0 < len(kept) < 6_000
+    assert kept == values(exchange.futures["BTCUSDT"].minutes[: len(kept)])

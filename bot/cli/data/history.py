@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,13 +156,19 @@ def _shown(wanted: Wanted, show: Callable[[str], None]) -> Callable[[Progress], 
         if now.seconds - shown < SHOW_SECONDS:
             return
         shown = now.seconds
-        left = time.strftime("%H:%M:%S", time.gmtime(min(now.seconds_left, 86_399)))
         pace = now.rows / max(now.seconds, 1e-3)
         show(
-            f"{wanted}: {day_text(now.at_ms)}, {now.share:.0%}, {now.rows:,} candles, {pace:,.0f} a second, {left} left"
+            f"{wanted}: {day_text(now.at_ms)}, {now.share:.0%}, {now.rows:,} candles, {pace:,.0f} a second, {left_text(now.seconds_left)} left"
         )
 
     return one
+
+
+def left_text(seconds: float) -> str:
+    """How long something takes, to two units: 3 h 12 min, 4 min 5 s, 9 s."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def _say(line: str) -> None:
