@@ -99,7 +99,7 @@ Examples:
   bot data pull BTC ETH --interval 1m --config configs/paper.yaml
   bot data pull BTC --interval 1h --base-url http://127.0.0.1:8700
   bot data pull --from ccxt:binance BTC ETH --interval 1m --since 2024-01-01 --funding
-  bot data pull --from ccxt:kraken DOGE=XDG/USD --interval 1d --since 2020-01-01 --until 2024-01-01
+  bot data pull --from ccxt:kraken SOL=SOL/USD --interval 1d --since 2020-01-01 --until 2024-01-01
   bot data pull --from yfinance SPY TLT --interval 1d --since 2000-01-01
 
 \b
@@ -112,7 +112,8 @@ A refused market does not stop the others.
 (pip install 'bracketbot[yfinance]'). No account and no key are used. A coin is the exchange's perpetual in USDT, USDC or USD, else its spot market;
 COIN=SYMBOL names another. Only missing candles are asked for, so the same command goes on after an interruption and fills holes.
 Exit codes: 0 pulled, 1 the candles have faults, or the store has different values or cannot be written, 2 the source has no such exchange, market,
-interval or span, 5 the source does not answer, 7 it refuses this country or wants a key. What was pulled is kept.
+interval or span, 4 the store has another source or symbol under this name, 5 the source does not answer, 7 it refuses this country or wants a key.
+What was pulled is kept.
 """
 
 UPDATE = """\b
