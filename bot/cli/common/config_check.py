@@ -18,7 +18,7 @@ from bot.words import meant_market
 def checked_config(path: Path, outside: Outside | None = None) -> Source:
     """Read and check a config that is to run. ConfigError lists every problem that can be found without starting anything.
 
-    `outside` resolves the references where the credentials of a systemd unit cannot be read.
+    `outside` resolves references; give it if the credentials of a systemd unit cannot be read here.
     """
     source = _checked(path, read(path, lookup=outside))
     missing = missing_packages(source.settings)

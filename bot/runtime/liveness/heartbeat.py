@@ -183,7 +183,7 @@ class HeartbeatProcess:
 
 
 def _orders(base_url: str, api_key: str) -> Orders:
-    """Where the client's requests go, by the names and the certificates that it goes by."""
+    """The address, path and headers of the heartbeat request. It checks the host and its certificate as the client does."""
     import certifi  # These are megabytes, and the child imports this module.
     import httpx
 
