@@ -93,6 +93,13 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
     ("candle store", "a write"): (
         "backtest/data/test_store.py::test_a_writer_that_is_killed_leaves_the_old_file_and_the_next_one_clears_up",
     ),
+    # The history of markets.
+    ("pull", "random, between two pages, and again"): (
+        "market_data/test_pull.py::test_a_killed_pull_goes_on_without_a_hole_or_a_double",
+    ),
+    ("feeder", "an unanswered request"): (
+        "market_data/test_feeder.py::test_a_feeder_that_is_killed_answers_the_waiting_request_with_an_error",
+    ),
 }  # fmt: skip
 
 # Tests whose name speaks of a kill or a crash and that are about what is shown of it afterwards.
