@@ -5,9 +5,11 @@ A separate interpreter may run this file by its path, because ccxt pins versions
     {"id": 1, "op": "instruments", "exchange": "binance"}       -> {"id": 1, "now_ms": ..., "result": [...]}
     {"id": 2, "op": "candles", "exchange": "binance", "symbol": "BTC/USDT:USDT", "interval": "1m", "since_ms": ..., "limit": 1000}
     {"id": 3, "op": "funding", "exchange": "binance", "symbol": "BTC/USDT:USDT", "since_ms": ..., "limit": 1000}
+    {"id": 4, "op": "watch", "exchange": "binance", "symbols": ["BTC/USDT:USDT"]}
 
-`now_ms` is the exchange's clock by the Date header of its answer, or null. A failure is {"id": 1, "error": {"kind": ..., "message": ..., "after_ms": ...}} with
-the kinds of `KINDS`. The process ends when stdin closes. With --base-url (loopback only) every request goes to BASE_URL/HOST/PATH instead of the exchange.
+`watch` is answered by a line for each batch of quotes, {"id": 4, "quotes": [[symbol, at_ms, bid, ask, last], ...]}, until a failure or the end. A quote
+has null for what the exchange does not say. `now_ms` is the exchange's clock by the Date header of its answer, or null. A failure is
+{"id": 1, "error": {"kind": ..., "message": ..., "after_ms": ...}} with the kinds of `KINDS`. The process ends when stdin closes. With --base-url (loopback only) every request goes to BASE_URL/HOST/PATH instead of the exchange.
 """
 
 import argparse
@@ -28,6 +30,7 @@ COUNTRY = re.compile(r"restricted location|from your country|your region|eligib|
 STATUS = re.compile(r" ([1-5][0-9]{2}) ")
 UNTIL = re.compile(r"until ([0-9]{13})")
 MESSAGE_CHARS_MAX = 400
+POLL_SECONDS = 1.0  # between two requests of the quotes
 
 
 class Refused(Exception):
@@ -53,11 +56,33 @@ class Feeder:
             exchange = self.exchange(request["exchange"])
             result = await OPERATIONS[request["op"]](self, exchange, request)
             return {"now_ms": now_of(exchange), "result": result}
-        except Refused as error:
-            return {"error": {"kind": error.kind, "message": str(error), "after_ms": error.after_ms}}
         except Exception as error:  # noqa: BLE001 - every failure is an answer, and the other requests go on
-            exchange = self.opened.get(str(request.get("exchange")))
-            return {"error": failure(self.ccxt, exchange, error)}
+            return self.no(request, error)
+
+    def no(self, request: dict[str, Any], error: Exception) -> dict[str, Any]:
+        """The body of the answer to a request that failed."""
+        if isinstance(error, Refused):
+            return {"error": {"kind": error.kind, "message": str(error), "after_ms": error.after_ms}}
+        return {"error": failure(self.ccxt, self.opened.get(str(request.get("exchange"))), error)}
+
+    async def watch(self, request: dict[str, Any]) -> None:
+        """Write the quotes of some markets until one request fails. Then write the failure."""
+        try:
+            exchange = self.exchange(request["exchange"])
+            groups: dict[str, list[str]] = {}
+            markets = await self.markets(exchange)
+            for symbol in request["symbols"]:
+                if symbol not in markets:
+                    continue  # It was delisted. The others go on, and its silence tells the caller.
+                groups.setdefault(exchange.market(symbol)["type"], []).append(symbol)
+            read = exchange.fetch_bids_asks if exchange.has.get("fetchBidsAsks") is True else exchange.fetch_tickers
+            while True:
+                for symbols in groups.values():
+                    quotes = [quote(one) for one in (await read(symbols)).values()]
+                    write({"id": request["id"], "quotes": quotes})
+                await asyncio.sleep(POLL_SECONDS)
+        except Exception as error:  # noqa: BLE001 - as for every request
+            write({"id": request["id"], **self.no(request, error)})
 
     def exchange(self, name: str) -> Any:
         if name in self.opened:
@@ -150,6 +175,11 @@ def instrument(ccxt: Any, exchange: Any, market: dict[str, Any]) -> dict[str, An
     }
 
 
+def quote(ticker: dict[str, Any]) -> list[Any]:
+    """A ticker of ccxt as a quote of `watch`."""
+    return [ticker[name] for name in ("symbol", "timestamp", "bid", "ask", "last")]
+
+
 def text(value: Any) -> str | None:
     return None if value is None else str(value)
 
@@ -221,8 +251,10 @@ async def serve(feeder: Feeder) -> None:
     tasks: set[asyncio.Task[None]] = set()
 
     async def one(request: dict[str, Any]) -> None:
-        body = {"id": request["id"], **await feeder.answer(request)}
-        write(body)
+        if request["op"] == "watch":
+            await feeder.watch(request)
+        else:
+            write({"id": request["id"], **await feeder.answer(request)})
 
     try:
         while line := await reader.readline():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import fields
+from itertools import pairwise
 from typing import Any, Final, Self
 
-from bot.clock import SECOND_MS, Clock, SystemClock, iso
+from bot.clock import MINUTE_MS, SECOND_MS, Clock, SystemClock, iso
 from bot.market_data.feeder_client import URL, Failure, Feeder
-from bot.market_data.paging import Answer, Pager
+from bot.market_data.paging import CLOSE_MARGIN_MS, Answer, Pager
 from bot.market_data.source import (
     AccessDenied,
     Action,
@@ -18,6 +19,7 @@ from bot.market_data.source import (
     NoAnswer,
     NotOffered,
     Page,
+    Quote,
     Rate,
     Row,
     Say,
@@ -33,6 +35,7 @@ WAIT_MS: Final = 30_000  # the longest wait of our own
 WAIT_TOLD_MS: Final = 10 * 60 * SECOND_MS  # the longest wait that an exchange may ask for; beyond it the pull ends
 CLOCK_MS: Final = 5_000  # a larger difference of the clocks is told
 RATES_ASKED: Final = 500
+MINUTES_ASKED_MAX: Final = 100  # in one request: fewer than every exchange's page limit
 _NAME: Final = re.compile(r"[a-z0-9_]{1,40}")
 
 _WORD: Final = {
@@ -105,6 +108,30 @@ class CcxtSource:
             at_ms = rates[-1].at_ms + 1
             now_ms = self._now_ms(body["now_ms"], say)
             yield [rate for rate in rates if rate.at_ms < min(until_ms, now_ms)]
+
+    async def quotes(self, symbols: Sequence[str]) -> AsyncIterator[list[Quote]]:
+        try:
+            async for body in self._feeder.stream("watch", exchange=self._exchange, symbols=list(symbols)):
+                yield [Quote(*cells) for cells in body["quotes"]]
+        except Failure as error:
+            raise self._named(error) from None
+
+    async def minutes(self, symbol: str, since_ms: int, say: Say) -> Page:
+        limit = (self._clock.now_ms() - since_ms) // MINUTE_MS + 2
+        if limit > MINUTES_ASKED_MAX:  # A longer gap: page through it.
+            pages = [page async for page in self.history(symbol, "1m", since_ms, self._clock.now_ms(), say)]
+            rows = [row for page in pages for row in page.rows]
+            return Page(rows, rows[-1].at_ms + MINUTE_MS if rows else since_ms)
+        body = await self._ask("candles", say, symbol=symbol, interval="1m", since_ms=since_ms, limit=limit)
+        end_ms = self._now_ms(body["now_ms"], say) - CLOSE_MARGIN_MS
+        end_ms -= end_ms % MINUTE_MS
+        rows = sorted({_row(cells) for cells in body["result"] if cells[0] >= since_ms})
+        if any(a.at_ms == b.at_ms for a, b in pairwise(rows)):
+            raise NoAnswer(f"{self._exchange} gives two different candles of one minute of {symbol}")
+        closed = [row for row in rows if row.at_ms < end_ms]
+        # A minute without a candle had no trade, or its candle comes late. The candle of a later minute tells which.
+        sure_ms = end_ms if len(closed) < len(rows) else end_ms - MINUTE_MS
+        return Page(closed, max(since_ms, sure_ms, closed[-1].at_ms + MINUTE_MS if closed else 0))
 
     async def actions(self, symbol: str) -> list[Action]:
         return []

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -23,6 +23,7 @@ LINE_BYTES_MAX: Final = 1 << 26  # of an answer: the markets of a large exchange
 START_SECONDS: Final = 60.0
 ANSWER_SECONDS: Final = 120.0
 END_SECONDS: Final = 5.0
+BATCHES_MAX: Final = 1_000  # of a stream that nobody has taken; then the feeder waits
 _LOOPBACK: Final = re.compile(r"http://127\.0\.0\.1:[0-9]{1,5}")
 
 
@@ -48,6 +49,7 @@ class Feeder:
         self._ids = count(1)
         self._ended: SourceError | None = None
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._streams: dict[int, asyncio.Queue[dict[str, Any]]] = {}
 
     async def __aenter__(self) -> Self:
         url = [] if self.base_url is None else ["--base-url", self.base_url]
@@ -80,14 +82,10 @@ class Feeder:
 
     async def ask(self, op: str, **fields: Any) -> dict[str, Any]:
         """The answer to one request, with `result` and `now_ms`. Failure if the feeder refuses it; NoAnswer if the process is gone or silent."""
-        assert self._process.stdin is not None
-        if self._ended is not None:
-            raise self._ended
         number = next(self._ids)
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
-            self._process.stdin.write((json.dumps({"id": number, "op": op, **fields}) + "\n").encode())
-            await self._process.stdin.drain()
+            await self._write({"id": number, "op": op, **fields})
             body: dict[str, Any] = await asyncio.wait_for(answer, ANSWER_SECONDS)
         except TimeoutError:
             raise NoAnswer(f"the ccxt process has not answered for {ANSWER_SECONDS:.0f} s") from None
@@ -99,10 +97,35 @@ class Feeder:
             raise Failure(error["kind"], error["message"], error["after_ms"])
         return body
 
+    async def stream(self, op: str, **fields: Any) -> AsyncIterator[dict[str, Any]]:
+        """The answers to a request that has many. It ends with a Failure, or with NoAnswer if the process is gone."""
+        number = next(self._ids)
+        answers = self._streams[number] = asyncio.Queue(BATCHES_MAX)
+        try:
+            await self._write({"id": number, "op": op, **fields})
+            while True:
+                body = await answers.get()
+                if (error := body.get("error")) is not None:
+                    raise Failure(error["kind"], error["message"], error["after_ms"])
+                yield body
+        except OSError:
+            raise NoAnswer("the ccxt process has ended") from None
+        finally:
+            del self._streams[number]
+
+    async def _write(self, request: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        if self._ended is not None:
+            raise self._ended
+        self._process.stdin.write((json.dumps(request) + "\n").encode())
+        await self._process.stdin.drain()
+
     async def _read(self) -> None:
         try:
             while True:
                 body = await self._line()
+                if (stream := self._streams.get(body["id"])) is not None:
+                    await stream.put(body)
                 waiting = self._waiting.get(body["id"])
                 if waiting is not None and not waiting.done():
                     waiting.set_result(body)
@@ -111,6 +134,8 @@ class Feeder:
             for waiting in self._waiting.values():
                 if not waiting.done():
                     waiting.set_exception(error)
+            for stream in self._streams.values():
+                await stream.put({"error": {"kind": "unreachable", "message": str(error), "after_ms": None}})
 
     async def _line(self) -> dict[str, Any]:
         assert self._process.stdout is not None

@@ -9,10 +9,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import ClassVar, NamedTuple, Protocol, Self
+from typing import ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 from bot.errors import BotError, Exit
 
@@ -55,6 +55,16 @@ class Page(NamedTuple):
 
     rows: list[Row]
     until_ms: int
+
+
+class Quote(NamedTuple):
+    """The best prices of a market. `at_ms`: the source's clock. None: the source does not say."""
+
+    symbol: str
+    at_ms: int | None
+    bid: float | None
+    ask: float | None
+    last: float | None
 
 
 class Rate(NamedTuple):
@@ -122,4 +132,17 @@ class Source(Protocol):
 
     async def actions(self, symbol: str) -> list[Action]:
         """The splits and dividends of a share, oldest first; empty for everything else."""
+        ...
+
+
+@runtime_checkable
+class LiveSource(Source, Protocol):
+    """A source that also has the prices of now. Both methods may be in use at the same time."""
+
+    def quotes(self, symbols: Sequence[str]) -> AsyncIterator[list[Quote]]:
+        """The quotes of some markets as they come. An iterator may be silent for ever: the caller watches the age of its quotes."""
+        ...
+
+    async def minutes(self, symbol: str, since_ms: int, say: Say) -> Page:
+        """The closed minute candles that open at `since_ms` or later, by few requests. `until_ms` of the page: the source has no other one before it."""
         ...

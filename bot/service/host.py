@@ -13,10 +13,10 @@ import signal
 import socket
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import structlog
@@ -54,6 +54,9 @@ from bot.service.webhooks.outbox import Outbox
 from bot.venue.events import Event
 from bot.wire.headers import SANDBOX_CLOCK_HEADER, format_sandbox_clock
 
+if TYPE_CHECKING:
+    from bot.service.live_prices.live_prices import LivePrices
+
 log = structlog.get_logger()
 
 CONTROL_TOKEN_ENV: Final = "BOT_CONTROL_TOKEN"  # noqa: S105  the name of a variable, not a secret
@@ -82,6 +85,7 @@ class HostOptions:
     data: tuple[tuple[str | None, Path], ...] = ()
     markets: tuple[str, ...] = ()
     start_ms: int | None = None
+    live: str | None = None  # a source of live prices, such as ccxt:binance; `markets` are COIN or COIN=SYMBOL then
     hold_prices: bool = False
     control_socket: Path | None = None
     rate_limits: bool = True
@@ -107,7 +111,9 @@ class Service:
     forks: Forks
     origins: frozenset[str] = frozenset()
     freezes: bool = False  # freeze the garbage collector's objects after each snapshot; for a process of its own
+    live: LivePrices | None = None
     _ticker: asyncio.Task[None] | None = field(default=None, repr=False)
+    _prices: asyncio.Task[None] | None = field(default=None, repr=False)
     _sender: asyncio.Task[None] | None = field(default=None, repr=False)
     _on_fault: Callable[[], None] | None = field(default=None, repr=False)
 
@@ -125,9 +131,12 @@ class Service:
         """Start the writer, the ticker and the webhook dispatcher. Returns when the commands of the start are on disk."""
         self._on_fault = on_fault
         self.machine.log.start()
+        if self.live is not None:
+            self.live.begin()
+            self._prices = asyncio.create_task(self._work(self.live.run), name="service-prices")
         await self.machine.settle()
         self._ticker = asyncio.create_task(self._tick(), name="service-ticker")
-        self._sender = asyncio.create_task(self._send(), name="service-webhooks")
+        self._sender = asyncio.create_task(self._work(self.dispatcher.run), name="service-webhooks")
 
     async def _tick(self) -> None:
         """Sleep until the next price or deadline, then apply it. Renew the clock's lease at least every second."""
@@ -160,10 +169,10 @@ class Service:
             if machine.fault is not None and self._on_fault is not None:
                 self._on_fault()
 
-    async def _send(self) -> None:
-        """Deliver webhooks. An unexpected error ends the service."""
+    async def _work(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Deliver webhooks, or follow live prices. An unexpected error ends the service."""
         try:
-            await self.dispatcher.run()
+            await work()
         except Exception as error:
             self.machine.fault = self.machine.fault or error
             log.exception("service.faulted")
@@ -186,13 +195,13 @@ class Service:
         self.streams.close()
         await self.forks.stop()
         await self.mcp_route.close()
-        for task in (self._sender, self._ticker):
+        for task in (self._prices, self._sender, self._ticker):
             if task is not None:
                 task.cancel()
                 # Its error is in the log and in `fault`.
                 with contextlib.suppress(asyncio.CancelledError, Exception):
                     await task
-        self._sender = self._ticker = None
+        self._prices = self._sender = self._ticker = None
         machine = self.machine
         if machine.fault is None:
             machine.catch_up()
@@ -216,8 +225,11 @@ def build(
     db = None if str(options.db) == MEMORY else Path(options.db)
     origins = frozenset(map(_origin_of, options.origins))
     command_log = CommandLog(db) if on_failure is None else CommandLog(db, on_failure)
-    prices = PriceOptions(options.seed, options.data, options.markets, options.start_ms, options.hold_prices)
+    prices = _prices_of(options)
     machine = open_machine(command_log, speed=parse_clock(options.clock), prices=prices)
+    if machine.feed.live() and not machine.clock.is_real:
+        command_log.close()
+        raise ConfigError(f"{command_log.path}: this database has live prices, which need --clock real")
     base_url = f"http://{_host_of(options.host)}:{options.port}"
     operations = Operations(machine, RateLimits(enabled=options.rate_limits), base_url)
     operations.invite_codes = options.invite_codes
@@ -245,7 +257,27 @@ def build(
     faults.follow(router.rules, gateway.rule_of)
     gateway.faults = faults
     mcp_route.lead_to(gateway)
-    return Service(machine, operations, gateway, streams, outbox, dispatcher, mcp_route, restorer, forks, origins)
+    service = Service(machine, operations, gateway, streams, outbox, dispatcher, mcp_route, restorer, forks, origins)
+    if machine.feed.live():
+        service.live = _live_prices(machine)
+        operations.live_view = service.live.view
+    return service
+
+
+def _prices_of(options: HostOptions) -> PriceOptions:
+    live, coins = None, options.markets
+    if options.live is not None:
+        from bot.service.live_prices.listings import live_options  # Only a service with live prices loads this.
+
+        live = live_options(options.live, options.markets)
+        coins = tuple(market.partition("=")[0] for market in options.markets)
+    return PriceOptions(options.seed, options.data, coins, options.start_ms, live, options.hold_prices)
+
+
+def _live_prices(machine: Machine) -> LivePrices:
+    from bot.service.live_prices.live_prices import LivePrices  # As above.
+
+    return LivePrices(machine)
 
 
 @dataclass(slots=True)

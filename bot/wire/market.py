@@ -104,6 +104,28 @@ class StatusLimits(Resource):
     rate: tuple[Rate, ...] = ()
 
 
+class LivePriceMarket(Resource):
+    """A market with live prices. `since`: since when it accepts no new position. `refused`: quotes that gave no price, by reason."""
+
+    coin: str
+    symbol: str
+    open: bool
+    reason: str | None = None
+    since: int | None = None
+    quoted_at: int | None = None
+    refused: dict[str, int] = Field(default_factory=dict)
+
+
+class LivePriceStatus(Resource):
+    """The source of live prices. `trouble`: why its last connection ended."""
+
+    source: str
+    connected: bool
+    trouble: str | None = None
+    sessions: int = 0
+    markets: tuple[LivePriceMarket, ...] = ()
+
+
 class StatusResult(Resource):
     """Answer of GET /v1/system/status."""
 
@@ -115,6 +137,9 @@ class StatusResult(Resource):
     server_time: int | None = None
     clock: StatusClock | None = None
     limits: StatusLimits | None = None
+    prices: LivePriceStatus | None = Field(
+        default=None, exclude_if=lambda value: value is None
+    )  # absent without live prices
 
 
 class AgentDocument(Resource):

@@ -63,6 +63,9 @@ class Exchange:
         self.spot: dict[str, Series] = {}
         self.kraken: dict[str, Series] = {}  # by id: XXBTZUSD
         self.funding: dict[str, list[tuple[int, str]]] = {}
+        self.quotes: dict[str, str] = {}  # by id of the perpetual
+        self.quote_faults: list[Fault] = []  # one for each of the next requests of quotes
+        self.asked_quotes = threading.Event()  # set by each request of quotes
         self.limit = 1_500
         self.is_skipping = False  # of a window larger than the limit, answer the newest candles
         self.is_shuffled = False
@@ -124,6 +127,19 @@ class Exchange:
         body = [
             {"symbol": asked["symbol"], "fundingTime": at, "fundingRate": rate, "markPrice": "1"} for at, rate in rates
         ]
+        return self.answer(body)
+
+    # ── Quotes ──
+
+    async def book_tickers(self, request: Request) -> Response:
+        """The best bid and ask half a dollar around `quotes`."""
+        self.asked_quotes.set()
+        if self.quote_faults and (fault := self.quote_faults.pop(0)(request)) is not None:
+            return fault
+        body = [
+            {"symbol": name, "bidPrice": f"{float(px) - 0.5:.2f}", "bidQty": "1", "askPrice": f"{float(px) + 0.5:.2f}", "askQty": "2", "time": self.now_ms}
+            for name, px in self.quotes.items()
+        ]  # fmt: skip
         return self.answer(body)
 
     # ── Markets ──
@@ -197,7 +213,7 @@ class Exchange:
         )
         return Starlette(routes=[
             Route(f"{futures}/exchangeInfo", self.futures_info), Route(f"{futures}/klines", self.binance_klines),
-            Route(f"{futures}/fundingRate", self.funding_rates),
+            Route(f"{futures}/fundingRate", self.funding_rates), Route(f"{futures}/ticker/bookTicker", self.book_tickers),
             Route(f"{spot}/exchangeInfo", self.spot_info), Route(f"{spot}/klines", self.binance_klines),
             Route(f"{coin}/exchangeInfo", self.coin_info),
             Route(f"{kraken}/AssetPairs", self.kraken_pairs), Route(f"{kraken}/Assets", self.kraken_assets), Route(f"{kraken}/OHLC", self.kraken_ohlc),

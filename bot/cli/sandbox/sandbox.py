@@ -13,6 +13,7 @@ Examples:
   bot sandbox --port 8700 --db sandbox.db
   bot sandbox --clock manual --control-socket /tmp/bot/control.sock
   bot sandbox --data BTC=candles.csv.gz --clock 600x
+  bot sandbox --prices ccxt:hyperliquid --markets BTC,ETH
 
 \b
 Then, from anywhere on this machine:
@@ -43,7 +44,18 @@ Then, from anywhere on this machine:
     metavar="[COIN=]FILE",
     help="Recorded candles (ts,open,high,low,close,volume); repeatable.",
 )
-@click.option("--markets", default="", metavar="BTC,ETH", help="Markets to list (default: all).")
+@click.option(
+    "--prices",
+    default=None,
+    metavar="ccxt:EXCHANGE",
+    help="Live prices of this exchange for crypto markets (extra `markets`). Stocks, bonds and events stay simulated.",
+)
+@click.option(
+    "--markets",
+    default="",
+    metavar="BTC,ETH",
+    help="Markets to list (default: all). With --prices, BTC=BTC/USDC names the exchange's market.",
+)
 @click.option(
     "--control-socket",
     type=click.Path(path_type=Path),
@@ -80,22 +92,24 @@ Then, from anywhere on this machine:
     help="File to write when requests are served.",
 )
 def sandbox(
-    port: int, host: str, db: str, clock: str, seed: int | None, data: tuple[Candles, ...], markets: str,
+    port: int, host: str, db: str, clock: str, seed: int | None, data: tuple[Candles, ...], prices: str | None, markets: str,
     control_socket: Path | None, no_rate_limits: bool, origins: tuple[str, ...], invite_codes: Path | None,
     private_webhooks: bool | None, as_json: bool, start: int | None, ready_fd: int | None,
     ready_file: Path | None,
 ) -> int:  # fmt: skip
-    """Run the trading service on play money, offline. Ctrl-C stops it; with --db the next start continues."""
+    """Run the trading service on play money, offline unless --prices is given. Ctrl-C stops it; with --db the next start continues."""
     import json
 
     from bot import logs
     from bot.service.host import MEMORY, HostOptions, read_invite_codes, serve
 
+    if prices is not None and (clock != "real" or data or start is not None):
+        raise click.UsageError("--prices needs the real clock and no --data; remove --clock, --data and --start")
     logs.configure()
     options = HostOptions(
         host=host, port=port, db=MEMORY if db == MEMORY else Path(db), clock=clock, seed=seed,
-        data=recordings(data, otherwise=None), markets=tuple(one.strip().upper() for one in markets.split(",") if one.strip()),
-        start_ms=start, control_socket=control_socket, rate_limits=not no_rate_limits,
+        data=recordings(data, otherwise=None), markets=tuple(map(_market, filter(None, map(str.strip, markets.split(","))))),
+        start_ms=start, live=prices, control_socket=control_socket, rate_limits=not no_rate_limits,
         origins=origins, invite_codes=() if invite_codes is None else read_invite_codes(invite_codes),
         webhooks_private=private_webhooks, ready_fd=ready_fd, ready_file=ready_file,
     )  # fmt: skip
@@ -110,3 +124,9 @@ def sandbox(
             )
 
     return serve(options, on_ready=say)
+
+
+def _market(text: str) -> str:
+    """COIN or COIN=SYMBOL, the coin in capitals."""
+    coin, given, symbol = text.partition("=")
+    return coin.upper() + given + symbol

@@ -39,6 +39,14 @@ class Listing:
     lasts_hours: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LiveListing:
+    """A market of the catalogue that a live source feeds. `listing` has the source's rules and its present price."""
+
+    symbol: str
+    listing: Listing
+
+
 # (daily turnover in USD, depth): the first row that the turnover reaches (venue.md 2.12).
 CRYPTO_DEPTHS: Final = (
     (1_000_000_000, Depth(0.1, 60_000, 0.08)),

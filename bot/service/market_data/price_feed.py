@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol
 
 from bot.service.market_data.candles import CandleStore, merge
 from bot.service.market_data.event_odds import EventMarket
+from bot.service.market_data.live_candles import LiveCandles
 from bot.service.market_data.simulator import Candle, SimulatedMarket, path_of
 from bot.wire.vocabulary import INTERVAL_MS
 
@@ -205,6 +206,9 @@ class PriceFeed:
     def _fill(self, market_feed: _MarketFeed) -> CandleStore:
         """Load the history of all intervals after the last point taken, running bars included."""
         source, passed_ms = market_feed.source, market_feed.passed_ms
+        if isinstance(source, LiveCandles):
+            market_feed.store = source
+            return source
         bar, seen = self._seen(market_feed)
         running = None
         if bar is not None and seen:
@@ -266,7 +270,12 @@ class PriceFeed:
     def has_ended(self, coin: str) -> bool:
         """True if a recorded market has no points left."""
         market_feed = self._markets[coin]
-        return not market_feed.pending and not market_feed.pushed
+        return not market_feed.pending and not market_feed.pushed and not isinstance(market_feed.source, LiveCandles)
+
+    def live(self) -> dict[str, LiveCandles]:
+        """The markets whose prices come from a live source, with their candles."""
+        sources = {coin: market_feed.source for coin, market_feed in self._markets.items()}
+        return {coin: source for coin, source in sources.items() if isinstance(source, LiveCandles)}
 
     def hold(self, coin: str) -> None:
         """Stop the market's own prices; from now on its prices are pushed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from bot.money import format_e8
@@ -18,7 +19,9 @@ LISTED_AFTER_MS: Final = 86_400_000  # how long a settled event market stays in 
 
 
 class MarketOperations(AccountOperations):
-    """The public reads."""
+    """The public reads. `live_view`: the state of live prices, in a service that has them."""
+
+    live_view: Callable[[], dict[str, Any]] | None = None
 
     def markets(self, query: MarketsQuery) -> Answer:
         """GET /v1/markets."""
@@ -151,6 +154,9 @@ class MarketOperations(AccountOperations):
             for coin, listed in self.machine.state.markets.items()
             if listed.spec.expires_ms is None and self.machine.feed.has_ended(coin)
         ]
+        prices = None if self.live_view is None else self.live_view()
+        if prices is not None:
+            closed += [market["coin"] for market in prices["markets"] if not market["open"]]
         return Answer.ok(
             {
                 "status": "degraded" if closed else "ok",
@@ -161,6 +167,7 @@ class MarketOperations(AccountOperations):
                 "serverTime": now,
                 "clock": {"mode": clock.mode, "speed": speed},
                 "limits": {"platform": self.platform(), "rate": self.rate_limits.views(None, context.ip)},
+                **({} if prices is None else {"prices": prices}),
             }
         )
 

@@ -69,7 +69,13 @@ class Control:
             "nextDeadlineMs": index.next_deadline_ms(self._machine.state),
         }
 
+    def _refuse_if_live(self) -> None:
+        if self._machine.feed.live():
+            text = "this service has live prices, so its time and prices cannot be set; start one without --prices for that"
+            raise Refused(Refusal("forbidden", text))
+
     def set_speed(self, request: ClockRequest) -> Answer:
+        self._refuse_if_live()
         self._machine.catch_up()
         self._machine.clock.set_speed(float(request.speed))
         self._machine.save_clock()
@@ -77,6 +83,7 @@ class Control:
         return Answer.ok(self._clock())
 
     def advance(self, request: AdvanceRequest) -> Answer:
+        self._refuse_if_live()
         machine = self._machine
         if machine.clock.speed != 0:
             raise Refused(
@@ -113,6 +120,7 @@ class Control:
         )
 
     def price(self, market: str, request: PriceRequest) -> Answer:
+        self._refuse_if_live()
         operations, machine = self._operations, self._machine
         coin = operations.coin(market)
         px = _price(request.px, "px")
@@ -169,6 +177,7 @@ class Control:
     # ── The whole service ───────────────────────────────────────────────────────────────────────────────────────────
 
     def seed(self, request: SeedRequest) -> Answer:
+        self._refuse_if_live()
         self._restorer.seed(request.seed)
         return Answer.ok({"seed": request.seed})
 
@@ -176,15 +185,18 @@ class Control:
         return Answer.ok(_snapshot_view(self._restorer.keep(request.name)))
 
     def restore(self, request: NameRequest) -> Answer:
+        self._refuse_if_live()
         return Answer.ok(_snapshot_view(self._restorer.restore(request.name)))
 
     async def fork(self, request: NameRequest) -> Answer:
+        self._refuse_if_live()
         snapshot = self._restorer.find(request.name)
         replies = self._restorer.named_snapshots.replies(request.name)
         base_url = await self._forks.add(snapshot, replies, self._machine.clock.speed)
         return Answer.ok({"baseUrl": base_url, "name": snapshot.name, "digest": snapshot.chain.hex()})
 
     async def reset(self) -> Answer:
+        self._refuse_if_live()
         await self._forks.stop()
         self._faults.clear()
         self._restorer.reset()

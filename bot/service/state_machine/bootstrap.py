@@ -12,7 +12,8 @@ from typing import Any, Final
 from bot.clock import SystemClock
 from bot.errors import BotError, ConfigError
 from bot.service.market_data.event_series import EventSeries
-from bot.service.market_data.instruments import CATALOGUE, Listing, listing_at, select, starting_at
+from bot.service.market_data.instruments import CATALOGUE, Listing, LiveListing, listing_at, select, starting_at
+from bot.service.market_data.live_candles import LiveCandles
 from bot.service.market_data.price_feed import PriceFeed, RecordedSource, SimulatedSource, Source
 from bot.service.market_data.recorded import coin_of, interval_of, read_candles
 from bot.service.market_data.simulator import SimulatedMarket
@@ -29,6 +30,19 @@ from bot.wire.order_requests import bare_coin
 from bot.wire.vocabulary import INTERVAL_MS
 
 MINUTE_MS: Final = INTERVAL_MS["1m"]
+CLOSED_META: Final = "live_closed"  # in the database: up to when each closed live market has lived through its prices
+
+
+@dataclass(frozen=True, slots=True)
+class LiveOptions:
+    """A source of live prices, such as `ccxt:binance`, and the symbols that were named for coins.
+
+    `ask` lists the source's markets. It is called at the first start of a database only.
+    """
+
+    source: str
+    symbols: Mapping[str, str]
+    ask: Callable[[], dict[str, LiveListing]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +53,18 @@ class PriceOptions:
     data: tuple[tuple[str | None, Path], ...] = ()
     markets: tuple[str, ...] = ()
     start_ms: int | None = None
+    live: LiveOptions | None = None
     hold: bool = False  # the history is simulated; from the start on prices are only pushed
     specs: dict[str, MarketSpec] = field(default_factory=dict)  # replacements for rules of the catalogue, for tests
+
+
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """The live source of a database. `listings` is empty except at the first start."""
+
+    source: str
+    symbols: dict[str, str]
+    listings: dict[str, Listing]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +113,8 @@ def _begin(machine: Machine, made: _Prices) -> None:
     """First start of a database: list the markets at the price just before the start."""
     machine.feed.start(made.start_ms, inclusive=False)
     machine.caught_ms = made.start_ms
+    for candles in machine.feed.live().values():
+        candles.lived_ms = made.start_ms
     for coin, listing in made.listings.items():
         px = machine.feed.last_px(coin) or listing.px
         machine.run(ListMarket(listing_at(listing, px).spec, px))
@@ -106,6 +132,9 @@ def _go_on(
     if place is None or saved.alive_ms >= place.at_ms:
         place = PricePosition(saved.alive_ms)
     _take_up(machine, made, place, recovered.pushes)
+    closed: dict[str, int] = json.loads(recovered.meta.get(CLOSED_META, "{}"))
+    for coin, candles in machine.feed.live().items():
+        candles.lived_ms = min(saved.alive_ms, closed.get(coin, saved.alive_ms))
     machine.follow_sessions(saved.alive_ms)
     machine.down_since_ms = saved.alive_ms
 
@@ -223,9 +252,14 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
     for coin in coins:
         if coins.count(coin) > 1:
             raise ConfigError(f"two candle files are given for {coin}")
+    live = _live(options.live, stored, name)
     markets = options.markets or (tuple(coins) if coins else ())
     if not options.markets and stored is not None:
         markets = tuple(stored["markets"])
+    elif not markets and live is not None:
+        markets = tuple(
+            coin for coin, one in CATALOGUE.items() if coin in live.symbols or one.spec.asset_class != "crypto"
+        )
     try:
         listings = {listing.spec.coin: listing for listing in select(tuple({*markets, *coins}) if markets else None)}
     except KeyError as unknown:
@@ -246,9 +280,13 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
     }
     if seeded:
         known["seeded"] = True
+    if live is not None:
+        known["live"] = {"source": live.source, "symbols": live.symbols}
     if stored is not None:
         _check_same(known, stored, name)
     listings = {coin: starting_at(listing, start) for coin, listing in listings.items()}
+    symbols = {} if live is None else live.symbols
+    listings |= {} if live is None else live.listings
     for coin, spec in options.specs.items():
         listings[coin] = replace(listings[coin], spec=spec)
     series = EventSeries(listings, seed=seed, start_ms=start, is_held=hold)
@@ -256,6 +294,9 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
     for coin, listing in listings.items():
         if coin in recorded:
             sources[coin] = recorded[coin]
+            continue
+        if coin in symbols:
+            sources[coin] = LiveCandles(10 ** (8 - listing.spec.sz_decimals))
             continue
         if listing.spec.expires_ms is not None:
             sources[coin] = series.source(listing.spec)
@@ -266,6 +307,33 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
         )
         sources[coin] = SimulatedSource(market, start)
     return _Prices(sources, listings, start, hold, json.dumps(known), series)
+
+
+def _live(options: LiveOptions | None, stored: dict[str, Any] | None, name: str) -> _Live | None:
+    """The live source of a new or an existing database. ConfigError if the database began with another source or symbol."""
+    if stored is None:
+        if options is None:
+            return None
+        found = options.ask()
+        return _Live(
+            options.source,
+            {coin: one.symbol for coin, one in found.items()},
+            {coin: one.listing for coin, one in found.items()},
+        )
+    held: dict[str, Any] | None = stored.get("live")
+    if options is None:
+        return None if held is None else _Live(held["source"], held["symbols"], {})
+    if held is None or held["source"] != options.source:
+        began = "without live prices" if held is None else f"with the prices of {held['source']}"
+        raise ConfigError(
+            f"{name}: this database was created {began}, not with those of {options.source}; omit the option, or use a new database"
+        )
+    for coin, symbol in options.symbols.items():
+        if held["symbols"].get(coin) != symbol:
+            raise ConfigError(
+                f"{name}: this database has {held['symbols'].get(coin)} as {coin}, not {symbol}; name the same market, or use a new database"
+            )
+    return _Live(held["source"], held["symbols"], {})
 
 
 def _check_same(known: dict[str, Any], stored: dict[str, Any], name: str) -> None:

@@ -15,7 +15,8 @@ import structlog
 from pydantic_core import to_json
 
 from bot.clock import SystemClock
-from bot.service.market_data.price_feed import Point, PriceFeed
+from bot.service.market_data.price_feed import Point, PriceFeed, points_of
+from bot.service.market_data.simulator import Candle
 from bot.service.market_data.trading_hours import session_at
 from bot.service.state_machine.clock import ServiceClock
 from bot.service.state_machine.command_log import CommandLog, Push, Row, SavedClock, Statement
@@ -237,6 +238,19 @@ class Machine:
         self._apply(PricePoint(coin, px, 0, at - at % 60_000, volume or None, oracle, mid), at)
         self.log.push(Push(self.seq, at, coin, px, volume))
         self.last_price_ms = at
+
+    def live_price(self, coin: str, px: int) -> int:
+        """Apply a quote of a live market at the present instant, which it returns. The price may jump, so a stop fills at the quote."""
+        at = self.catch_up()
+        self.feed.store(coin).point(at, px)
+        self._take(Point(at, coin, px, 0, at - at % 60_000, None, 0))
+        return at
+
+    def missed_candle(self, coin: str, candle: Candle) -> None:
+        """Apply a candle of a live market that nobody saw, at the present instant: its four prices in order."""
+        at = self.catch_up()
+        for point in points_of(coin, candle, 60_000):
+            self._take(point._replace(at_ms=at))
 
     def _apply(self, command: Command, at_ms: int) -> Applied:
         assert self.fault is None, "the state may hold half a command"

@@ -77,7 +77,7 @@ def replay(recovered: Recovered, path: str) -> Replayed:
             if isinstance(command, PricePoint):
                 made.place = PricePosition(row.at_ms, command.coin)
             elif isinstance(command, ListMarket | PayFunding) or (
-                isinstance(command, SetMarket) and command.external is not None
+                isinstance(command, SetMarket) and command.turns_ms is not None
             ):
                 made.place = PricePosition(row.at_ms - 1)  # The prices of that instant come after it.
             elif not isinstance(command, SetMarks | RunOverdue):  # further prices of their instant may follow these

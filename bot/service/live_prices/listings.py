@@ -1,0 +1,136 @@
+"""The first start on a live source: which markets of the catalogue the source has, with their ticks, sizes, leverage and present prices."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from decimal import Decimal
+from functools import partial
+from typing import Final
+
+import structlog
+
+from bot.errors import ConfigError
+from bot.market_data.quote_filter import QuoteFilter
+from bot.market_data.registry import open_source
+from bot.market_data.source import Instrument, LiveSource, NoAnswer, NotOffered
+from bot.market_data.symbols import Mapped, mapped
+from bot.service.market_data.instruments import CATALOGUE, Listing, LiveListing, listing_at
+from bot.service.state_machine.bootstrap import LiveOptions
+from bot.venue.state import MarketSpec
+
+log = structlog.get_logger()
+
+DECIMALS_MAX: Final = 8  # of prices and sizes in the venue
+FIRST_QUOTES_SECONDS: Final = 30.0  # markets without a quote until then are not listed
+
+
+OpenSource = Callable[[], LiveSource]
+
+
+def open_live(name: str) -> LiveSource:
+    """The source of this name. NotOffered if it has no live prices."""
+    source = open_source(name)
+    if not isinstance(source, LiveSource):
+        raise NotOffered(f"source {name} has history only, no live prices; ccxt:EXCHANGE has them")
+    return source
+
+
+def live_options(name: str, markets: tuple[str, ...], opened: OpenSource | None = None) -> LiveOptions:
+    """The source of this name for COIN or COIN=SYMBOL; none: every crypto market of the catalogue that the source has.
+
+    A stock, bond or event keeps its simulated prices unless a symbol is named for it.
+    """
+    symbols = {coin: symbol for coin, given, symbol in (text.partition("=") for text in markets) if given}
+
+    def ask() -> dict[str, LiveListing]:
+        # The caller's thread may run an event loop already.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, _listed(name, markets, opened or partial(open_live, name))).result()
+
+    return LiveOptions(name, symbols, ask)
+
+
+async def _listed(name: str, markets: tuple[str, ...], opened: OpenSource) -> dict[str, LiveListing]:
+    async with opened() as source:
+        found = _mapped(markets, await source.instruments(_say), name)
+        quoted = await _first_prices(source, [one.symbol for one in found])
+    listings = {}
+    for one in found:
+        if one.symbol in quoted:
+            listings[one.coin] = LiveListing(one.symbol, _listing(one, quoted[one.symbol]))
+        elif markets:
+            raise NoAnswer(f"{name} gives no price of {one.symbol}; choose another market for {one.coin}")
+    if not listings:
+        raise NoAnswer(f"{name} gives no price of any market of this service")
+    return listings
+
+
+def _mapped(markets: Sequence[str], instruments: list[Instrument], source: str) -> list[Mapped]:
+    found = []
+    for text in markets or [coin for coin, listing in CATALOGUE.items() if listing.spec.asset_class == "crypto"]:
+        coin, given, _ = text.partition("=")
+        if coin not in CATALOGUE:
+            raise ConfigError(f"no market {coin!r}; the markets are {', '.join(CATALOGUE)}")
+        if CATALOGUE[coin].spec.asset_class != "crypto" and not given:
+            continue
+        try:
+            found.append(mapped(text, instruments, source))
+        except NotOffered:
+            if markets:
+                raise
+    return found
+
+
+async def _first_prices(source: LiveSource, symbols: list[str]) -> dict[str, int]:
+    """The present price of each market that has one, scaled 1e8."""
+    filters = {symbol: QuoteFilter() for symbol in symbols}
+    prices: dict[str, int] = {}
+
+    async def read() -> None:
+        async for quotes in source.quotes(symbols):
+            for quote in quotes:
+                if quote.symbol in filters and (px := filters[quote.symbol].price(quote)) is not None:
+                    prices[quote.symbol] = px
+            if len(prices) == len(filters):
+                return
+
+    try:
+        await asyncio.wait_for(read(), FIRST_QUOTES_SECONDS)
+    except TimeoutError:
+        log.warning("prices.not_quoted", symbols=sorted(set(symbols) - set(prices)))
+    return prices
+
+
+def _listing(one: Mapped, px: int) -> Listing:
+    """The catalogue's market at the source's price, with the source's tick, size step and leverage."""
+    listing = listing_at(CATALOGUE[one.coin], px)
+    spec = replace(listing.spec, strict_hours=True, hours=None)  # Openings are refused while the source is silent.
+    if one.instrument is not None:
+        spec = _with_rules(spec, one.instrument)
+    lot = 10 ** (8 - spec.sz_decimals)
+    return replace(listing, spec=replace(spec, level_size=max(lot, spec.level_size // lot * lot)))
+
+
+def _with_rules(spec: MarketSpec, instrument: Instrument) -> MarketSpec:
+    """The rules of the source where it says them."""
+    if instrument.tick is not None:
+        spec = replace(spec, sig_figs=None, px_decimals=_decimals(instrument.tick))
+    if instrument.size_step is not None:
+        spec = replace(spec, sz_decimals=_decimals(instrument.size_step))
+    if instrument.max_leverage is not None:
+        most = max(1, min(spec.max_leverage, int(Decimal(instrument.max_leverage))))
+        spec = replace(spec, max_leverage=most, tiers=tuple((lower, min(most, tier)) for lower, tier in spec.tiers))
+    return spec
+
+
+def _decimals(step: str) -> int:
+    """The decimals that a step needs, for example 2 for 0.05."""
+    exponent = Decimal(step).normalize().as_tuple().exponent
+    return max(0, min(DECIMALS_MAX, -int(exponent)))
+
+
+def _say(line: str) -> None:
+    log.info("prices.source", message=line)

@@ -1,0 +1,196 @@
+"""The task that keeps live markets at the prices of their source: sessions with the source, one after another, with growing waits after failures.
+
+A session reads quotes and fetches closed minutes. It ends when the source fails, when it is silent, and after a day, because old connections degrade.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import structlog
+
+from bot.clock import DAY_MS, SECOND_MS
+from bot.market_data.source import LiveSource, NoAnswer, NotOffered, SourceError
+from bot.service.live_prices.listings import open_live
+from bot.service.live_prices.live_market import MINUTE_MS, LiveMarket, candle_of
+from bot.service.state_machine.bootstrap import CLOSED_META
+from bot.service.state_machine.machine import Machine
+from bot.wire.vocabulary import INTERVAL_MS
+
+log = structlog.get_logger()
+
+SILENCE_MAX_MS: Final = 60_000  # without any quote; an open connection may be dead and raise nothing
+SESSION_MAX_MS: Final = DAY_MS
+CLOSE_WAIT_MS: Final = 6_000  # after a minute's end, until the source has surely closed its candle
+HISTORY_BARS: Final = 1_000  # of each interval above a minute
+WAIT_FIRST_SECONDS: Final = 1.0  # between two sessions
+WAIT_MAX_SECONDS: Final = 60.0
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+class LivePrices:
+    """The live markets of a machine. `opened` makes a source for each session."""
+
+    def __init__(
+        self, machine: Machine, opened: Callable[[str], LiveSource] = open_live, sleep: Sleep = asyncio.sleep
+    ) -> None:
+        live = json.loads(machine.feed.options)["live"]
+        self.source: str = live["source"]
+        self.sessions = 0
+        self.is_connected = False  # the present session has sent quotes
+        self.trouble: str | None = None  # why the last session ended
+        self._machine = machine
+        self._opened = opened
+        self._sleep = sleep
+        self.markets = [LiveMarket(machine, coin, symbol) for coin, symbol in live["symbols"].items()]
+        self._by_symbol = {market.symbol: market for market in self.markets}
+        self._heard_ms = 0  # when the newest batch of quotes came
+        self._coarse = [(market, interval) for interval in list(INTERVAL_MS)[1:] for market in self.markets]
+
+    def begin(self) -> None:
+        """Close all markets until the source has sent prices."""
+        self._machine.catch_up()
+        for market in self.markets:
+            market.close("the service has started and waits for the first prices", market.lived_ms)
+        self._save_closed()
+
+    async def run(self) -> None:
+        """Hold sessions until cancelled."""
+        wait = WAIT_FIRST_SECONDS
+        while True:
+            begun_ms = self._machine.clock.now_ms()
+            try:
+                await self.session()
+            except SourceError as error:
+                self.is_connected, self.trouble = False, str(error)
+                log.warning("prices.disconnected", source=self.source, message=str(error), wait_seconds=wait)
+            if self._machine.clock.now_ms() - begun_ms > SILENCE_MAX_MS:
+                wait = WAIT_FIRST_SECONDS
+            await self._wait(wait)
+            wait = min(WAIT_MAX_SECONDS, wait * 2)
+
+    async def session(self) -> None:
+        """One connection with the source. SourceError when it fails."""
+        self.sessions += 1
+        async with self._opened(self.source) as source:
+            self._heard_ms = begun_ms = self._machine.clock.now_ms()
+            with _one_error():
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._read_quotes(source))
+                    tasks.create_task(self._fetch_candles(source))
+                    tasks.create_task(self._watch(begun_ms))
+
+    async def _read_quotes(self, source: LiveSource) -> None:
+        async for quotes in source.quotes(list(self._by_symbol)):
+            if not self.is_connected:
+                self.is_connected, self.trouble = True, None
+                log.info("prices.connected", source=self.source)
+            self._heard_ms = self._machine.clock.now_ms()
+            for quote in quotes:
+                if (market := self._by_symbol.get(quote.symbol)) is not None:
+                    market.take_quote(quote)
+        raise NoAnswer(f"{self.source} has ended the stream of quotes")
+
+    async def _fetch_candles(self, source: LiveSource) -> None:
+        """Fetch the minutes of each market after each minute's end. Fetch older coarse candles in the time between."""
+        while True:
+            now_ms = self._machine.clock.now_ms()
+            end_ms = now_ms - (now_ms - CLOSE_WAIT_MS) % MINUTE_MS + MINUTE_MS
+            for market in self.markets:
+                first_ms = min(market.lived_ms, now_ms - DAY_MS)  # Whole days, so that the coarse bars are whole.
+                since_ms = market.candles.until_ms or first_ms - first_ms % DAY_MS
+                try:
+                    market.take_minutes(await source.minutes(market.symbol, since_ms, _say))
+                except NotOffered as error:  # It was delisted. The other markets go on.
+                    market.close(str(error), self._machine.catch_up())
+            self._save_closed()
+            while self._coarse and self._machine.clock.now_ms() < end_ms:
+                await self._fetch_coarse(source, *self._coarse[0])
+                del self._coarse[0]
+            await self._sleep(max(0, end_ms - self._machine.clock.now_ms()) / SECOND_MS)
+
+    async def _fetch_coarse(self, source: LiveSource, market: LiveMarket, interval: str) -> None:
+        now_ms = self._machine.clock.now_ms()
+        since_ms = now_ms - HISTORY_BARS * INTERVAL_MS[interval]
+        try:
+            pages = source.history(market.symbol, interval, since_ms - since_ms % DAY_MS, now_ms, _say)
+            rows = [row async for page in pages for row in page.rows]
+        except NotOffered as error:
+            log.warning("prices.no_history", coin=market.coin, interval=interval, message=str(error))
+            return
+        market.candles.older(interval, [candle_of(row) for row in rows])
+
+    async def _watch(self, begun_ms: int) -> None:
+        """Watch the age of the prices. End the session when the source is silent, or after a day."""
+        while True:
+            await self._sleep(1.0)
+            now_ms = self.check_ages()
+            if now_ms - self._heard_ms > SILENCE_MAX_MS:
+                raise NoAnswer(f"{self.source} has sent no quote for {SILENCE_MAX_MS // SECOND_MS} s")
+            if now_ms - begun_ms > SESSION_MAX_MS:
+                raise NoAnswer(f"the daily new connection to {self.source}")
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait between two sessions; the prices grow old meanwhile."""
+        end_ms = self._machine.clock.now_ms() + int(seconds * SECOND_MS)
+        while (left := (end_ms - self._machine.clock.now_ms()) / SECOND_MS) > 0:
+            await self._sleep(min(1.0, left))
+            self.check_ages()
+
+    def check_ages(self) -> int:
+        """Close the markets whose price is too old. Returns now."""
+        now_ms = self._machine.catch_up()
+        before = self._closed()
+        for market in self.markets:
+            market.check_age(now_ms)
+        if self._closed() != before:
+            self._save_closed()
+        return now_ms
+
+    def _closed(self) -> dict[str, int]:
+        return {market.coin: market.lived_ms for market in self.markets if market.closed_reason is not None}
+
+    def _save_closed(self) -> None:
+        """Save what each closed market has lived through, so that the next start fills its gap."""
+        self._machine.log.save_meta(CLOSED_META, json.dumps(self._closed()))
+
+    # ── Status ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def view(self) -> dict[str, Any]:
+        """The state of the prices, for GET /v1/system/status."""
+        return {
+            "source": self.source,
+            "connected": self.is_connected,
+            "trouble": self.trouble,
+            "sessions": self.sessions,
+            "markets": [
+                {
+                    "coin": market.coin,
+                    "symbol": market.symbol,
+                    "open": market.closed_reason is None,
+                    "reason": market.closed_reason,
+                    "since": None if market.closed_reason is None else market.since_ms,
+                    "quotedAt": market.quoted_ms,
+                    "refused": dict(market.filter.refused),
+                }
+                for market in self.markets
+            ],
+        }
+
+
+@contextmanager
+def _one_error() -> Iterator[None]:
+    """Raise one error of a task group by itself, first an unexpected one."""
+    try:
+        yield
+    except ExceptionGroup as group:
+        raise min(group.exceptions, key=lambda error: isinstance(error, SourceError)) from None
+
+
+def _say(line: str) -> None:
+    log.info("prices.source", message=line)

@@ -1,0 +1,105 @@
+"""Candles of a market with live prices. Closed candles are the source's own; the running bar comes from the quotes. A candle never changes after it closed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bot.service.market_data.candles import STEPS, CandleStore, merge
+from bot.service.market_data.simulator import Candle
+from bot.wire.vocabulary import INTERVAL_MS
+
+MINUTE_MS = INTERVAL_MS["1m"]
+
+
+class LiveCandles(CandleStore):
+    """The candles of one live market. It is also the market's source in the price feed, which has no future prices.
+
+    `until_ms`: every minute that closed by then is known. `lived_ms`: at a start, every price before it was applied.
+    """
+
+    base_ms = MINUTE_MS
+
+    def __init__(self, lot: int) -> None:
+        super().__init__()
+        self.lot = lot
+        self.until_ms = self.lived_ms = 0
+        self._whole_from_ms: int | None = None  # bars that began earlier lack minutes
+        self._quoted: list[Candle] = []  # minutes by their quotes, from `until_ms` on
+        self._parts: dict[str, list[Candle]] = {name: [] for name, _ in STEPS[1:]}  # minutes of the running coarse bar
+
+    # ── The source in the feed ──────────────────────────────────────────────────────────────────────────────────────
+
+    def bar_at(self, at_ms: int) -> Candle | None:
+        return None
+
+    def next_bar(self, after_ms: int) -> Candle | None:
+        return None
+
+    def closed(self, interval: str, until_ms: int, limit: int) -> list[Candle]:
+        return []
+
+    # ── Writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def point(self, at_ms: int, px: int, volume: int = 0) -> None:
+        """Add a quote at `at_ms`. Quotes have no volume."""
+        ts = at_ms - at_ms % MINUTE_MS
+        if ts < self.until_ms:
+            return  # The source's clock is ahead of ours, and this minute is already closed.
+        if self._quoted and self._quoted[-1].ts == ts:
+            last = self._quoted[-1]
+            self._quoted[-1] = Candle(ts, last.open, max(last.high, px), min(last.low, px), px, last.volume + volume)
+        else:
+            self._quoted.append(Candle(ts, px, px, px, px, volume))
+
+    def extend(self, minutes: Sequence[Candle], until_ms: int) -> list[Candle]:
+        """Add closed minutes. Returns those that were not known."""
+        fresh = [candle for candle in minutes if candle.ts >= self.until_ms]
+        if fresh and self._whole_from_ms is None:
+            self._whole_from_ms = fresh[0].ts
+        for candle in fresh:
+            self._end_bars(candle.ts)
+            self._closed["1m"].append(candle)
+            for parts in self._parts.values():
+                parts.append(candle)
+        self.until_ms = max(self.until_ms, until_ms)
+        self._end_bars(self.until_ms)
+        self._quoted = [candle for candle in self._quoted if candle.ts >= self.until_ms]
+        return fresh
+
+    def older(self, interval: str, candles: Sequence[Candle]) -> None:
+        """Insert the source's history of a coarse interval before the bars that are made of minutes."""
+        step, from_ms = INTERVAL_MS[interval], self._whole_from_ms or 0
+        self._closed[interval].prepend([candle for candle in candles if candle.ts < -(-from_ms // step) * step])
+
+    def _end_bars(self, at_ms: int) -> None:
+        """Close the coarse bars that end at or before an instant. A bar that began before the first known minute comes from `older`."""
+        for name, parts in self._parts.items():
+            step = INTERVAL_MS[name]
+            if parts and (start := parts[0].ts - parts[0].ts % step) + step <= at_ms:
+                if start >= (self._whole_from_ms or 0):
+                    whole = merge(parts, start)
+                    assert whole is not None, name
+                    self._closed[name].append(whole)
+                parts.clear()
+
+    # ── Reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def last_px(self) -> int | None:
+        """The latest price seen."""
+        newest = self._quoted[-1:] or self._closed["1m"].last(1)
+        return newest[0].close if newest else None
+
+    def page(self, interval: str, limit: int, now_ms: int) -> list[tuple[Candle, bool]]:
+        """The last `limit` candles, oldest first, each with whether it is closed. The oldest bar that the source has not closed is the running one."""
+        running = self._running_bar(interval)
+        rest = self._closed[interval].last(limit - (running is not None))
+        return [*((candle, True) for candle in rest), *(() if running is None else ((running, False),))]
+
+    def _running_bar(self, interval: str) -> Candle | None:
+        parts = [*self._parts.get(interval, ()), *self._quoted]
+        if not parts:
+            return None
+        step = INTERVAL_MS[interval]
+        start = parts[0].ts - parts[0].ts % step
+        return merge((part for part in parts if part.ts < start + step), start)
