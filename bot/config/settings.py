@@ -22,6 +22,7 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
+    StringConstraints,
     ValidationError,
     ValidationInfo,
     WithJsonSchema,
@@ -87,6 +88,7 @@ def _secret(value: Any) -> Any:
 LocalPath = Annotated[Path, BeforeValidator(_path, json_schema_input_type=str)]
 Secret = Annotated[
     SecretStr,
+    StringConstraints,
     BeforeValidator(_secret),
     WithJsonSchema({"type": "string", "pattern": r"^\$\{(credential|file|env):[^{}]+\}$"}),
 ]
@@ -102,6 +104,7 @@ def _coin(value: Any) -> Any:
 
 
 Coin = Annotated[str, BeforeValidator(_coin, json_schema_input_type=str)]
+Symbol = Annotated[str, StringConstraints(pattern=r"^[^\s,=]{1,60}$")]
 
 
 class Section(BaseModel):
@@ -110,11 +113,26 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
+class LivePrices(Section):
+    """Live prices of an exchange for the crypto markets of the embedded service."""
+
+    source: Literal["ccxt"] = Field(default="ccxt", description="The library that speaks to the exchange.")
+    exchange: str = Field(pattern=r"^[a-z0-9_]{1,40}$", description="The exchange's name in ccxt, such as hyperliquid.")
+    markets: dict[Coin, Symbol] = Field(
+        default={},
+        max_length=250,
+        description="Coin: the exchange's symbol, such as BTC/USDT:USDT. None: all that it has.",
+    )
+
+
 class Account(Section):
     """The service to trade with, and the API key."""
 
     base_url: str = Field(description="`embedded`, or the service's address: https, or http on this machine.")
     api_key: Secret | None = Field(default=None, description="A reference to the key; the embedded service needs none.")
+    prices: LivePrices | None = Field(
+        default=None, description="Live prices of an exchange for the embedded service. None: simulated."
+    )
 
     @property
     def embedded(self) -> bool:
@@ -134,6 +152,8 @@ class Account(Section):
     def _key_for_others(self) -> Self:
         if not self.embedded and self.api_key is None:
             _refuse([(("api_key",), f"is required, except with `base_url: embedded`; write {FORMS}")])
+        if not self.embedded and self.prices is not None:
+            _refuse([(("prices",), "needs `base_url: embedded`; another service has its own prices")])
         return self
 
 
@@ -453,6 +473,10 @@ class Settings(Section):
         problems += _shared_markets(self.strategies)
         if not self.account.embedded and "embedded" in self.model_fields_set:
             problems.append((("embedded",), "needs `base_url: embedded`; set it or remove this section"))
+        if self.account.prices is not None and (self.embedded.clock != "real" or self.embedded.data):
+            problems.append(
+                (("account", "prices"), "needs embedded.clock real and no embedded.data; remove these keys")
+            )
         if self.account.embedded and self.dead_man is not None:
             least = heartbeat_seconds_min(self.embedded.speed)
             if self.dead_man.heartbeat_seconds < least:

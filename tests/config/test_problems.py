@@ -282,6 +282,29 @@ CASES: dict[str, tuple[str, int, int, str, str]] = {
         "guardians[0].max_loss_pct_from_day_start",
         "must be > 0, <= 100",
     ),
+    "live prices of a service elsewhere": (
+        GOOD.replace(
+            "{base_url: embedded}", "{base_url: 'https://c.example', api_key: '${env:K}', prices: {exchange: binance}}"
+        ),
+        1,
+        71,
+        "account.prices",
+        "needs `base_url: embedded`",
+    ),
+    "live prices under another clock": (
+        with_("embedded: {clock: 1x}").replace("embedded}", "embedded, prices: {exchange: binance}}", 1),
+        1,
+        39,
+        "account.prices",
+        "needs embedded.clock real",
+    ),
+    "a symbol with a comma": (
+        GOOD.replace("embedded}", "embedded, prices: {exchange: binance, markets: {BTC: 'BTC,ETH'}}}", 1),
+        1,
+        74,
+        "account.prices.markets.BTC",
+        "",
+    ),
     "a cron line that is none": (
         with_('guardians: [{type: schedule, cron: "61 9 * * 1", action: flatten}]'),
         4,

@@ -143,6 +143,11 @@ def _of_markets(source: Source) -> list[Problem]:
             problems.append(
                 source.problem(("embedded", "markets", index), f"no such market; known are {', '.join(CATALOGUE)}")
             )
+    prices = settings.account.prices
+    for coin in () if prices is None else prices.markets:
+        if coin not in CATALOGUE:
+            text = f"no such market; known are {', '.join(CATALOGUE)}"
+            problems.append(source.problem(("account", "prices", "markets", coin), text))
     for index, one in enumerate(section.data):
         if one.market not in CATALOGUE:
             problems.append(
@@ -224,8 +229,10 @@ def _listed(settings: Settings) -> Collection[str]:
     from bot.service.market_data.instruments import CATALOGUE
 
     section = settings.embedded
-    recorded = tuple(one.market for one in section.data)
-    return {*section.markets, *recorded} if section.markets or recorded else set(CATALOGUE)
+    given = {*section.markets, *(one.market for one in section.data)}
+    if settings.account.prices is not None:
+        given |= set(settings.account.prices.markets)
+    return given or set(CATALOGUE)
 
 
 def _not_listed(coin: str, listed: Collection[str]) -> str:

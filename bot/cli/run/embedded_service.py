@@ -28,6 +28,7 @@ from pydantic import SecretStr
 from bot import __version__
 from bot.client import ControlClient
 from bot.clock import monotonic_ns
+from bot.config import Settings
 from bot.descriptors import reserved
 from bot.errors import BotError, Exit
 from bot.runtime.liveness.instance_lock import close_in_children, is_free, private_dir, runtime_dir, take
@@ -35,6 +36,7 @@ from bot.runtime.liveness.instance_lock import close_in_children, is_free, priva
 log = structlog.get_logger()
 
 READY_S: Final = 30.0  # enough to replay a long log from a cold disk
+READY_LIVE_S: Final = 120.0  # the first start on an exchange asks it for its markets and their prices
 STOP_S: Final = 5.0
 LOOK_S: Final = 0.05  # between two checks of another process
 LOOK_AGAIN_S: Final = 0.2  # between two checks that the service still runs; doubled after each failed start
@@ -45,7 +47,18 @@ SOCKET_BYTES_MAX: Final = 107  # of a Unix socket's path, a limit of Linux
 FREE_BYTES_MIN: Final = 64 * 1024  # with less on its disk the service cannot start
 UNLIMITED_FROM_SPEED: Final = 60.0  # rate limits count real time, so a clock that is faster than this would exceed them
 
-_ENVIRONMENT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONHOME", "TZ", "BOT_DEBUG", "COVERAGE_PROCESS_START")
+_ENVIRONMENT: Final = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "PYTHONHOME",
+    "TZ",
+    "BOT_DEBUG",
+    "COVERAGE_PROCESS_START",
+    "BOT_MARKETS_URL",
+)
+MARKETS_PYTHON: Final = "BOT_MARKETS_PYTHON"  # the interpreter that has ccxt
 
 
 class ServiceFailed(BotError):
@@ -81,10 +94,16 @@ class Embedded:
     seed: int | None = None
     markets: tuple[str, ...] = ()
     data: tuple[tuple[str, Path], ...] = ()
+    prices: str | None = None  # a source of live prices; then `markets` are COIN or COIN=SYMBOL
     port: int = 0
     trouble: str | None = None  # why it does not run, while `keep_alive` cannot start it
     _is_given_up: bool = field(default=False, repr=False)
     _child: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def ready_s(self) -> float:
+        """How long a start may take."""
+        return READY_S if self.prices is None else READY_LIVE_S
 
     @property
     def socket(self) -> Path:
@@ -221,7 +240,7 @@ class Embedded:
             finally:
                 os.close(writer)
         try:
-            line = self._line(reader, READY_S)
+            line = self._line(reader, self.ready_s)
         finally:
             os.close(reader)
         if line is None and self._is_given_up:
@@ -230,7 +249,7 @@ class Embedded:
             self._child.kill()
             self._child.wait()
             raise ServiceFailed(
-                f"the service was not ready after {READY_S:g} s; its log is {self.log}", int(Exit.TIMEOUT)
+                f"the service was not ready after {self.ready_s:g} s; its log is {self.log}", int(Exit.TIMEOUT)
             )
         if not line:
             code = self._child.wait()
@@ -267,6 +286,8 @@ class Embedded:
             given += ["--seed", str(self.seed)]
         if self.markets:
             given += ["--markets", ",".join(self.markets)]
+        if self.prices is not None:
+            given += ["--prices", self.prices]
         for coin, path in self.data:
             given += ["--data", f"{coin}={path.resolve()}"]
         if self.speed > UNLIMITED_FROM_SPEED:
@@ -277,7 +298,7 @@ class Embedded:
         """The options that a running service must have, or it is restarted. Any port will do."""
         return {
             "version": __version__, "clock": self.clock, "seed": self.seed, "markets": list(self.markets),
-            "data": [[coin, str(path.resolve())] for coin, path in self.data],
+            "data": [[coin, str(path.resolve())] for coin, path in self.data], "prices": self.prices,
         }  # fmt: skip
 
     def _stored_options(self) -> Any:
@@ -295,7 +316,7 @@ class Embedded:
 
     def _running_service(self) -> Running:
         """The service that holds the lock. If it is still starting, wait until it is ready."""
-        end_ns = monotonic_ns() + int(READY_S * 1e9)
+        end_ns = monotonic_ns() + int(self.ready_s * 1e9)
         while monotonic_ns() < end_ns:
             ready = self._ready_data()
             if ready is not None:
@@ -305,7 +326,7 @@ class Embedded:
                 return self.ensure()
             _pause()
         raise ServiceFailed(
-            f"a service runs on {self.folder} but did not report its address within {READY_S:g} s; its log is {self.log}",
+            f"a service runs on {self.folder} but did not report its address within {self.ready_s:g} s; its log is {self.log}",
             int(Exit.TIMEOUT),
         )
 
@@ -364,10 +385,28 @@ def _python() -> list[str]:
     return [sys.executable, "-m", "bot"]
 
 
+def service_prices(settings: Settings) -> str | None:
+    """The source of live prices that a config names."""
+    prices = settings.account.prices
+    return None if prices is None else f"{prices.source}:{prices.exchange}"
+
+
+def service_markets(settings: Settings) -> tuple[str, ...]:
+    """The markets that a config lists, with the symbols that it names."""
+    named = {} if settings.account.prices is None else settings.account.prices.markets
+    return (
+        *(f"{coin}={symbol}" for coin, symbol in named.items()),
+        *(coin for coin in settings.embedded.markets if coin not in named),
+    )
+
+
 def _environment() -> dict[str, str]:
     """The variables that the service needs. The daemon's secrets are not among them."""
     code = str(Path(__file__).resolve().parents[3])  # The service must run the same package as the daemon.
     kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    if MARKETS_PYTHON in os.environ:  # The service runs in another folder. A name without a folder stays a name.
+        given = os.environ[MARKETS_PYTHON]
+        kept[MARKETS_PYTHON] = os.path.abspath(given) if os.sep in given else given  # noqa: PTH100  keeps links of venvs
     return kept | {"PYTHONPATH": code, "PYTHONSAFEPATH": "1"}
 
 

@@ -116,7 +116,7 @@ async def _run(
     settings: Settings, config: Path, held: Held, tail: Tail, *, keep_service: bool
 ) -> tuple[DaemonEnd, str]:
     from bot.cli.common.config_check import checked_config
-    from bot.cli.run.embedded_service import Embedded, Minted, ServiceFailed
+    from bot.cli.run.embedded_service import Embedded, Minted, ServiceFailed, service_markets, service_prices
     from bot.cli.run.run_daemon import play, stopped_by_signals
     from bot.errors import ApiError, BotError, Exit
     from bot.runtime.liveness.systemd import asking_for_time, is_managed
@@ -138,8 +138,8 @@ async def _run(
             return end, ""
         section = settings.embedded
         service = Embedded(
-            settings.state_dir, clock=section.clock, speed=section.speed, seed=section.seed, markets=section.markets,
-            data=tuple((one.market, one.file) for one in section.data), port=section.port,
+            settings.state_dir, clock=section.clock, speed=section.speed, seed=section.seed, markets=service_markets(settings),
+            data=tuple((one.market, one.file) for one in section.data), prices=service_prices(settings), port=section.port,
         )  # fmt: skip
 
         async def mint() -> Minted:
