@@ -206,7 +206,7 @@ def test_a_piece_of_config_in_the_docs_passes_the_check(
 
 # A heading of the config reference and the definition of the schema that its table lists; the top level has no name.
 TABLES = {
-    "Top level": "", "account": "Account", "dead_man": "DeadMan", "guardians": "GuardianSpec", "safety": "Safety", "orders": "Orders",
+    "Top level": "", "account": "Account", "account prices": "LivePrices", "dead_man": "DeadMan", "guardians": "GuardianSpec", "safety": "Safety", "orders": "Orders",
     "strategies": "StrategySettings", "embedded": "Embedded", "embedded data": "Recording", "log": "LogSettings", "notify": "Notify",
     "metrics": "Metrics",
 }  # fmt: skip
