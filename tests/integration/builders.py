@@ -1,4 +1,4 @@
-"""The production loop, client and journal against the real service in process. Builders; the faults are wire.py's, the judging is judging.py's."""
+"""The production loop, client and journal against the real service in process. wire.py makes the faults, account_checks.py the checks."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from bot.service.host import HostOptions, Service, build
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, Strategy, TrailingStop, View
 from bot.wire import GuardianRequest
 from tests.fakes import Crash, FakePacer, Tap, Tapped
+from tests.integration import account_checks
 from tests.integration.wire import Fate, FaultyWire
 from tests.runtime.builders import WRITES
 
@@ -290,6 +291,45 @@ class Points:
             return done
 
         journal.database._raw = raw
+
+
+async def story(
+    box: Box, path: Path, points: Points, script: Script, prices: Sequence[float | None], orders: str
+) -> list[dict[str, Any]]:
+    """The trades, newest first, of a run over as many lives as it takes. Each of `prices` ends a minute; None: a last pass without a new bar."""
+    hand = await box.hand()
+    wire = wire_to(box)
+    inner = wire.deliver
+
+    async def deliver(request: httpx.Request) -> httpx.Response:
+        points.point(f"before {request.url.path}")
+        answer = await inner(request)
+        points.point(f"after {request.url.path}")
+        return answer
+
+    wire.deliver = deliver  # type: ignore[method-assign]
+    bot: Bot | None = None
+    for px in prices:
+        for _ in range(4):
+            try:
+                if bot is None:
+                    bot = make_bot(hand, wire, path, script=script, path_of_orders=orders)
+                    points.tap(bot)
+                await bot.cycle()
+            except Crash:
+                if bot is not None:
+                    await bot.kill()
+                bot = None
+        if px is not None:
+            await box.minute(BTC=px)
+    assert bot is not None
+    trades = await hand.trades()
+    account_checks.intents_and_trades(list(bot.kernel.journal.db["intents"].rows), trades)
+    account_checks.mirror_is_right(bot.kernel.account.mirror, await hand.ask("GET", "/v1/account"))
+    assert not bot.kernel.execution.with_targets
+    await bot.kill()
+    await hand.ask("POST", "/v1/sandbox/accounts/reset", {})
+    return trades
 
 
 def once_long(view: View, bar: Bar) -> Iterable[Intent]:

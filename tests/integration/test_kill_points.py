@@ -19,9 +19,7 @@ import pytest
 
 from bot.strategy import Bar, Bracket, Close, Open, View
 from tests.conftest import REPOSITORY
-from tests.fakes import Crash
-from tests.integration import account_checks
-from tests.integration.builders import START_MS, Bot, Box, Points, make_bot, wire_to
+from tests.integration.builders import START_MS, Box, Points, story
 from tests.service import serving
 
 CALLS = ("pwrite64", "fdatasync", "ftruncate", "unlink", "connect", "sendto", "recvfrom")
@@ -186,40 +184,10 @@ def _script(start_ms: int) -> Callable[[View, Bar], Iterator[Any]]:
 
 
 async def _story(box: Box, path: Path, points: Points, orders: str) -> list[tuple[str, str]]:
-    """Two bars over as many lives as it takes; the orders there were, in their order."""
-    hand = await box.hand()
-    wire = wire_to(box)
-    inner = wire.deliver
-
-    async def deliver(request: httpx.Request) -> httpx.Response:
-        points.point(f"before {request.url.path}")
-        answer = await inner(request)
-        points.point(f"after {request.url.path}")
-        return answer
-
-    wire.deliver = deliver  # type: ignore[method-assign]
-    bot: Bot | None = None
+    """Two bars; the orders that there were, in their order."""
     await box.price("BTC", 100_000)
     script = _script(box.service.machine.clock.now_ms())
-    for n in range(3):
-        for _ in range(3):
-            try:
-                if bot is None:
-                    bot = make_bot(hand, wire, path, script=script, path_of_orders=orders)
-                    points.tap(bot)
-                await bot.cycle()
-            except Crash:
-                if bot is not None:
-                    await bot.kill()
-                bot = None
-        if n < 2:
-            await box.minute(BTC=100_000)
-    assert bot is not None
-    trades = await hand.trades()
-    account_checks.intents_and_trades(list(bot.kernel.journal.db["intents"].rows), trades)
-    account_checks.mirror_is_right(bot.kernel.account.mirror, await hand.ask("GET", "/v1/account"))
-    await bot.kill()
-    await hand.ask("POST", "/v1/sandbox/accounts/reset", {})
+    trades = await story(box, path, points, script, (100_000, 100_000, None), orders)
     return [(trade["intent"], trade["side"]) for trade in reversed(trades)]
 
 

@@ -12,9 +12,7 @@ import pytest
 
 from bot.runtime.model.intents import moved
 from bot.strategy import Bar, Bracket, Close, Open, View
-from tests.fakes import Crash
-from tests.integration import account_checks
-from tests.integration.builders import Bot, BotAndOwner, Box, Points, Script, bot_and_owner, make_bot, wire_to
+from tests.integration.builders import BotAndOwner, Box, Points, Script, bot_and_owner, make_bot, story, wire_to
 from tests.runtime.builders import later
 
 TWO = Bracket(stop_pct=1, targets=[(0.5, "1R"), (0.5, "3R")], break_even_at="1R")
@@ -217,41 +215,11 @@ def _script(start_ms: int) -> Script:
 
 
 async def _story(box: Box, path: Path, points: Points, path_of_orders: str) -> Orders:
-    """Entry, first target, second target, close, over as many lives as it takes; the orders that there were, in their order."""
-    hand = await box.hand()
-    wire = wire_to(box)
-    inner = wire.deliver
-
-    async def deliver(request: httpx.Request) -> httpx.Response:
-        points.point(f"before {request.url.path}")
-        answer = await inner(request)
-        points.point(f"after {request.url.path}")
-        return answer
-
-    wire.deliver = deliver  # type: ignore[method-assign]
-    bot: Bot | None = None
+    """Entry, first target, second target, close; the orders that there were, in their order."""
     await box.price("BTC", 100_000)
     script = _script(box.service.machine.clock.now_ms())
-    for px in (100_000, 100_200, 101_500, 102_500, 102_000, None):
-        for _ in range(4):
-            try:
-                if bot is None:
-                    bot = make_bot(hand, wire, path, script=script, path_of_orders=path_of_orders)
-                    points.tap(bot)
-                await bot.cycle()
-            except Crash:
-                if bot is not None:
-                    await bot.kill()
-                bot = None
-        if px is not None:
-            await box.minute(BTC=px)
-    assert bot is not None
-    trades = await hand.trades()
-    account_checks.intents_and_trades(list(bot.kernel.journal.db["intents"].rows), trades)
-    account_checks.mirror_is_right(bot.kernel.account.mirror, await hand.ask("GET", "/v1/account"))
-    assert not bot.kernel.execution.with_targets
-    await bot.kill()
-    await hand.ask("POST", "/v1/sandbox/accounts/reset", {})
+    prices = (100_000, 100_200, 101_500, 102_500, 102_000, None)
+    trades = await story(box, path, points, script, prices, path_of_orders)
     return [(trade["intent"], trade["kind"], trade["size"]) for trade in reversed(trades)]
 
 
