@@ -185,6 +185,7 @@ class Books:
         held = self.held[event.coin]
         owed = abs(held.size * event.oracle * event.rate) // (E8 * E12)
         amount = -held.side * (owed if event.rate >= 0 else -owed)
+        self.relever(event.balance if held.isolated else event.balance - amount)
         if held.isolated:
             amount = max(amount, -held.margin)
         demand(event.amount == amount and event.size == held.size, "funding", event, amount)
