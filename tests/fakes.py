@@ -190,6 +190,7 @@ class FakeVenue:
     def reset(self) -> None:
         """A sandbox reset: all is wiped, keys are fenced."""
         self.epoch += 1
+        self.balance = Decimal(10_000)
         self.positions, self.working, self.guards, self.plans = {}, {}, {}, {}
         self.trade_rows, self.event_rows = [], []
         self.first_event = self.serial
