@@ -1,4 +1,4 @@
-"""Errors: a refusal is a value (`Refusal`), a fault is an exception named for what the caller does next, a bug fails an `assert`.
+"""Errors. A refusal is a value (`Refusal`). A fault is an exception whose name tells the caller what to do next. A bug fails an `assert`.
 
 One table, `CODES`, gives each of the interface's 18 codes its HTTP status, whether the same request may be sent again, and the
 exception that the client raises for it. This module does not depend on a transport.
@@ -98,7 +98,7 @@ class Declined(BotError):
 
 
 class ApiError(BotError):
-    """The service did not execute a request. Raised only as one of the four subclasses, each named for what the caller does next."""
+    """The service did not execute a request. Only its four subclasses are raised; the name of each tells the caller what to do next."""
 
     exit_code = Exit.REFUSED
 

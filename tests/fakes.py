@@ -84,6 +84,11 @@ class FakeClock(ManualClock):
         self._now_ms -= ms
 
 
+def money(usd: Decimal) -> Decimal:
+    """USD rounded down to eight decimals, as the venue rounds a notional."""
+    return usd.quantize(Decimal("0.00000001"), ROUND_DOWN)
+
+
 @dataclass
 class Held:
     """A position of the fake."""
@@ -95,7 +100,7 @@ class Held:
 
     @property
     def entry(self) -> Decimal:
-        return (self.cost / self.size).quantize(Decimal("0.00000001"), ROUND_DOWN)
+        return money(self.cost / self.size)
 
 
 @dataclass
@@ -445,12 +450,12 @@ class FakeVenue:
             assert held is None or held.side == side, "the fake turns no position around: close it first"
             if held is None:
                 held = self.positions[coin] = Held(side, Decimal(0), Decimal(0), self.clock.now_ms())
-            held.cost += px * size
+            held.cost += money(px * size)
             held.size += size
         else:
             assert held is not None
-            part = (held.cost * size / held.size).quantize(Decimal("0.00000001"))
-            realized = (px * size - part) * (1 if side == "long" else -1)
+            part = money(held.cost * size / held.size)
+            realized = (money(px * size) - part) * (1 if side == "long" else -1)
             self.balance += realized
             held.cost -= part
             held.size -= size
@@ -617,7 +622,7 @@ class FakeVenue:
 
     def _position(self, coin: str) -> Position:
         held = self.positions[coin]
-        gain = (self.px[coin] * held.size - held.cost) * (1 if held.side == "long" else -1)
+        gain = (money(self.px[coin] * held.size) - held.cost) * (1 if held.side == "long" else -1)
         stop = next((o.trigger_px for o in self.working.values() if o.coin == coin and o.kind == "stop_loss"), None)
         return Position(
             coin=coin, side=held.side, size=held.size, leverage=1, entry_px=held.entry, mark_px=self.px[coin], book="main",

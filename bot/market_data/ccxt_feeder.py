@@ -8,7 +8,7 @@ A separate interpreter may run this file by its path, because ccxt pins versions
     {"id": 4, "op": "watch", "exchange": "binance", "symbols": ["BTC/USDT:USDT"]}
 
 `watch` is answered by a line for each batch of quotes, {"id": 4, "quotes": [[symbol, at_ms, bid, ask, last], ...]}, until a failure or the end. A quote
-has null for what the exchange does not say. `now_ms` is the exchange's clock by the Date header of its answer, or null. A failure is
+has null for each value that the exchange does not send. `now_ms` is the exchange's clock by the Date header of its answer, or null. A failure is
 {"id": 1, "error": {"kind": ..., "message": ..., "after_ms": ...}} with the kinds of `KINDS`. The process ends when stdin closes. With --base-url (loopback only) every request goes to BASE_URL/HOST/PATH instead of the exchange.
 """
 

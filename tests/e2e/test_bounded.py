@@ -137,6 +137,7 @@ def test_a_daemon_that_is_left_alone_stays_as_large_as_it_was(pair: tuple[Sandbo
     # The least of each third: a sample may meet a file that is open for a moment only, such as one that is replaced as a whole.
     before, after = (min(one.files for one in part) for part in (settled[:third], settled[-third:]))
     assert after == before, "a file stays open after the service went away"
+    assert max(one.files for one in settled) <= before + 1, "files that are replaced are open one at a time"
     assert max(one.sockets for one in samples) <= SOCKETS_MAX
     assert sizes["journal.db"] < 500_000 + bars * ROW_BYTES_MAX
     assert sizes["journal.db-wal"] <= LOG_BYTES_MAX

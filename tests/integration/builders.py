@@ -251,7 +251,7 @@ def make_bot(
             one,
             "1m",
             StrategyLimits(one.name, frozenset(one.markets), interval_ms=MINUTE_MS, budget_usd=Decimal(5_000), max_leverage=3,
-                      path=path_of_orders),  # type: ignore[arg-type]
+                      path=path_of_orders),
         )
         for one in (strategies or [Scripted(script)])
     ]  # fmt: skip
@@ -307,7 +307,7 @@ async def story(
         points.point(f"after {request.url.path}")
         return answer
 
-    wire.deliver = deliver  # type: ignore[method-assign]
+    wire.deliver = deliver
     bot: Bot | None = None
     for px in prices:
         for _ in range(4):

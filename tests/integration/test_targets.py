@@ -137,7 +137,7 @@ async def test_a_target_order_is_refused_if_the_position_was_closed_before_it_ar
             await hand.ask("POST", "/v1/positions/BTC/close", {})
         return await deliver(request)
 
-    wire.deliver = closing  # type: ignore[method-assign]
+    wire.deliver = closing
     one = BotAndOwner(box, hand, make_bot(hand, wire, None, script=once()), wire)
     for _ in range(3):
         await one.minute()
@@ -163,7 +163,7 @@ async def test_no_entry_is_sent_while_a_target_order_of_the_position_before_is_o
             yield Open("BTC", "long" if view.state.setdefault("n", 0) == 0 else "short", size=0.01, bracket=TWO)
             view.state["n"] = 1
 
-    wire.deliver = losing  # type: ignore[method-assign]
+    wire.deliver = losing
     one = BotAndOwner(box, hand, make_bot(hand, wire, None, script=turning), wire)
     await one.minute()
     await to(one, 98_000)  # The stop fires; the target order is still on its way.
@@ -202,7 +202,7 @@ async def test_an_order_left_behind_by_a_service_that_does_not_cancel_it_is_canc
 
 
 def _script(start_ms: int) -> Script:
-    """Of the first minute an entry with targets, of the fifth a close of what is left."""
+    """In the first minute it opens with two targets; in the fifth it closes the rest of the position."""
 
     def script(view: View, bar: Bar) -> Iterator[Any]:
         n = (bar.at_ms - start_ms) // 60_000

@@ -40,7 +40,7 @@ class Asked:
 
 def pulled(asked: Callable[..., object], *, since: int = START, until: int, has_days: bool = True) -> list[Row]:
     async def run() -> list[Row]:
-        pager = Pager(asked, "1m", MINUTE, until, has_days=has_days)  # type: ignore[arg-type]
+        pager = Pager(asked, "1m", MINUTE, until, has_days=has_days)
         found: list[Row] = []
         covered = since
         async for page in pager.pages(since):

@@ -199,7 +199,7 @@ class Ticker:
     """One symbol: a table, or an error."""
 
     def __init__(self, answer: Frame | Exception) -> None:
-        self.answer, self.asked = answer, {}  # type: ignore[var-annotated]
+        self.answer, self.asked = answer, {}
 
     def history(self, **asked: Any) -> Frame:
         self.asked = asked

@@ -23,8 +23,8 @@ WAITING_MAX: Final = 3_600  # quotes that wait for the candles of a gap
 class LiveMarket:
     """A market and its place in the stream of prices.
 
-    While the market is closed its quotes wait. When the source has told all minutes that the market missed, the market lives through them in order,
-    then through the waiting quotes, and opens.
+    While the market is closed, its quotes wait. When all missed minutes have arrived from the source, the machine applies them in order, then the
+    waiting quotes. Then the market opens.
     """
 
     def __init__(self, machine: Machine, coin: str, symbol: str) -> None:

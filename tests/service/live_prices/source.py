@@ -110,7 +110,7 @@ class Live:
         self.machine.save_clock(final=True)
         self.machine.log.close()
 
-    def market(self, coin: str = "BTC"):  # type: ignore[no-untyped-def]
+    def market(self, coin: str = "BTC"):
         return next(market for market in self.prices.markets if market.coin == coin)
 
     def move(self, ms: int) -> None:
