@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
@@ -330,6 +331,21 @@ async def story(
     await bot.kill()
     await hand.ask("POST", "/v1/sandbox/accounts/reset", {})
     return trades
+
+
+async def crash_anywhere(
+    folder: Path, run: Callable[[Path, Points], Awaitable[list[Any]]], kills: int, seed: int
+) -> tuple[list[Any], int]:
+    """The orders of a run without a crash, which runs with a crash at `kills` of its points also end in; and the number of points."""
+    quiet = Points()
+    expected = await run(folder / "quiet.db", quiet)
+    points = list(range(1, quiet.seen + 1))
+    Random(seed).shuffle(points)
+    for at in points[:kills]:
+        assert await run(folder / f"{at}.db", Points(at)) == expected, f"point {at}"
+        for leftover in folder.glob(f"{at}.db*"):
+            leftover.unlink()
+    return expected, len(points)
 
 
 def once_long(view: View, bar: Bar) -> Iterable[Intent]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 
 from bot.strategy import Bar, Bracket, Close, Open, View
 from tests.conftest import REPOSITORY
-from tests.integration.builders import START_MS, Box, Points, story
+from tests.integration.builders import START_MS, Box, Points, crash_anywhere, story
 from tests.service import serving
 
 CALLS = ("pwrite64", "fdatasync", "ftruncate", "unlink", "connect", "sendto", "recvfrom")
@@ -183,7 +184,7 @@ def _script(start_ms: int) -> Callable[[View, Bar], Iterator[Any]]:
     return script
 
 
-async def _story(box: Box, path: Path, points: Points, orders: str) -> list[tuple[str, str]]:
+async def _story(box: Box, orders: str, path: Path, points: Points) -> list[tuple[str, str]]:
     """Two bars; the orders that there were, in their order."""
     await box.price("BTC", 100_000)
     script = _script(box.service.machine.clock.now_ms())
@@ -197,14 +198,6 @@ async def test_a_crash_at_any_statement_or_request_ends_in_the_same_orders(
     box: Box, folder: Path, orders: str, kills: int, base_seed: int
 ) -> None:
     """Everywhere, strace or not: before and after each statement that writes and each request."""
-    quiet = Points()
-    expected = await _story(box, folder / "quiet.db", quiet, orders)
-    assert expected == [("open", "long"), ("close", "long"), ("open", "short")]
-    points = list(range(1, quiet.seen + 1))
-    assert len(points) > 150
-    Random(base_seed).shuffle(points)
-    for at in points[:kills]:
-        path = folder / f"{at}.db"
-        assert await _story(box, path, Points(at), orders) == expected, f"point {at}"
-        for leftover in folder.glob(f"{at}.db*"):
-            leftover.unlink()
+    made, points = await crash_anywhere(folder, partial(_story, box, orders), kills, base_seed)
+    assert made == [("open", "long"), ("close", "long"), ("open", "short")]
+    assert points > 150
