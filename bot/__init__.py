@@ -38,12 +38,22 @@ if TYPE_CHECKING:
         TrailingStop,
         Trigger,
         View,
+        adx,
         atr,
+        bollinger,
+        donchian,
         ema,
         highest,
+        keltner,
         lowest,
+        macd,
+        roc,
         rsi,
         sma,
+        stddev,
+        stochastic,
+        supertrend,
+        vwap,
     )
 
 __version__ = "0.1.0"
@@ -71,6 +81,16 @@ __all__ = [
     "atr",
     "highest",
     "lowest",
+    "macd",
+    "bollinger",
+    "adx",
+    "stochastic",
+    "keltner",
+    "donchian",
+    "vwap",
+    "supertrend",
+    "stddev",
+    "roc",
 ]
 
 

@@ -1,7 +1,7 @@
 """What an author of strategies uses. A strategy is a function from a view and a closed bar to intents.
 
 Start with the base class (`base`). `bar`, `view` and `history` hold what a strategy reads, `intents` what it returns, `indicators`
-the declared indicators. This package imports no client, no clock and no I/O. `bot` exports the same names.
+the declared indicators (`more_indicators`: those that talipp calculates). This package imports no client, no clock and no I/O. `bot` exports the same names.
 """
 
 from bot.strategy.bar import Bar
@@ -9,6 +9,18 @@ from bot.strategy.base import Strategy
 from bot.strategy.history import History
 from bot.strategy.indicators import Indicator, atr, ema, highest, lowest, rsi, sma
 from bot.strategy.intents import Bracket, Cancel, Close, Intent, MaxHold, Number, Open, Side, TrailingStop
+from bot.strategy.more_indicators import (
+    adx,
+    bollinger,
+    donchian,
+    keltner,
+    macd,
+    roc,
+    stddev,
+    stochastic,
+    supertrend,
+    vwap,
+)
 from bot.strategy.params import Field, Params
 from bot.strategy.view import Fill, GuardianNote, OrderView, PositionView, State, Timer, Trigger, View, ViewSource
 
@@ -37,10 +49,20 @@ __all__ = [
     "Trigger",
     "View",
     "ViewSource",
+    "adx",
     "atr",
+    "bollinger",
+    "donchian",
     "ema",
     "highest",
+    "keltner",
     "lowest",
+    "macd",
+    "roc",
     "rsi",
     "sma",
+    "stddev",
+    "stochastic",
+    "supertrend",
+    "vwap",
 ]

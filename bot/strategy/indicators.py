@@ -23,6 +23,7 @@ from bot.strategy.bar import Bar
 Source: TypeAlias = Literal["open", "high", "low", "close", "volume"]
 SOURCES: tuple[Source, ...] = ("open", "high", "low", "close", "volume")
 PERIOD_MAX = 1_000  # No more bars exist before the start of a simulated market.
+FACTOR_MAX = 100  # of a multiplier of a band's width; bands beyond are a mistake
 
 
 class Columns(NamedTuple):
@@ -237,20 +238,26 @@ class Values(dict[str, float | None]):
 
 
 class Indicator:
-    """A declaration: which calculation, which period, on which number of the bar. Each strategy and market has its own state."""
+    """A declaration: which calculation, with which numbers, on which number of the bar. Each strategy and market has its own state.
+
+    `start` makes the calculation from the numbers and the source. The first `periods` numbers are whole numbers of bars, the others are above 0. A number
+    may be the name of a param. `bars` is how many bars the first value needs.
+    """
 
     def __init__(
-        self, kind: Callable[[int, Source], Series], period: int | str, source: Source, *, extra: int = 0
-    ) -> None:
+        self, start: Callable[..., Series], *numbers: float | str, source: Source, bars: Callable[..., int], periods: int = 1
+    ) -> None:  # fmt: skip
         if source not in SOURCES:
             raise StrategyError(f"source is one of {', '.join(SOURCES)}, not {source!r}")
-        if not isinstance(period, str):
-            _check_period(period, "an indicator")
-        self.kind = kind
-        self.period = period
         self.source = source
         self.name = ""
-        self._extra = extra  # Bars needed beyond the period.
+        self.numbers = numbers
+        self._start = start
+        self._bars = bars
+        self._periods = periods
+        for number, given in enumerate(numbers):
+            if not isinstance(given, str):
+                self._checked(number, given, "an indicator")
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -264,11 +271,20 @@ class Indicator:
         return self
 
     def bars(self, params: Any) -> int:
-        """Bars until the first value. `params` resolves a period given by name."""
-        return named_bars(self.period, params, self.name) + self._extra
+        """Bars until the first value. `params` resolves a number given by name."""
+        return self._bars(*self._resolved(params))
 
     def start(self, params: Any) -> Series:
-        return self.kind(named_bars(self.period, params, self.name), self.source)
+        return self._start(*self._resolved(params), self.source)
+
+    def _resolved(self, params: Any) -> list[float]:
+        return [
+            self._checked(number, param_of(given, params, self.name) if isinstance(given, str) else given, self.name)
+            for number, given in enumerate(self.numbers)
+        ]
+
+    def _checked(self, number: int, given: Any, what: str) -> float:
+        return _check_period(given, what) if number < self._periods else _check_factor(given, what)
 
 
 class Indicators:
@@ -330,42 +346,45 @@ def _stepper(market: str, made: list[tuple[Values, list[float | None]]]) -> Call
 
 def sma(period: int | str, source: Source = "close") -> Indicator:
     """Simple moving average of the last `period` values."""
-    return Indicator(Sma, period, source)
+    return Indicator(Sma, period, source=source, bars=lambda n: n)
 
 
 def ema(period: int | str, source: Source = "close") -> Indicator:
     """Exponential moving average, weight 2 / (period + 1), started with the mean of the first `period` values."""
-    return Indicator(Ema, period, source)
+    return Indicator(Ema, period, source=source, bars=lambda n: n)
 
 
 def rsi(period: int | str, source: Source = "close") -> Indicator:
     """Wilder's relative strength index, 0 to 100; needs period + 1 bars."""
-    return Indicator(Rsi, period, source, extra=1)
+    return Indicator(Rsi, period, source=source, bars=lambda n: n + 1)
 
 
 def atr(period: int | str) -> Indicator:
     """Wilder's average true range, in the price's unit."""
-    return Indicator(Atr, period, "close")
+    return Indicator(Atr, period, source="close", bars=lambda n: n)
 
 
 def highest(period: int | str, source: Source = "close") -> Indicator:
     """Highest of the last `period` values, this bar's included."""
-    return Indicator(Highest, period, source)
+    return Indicator(Highest, period, source=source, bars=lambda n: n)
 
 
 def lowest(period: int | str, source: Source = "close") -> Indicator:
     """Lowest of the last `period` values, this bar's included."""
-    return Indicator(Lowest, period, source)
+    return Indicator(Lowest, period, source=source, bars=lambda n: n)
 
 
 def named_bars(bars: int | str, params: Any, what: str) -> int:
     """A number of bars, given as itself or as the name of a param."""
-    if isinstance(bars, str):
-        fields = type(params).model_fields
-        if bars not in fields:
-            raise StrategyError(f"{what}: {bars!r} is not one of its params ({', '.join(fields) or 'it has none'})")
-        bars = getattr(params, bars)
-    return _check_period(bars, what)
+    return _check_period(param_of(bars, params, what) if isinstance(bars, str) else bars, what)
+
+
+def param_of(name: str, params: Any, what: str) -> Any:
+    """The value of a param. StrategyError if there is no such param."""
+    fields = type(params).model_fields
+    if name not in fields:
+        raise StrategyError(f"{what}: {name!r} is not one of its params ({', '.join(fields) or 'it has none'})")
+    return getattr(params, name)
 
 
 def _check_period(period: Any, what: str) -> int:
@@ -374,3 +393,9 @@ def _check_period(period: Any, what: str) -> int:
     if period != int(period) or not 1 <= period <= PERIOD_MAX:
         raise StrategyError(f"{what}: a period is a whole number from 1 to {PERIOD_MAX}, not {period!r}")
     return int(period)
+
+
+def _check_factor(factor: Any, what: str) -> float:
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor <= FACTOR_MAX:
+        raise StrategyError(f"{what}: a multiplier is a number above 0 and at most {FACTOR_MAX}, not {factor!r}")
+    return float(factor)

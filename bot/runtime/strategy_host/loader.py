@@ -353,7 +353,8 @@ def _usable(use: str, target: object, where: str) -> type[Strategy]:
         raise StrategyError(
             f"{where}: {target.__name__}.Params does not derive from bot's Params: write class Params(Params)"
         )
-    for label, period in [("warmup", target.warmup)] + [(one.name, one.period) for one in declared(target).values()]:
+    named = [(one.name, number) for one in declared(target).values() for number in one.numbers]
+    for label, period in (("warmup", target.warmup), *named):
         if isinstance(period, str) and period not in target.Params.model_fields:
             known = list(target.Params.model_fields)
             raise StrategyError(

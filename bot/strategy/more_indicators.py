@@ -1,0 +1,217 @@
+"""More declared indicators: MACD, Bollinger bands, ADX, stochastic, Keltner, Donchian, VWAP, SuperTrend, standard deviation, rate of change.
+
+talipp calculates them (`pip install 'bracketbot[indicators]'`), one bar at a time, live as in a backtest. An indicator of several lines is declared once for
+each line: `upper = bollinger(20, 2, line="upper")`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from bot.errors import StrategyError
+from bot.strategy.bar import Bar
+from bot.strategy.indicators import Columns, Indicator, Series, Source
+
+if TYPE_CHECKING:
+    from talipp.indicators.Indicator import Indicator as Calculation
+
+BARS_KEPT: Final = 3  # times the bars of the first value, in memory; no calculation looks back further
+
+Band = Literal["lower", "middle", "upper"]
+_BANDS: Final[Mapping[str, str]] = {"lower": "lb", "middle": "cb", "upper": "ub"}
+
+
+class CalculatedSeries(Series):
+    """A calculation of talipp. `line` reads one number of its value; `input_of` makes its input from a bar. The memory is bounded."""
+
+    __slots__ = ("_calculation", "_input_of", "_kept", "_line")
+
+    def __init__(
+        self,
+        calculation: Calculation,
+        bars: int,
+        line: Callable[[Any], float | None] = float,
+        input_of: Callable[[Bar], object] | None = None,
+        source: Source = "close",
+    ) -> None:
+        super().__init__(source)
+        self._calculation = calculation
+        self._kept = BARS_KEPT * bars
+        self._line = line
+        self._input_of = input_of
+
+    def step(self, x: Any) -> float | None:
+        """Take one input. None where there is no value: too few bars, or a division by zero, for example by a volume of zero."""
+        calculation = self._calculation
+        try:
+            calculation.add(x)
+        except ZeroDivisionError:
+            return None
+        if len(calculation.input_values) >= 2 * self._kept:
+            calculation.purge_oldest(self._kept)
+        value = calculation[-1]
+        return None if value is None else self._line(value)
+
+    def update(self, bar: Bar) -> float | None:
+        return super().update(bar) if self._input_of is None else self.step(self._input_of(bar))
+
+    def column(self, columns: Columns) -> list[float | None]:
+        if self._input_of is None:
+            return super().column(columns)
+        return [self.update(Bar("", 0, *row)) for row in zip(*columns, strict=True)]
+
+
+def macd(
+    fast: int | str = 12, slow: int | str = 26, signal: int | str = 9, *, line: Literal["macd", "signal", "histogram"] = "macd", source: Source = "close"
+) -> Indicator:  # fmt: skip
+    """Moving average convergence divergence (Appel): EMA(fast) - EMA(slow), the EMA of that as the signal, and their difference as the histogram."""
+    read = _line(line, {"macd": "macd", "signal": "signal", "histogram": "histogram"})
+    until = _slowest if line == "macd" else _slowest_and_signal
+
+    def start(fast: int, slow: int, signal: int, source: Source) -> Series:
+        return CalculatedSeries(_library().MACD(fast, slow, signal), slow + fast + signal, read, source=source)
+
+    return Indicator(start, fast, slow, signal, source=source, bars=until, periods=3)
+
+
+def bollinger(
+    period: int | str = 20, deviations: float | str = 2.0, *, line: Band = "middle", source: Source = "close"
+) -> Indicator:
+    """Bollinger bands: the mean of the last `period` values, and `deviations` population standard deviations above and below it."""
+    read = _line(line, _BANDS)
+
+    def start(period: int, deviations: float, source: Source) -> Series:
+        return CalculatedSeries(_library().BB(period, deviations), period, read, source=source)
+
+    return Indicator(start, period, deviations, source=source, bars=lambda period, _: period)
+
+
+def adx(period: int | str = 14, *, line: Literal["adx", "plus", "minus"] = "adx") -> Indicator:
+    """Wilder's average directional index, 0 to 100, and its directional indicators +DI and -DI (New Concepts in Technical Trading Systems, 1978)."""
+    read = _line(line, {"adx": "adx", "plus": "plus_di", "minus": "minus_di"})
+
+    def start(period: int, _: Source) -> Series:
+        return CalculatedSeries(_library().ADX(period, period), 2 * period + 1, read, _whole_bar)
+
+    return Indicator(start, period, source="close", bars=lambda period: 2 * period if line == "adx" else period + 1)
+
+
+def stochastic(period: int | str = 14, smoothing: int | str = 3, *, line: Literal["k", "d"] = "k") -> Indicator:
+    """Stochastic oscillator (Lane), 0 to 100: where the close lies between the lowest low and the highest high of the last `period` bars (k), and its mean over
+    `smoothing` bars (d). A range of zero gives 100."""
+    read = _line(line, {"k": "k", "d": "d"})
+
+    def start(period: int, smoothing: int, _: Source) -> Series:
+        return CalculatedSeries(_library().Stoch(period, smoothing), period + smoothing, read, _whole_bar)
+
+    return Indicator(
+        start, period, smoothing, source="close", periods=2,
+        bars=lambda period, smoothing: period + (smoothing - 1 if line == "d" else 0),
+    )  # fmt: skip
+
+
+def keltner(
+    period: int | str = 20, atr_period: int | str = 10, multiplier: float | str = 2.0, *, line: Band = "middle"
+) -> Indicator:
+    """Keltner channels: EMA(period) of the close, and `multiplier` average true ranges (Wilder's, over `atr_period`) above and below it."""
+    read = _line(line, _BANDS)
+
+    def start(period: int, atr_period: int, multiplier: float, _: Source) -> Series:
+        made = _library().KeltnerChannels(period, atr_period, multiplier, multiplier)
+        return CalculatedSeries(made, max(period, atr_period) + 1, read, _whole_bar)
+
+    return Indicator(
+        start, period, atr_period, multiplier, source="close", periods=2,
+        bars=lambda period, atr_period, _: max(period, atr_period),
+    )  # fmt: skip
+
+
+def donchian(period: int | str = 20, *, line: Band = "middle") -> Indicator:
+    """Donchian channels: the highest high and the lowest low of the last `period` bars, this bar's included, and their middle."""
+    read = _line(line, _BANDS)
+
+    def start(period: int, _: Source) -> Series:
+        return CalculatedSeries(_library().DonchianChannels(period), period, read, _whole_bar)
+
+    return Indicator(start, period, source="close", bars=lambda period: period)
+
+
+def vwap(period: int | str) -> Indicator:
+    """Volume-weighted average price of the last `period` bars, by the typical price (high + low + close) / 3. None while they have no volume."""
+
+    def start(period: int, _: Source) -> Series:
+        return CalculatedSeries(_library().VWMA(period), period, input_of=_typical_bar)
+
+    return Indicator(start, period, source="close", bars=lambda period: period)
+
+
+def supertrend(
+    period: int | str = 10, multiplier: float | str = 3.0, *, line: Literal["value", "trend"] = "value"
+) -> Indicator:
+    """SuperTrend (Seban): a stop line, `multiplier` average true ranges away from the middle of the bar, that moves only with the trend. `trend` is 1 above the
+    line and -1 below it."""
+    _line(line, {"value": "value", "trend": "trend"})
+
+    def read(value: Any) -> float | None:
+        if value.value == 0:  # talipp's first value has no line yet.
+            return None
+        return float(value.value) if line == "value" else 1.0 if value.trend.name == "UP" else -1.0
+
+    def start(period: int, multiplier: float, _: Source) -> Series:
+        return CalculatedSeries(_library().SuperTrend(period, multiplier), period + 1, read, _whole_bar)
+
+    return Indicator(start, period, multiplier, source="close", bars=lambda period, _: period + 1)
+
+
+def stddev(period: int | str, source: Source = "close") -> Indicator:
+    """Population standard deviation of the last `period` values (divisor n)."""
+
+    def start(period: int, source: Source) -> Series:
+        return CalculatedSeries(_library().StdDev(period), period, source=source)
+
+    return Indicator(start, period, source=source, bars=lambda period: period)
+
+
+def roc(period: int | str, source: Source = "close") -> Indicator:
+    """Rate of change in percent against the value `period` bars before. Needs period + 1 bars."""
+
+    def start(period: int, source: Source) -> Series:
+        return CalculatedSeries(_library().ROC(period), period + 1, source=source)
+
+    return Indicator(start, period, source=source, bars=lambda period: period + 1)
+
+
+def _slowest(fast: int, slow: int, _: int) -> int:
+    return max(fast, slow)
+
+
+def _slowest_and_signal(fast: int, slow: int, signal: int) -> int:
+    return max(fast, slow) + signal - 1
+
+
+def _line(line: str, names: Mapping[str, str]) -> Callable[[Any], float | None]:
+    if line not in names:
+        raise StrategyError(f"line is one of {', '.join(names)}, not {line!r}")
+    name = names[line]
+    return lambda value: getattr(value, name)
+
+
+def _library() -> Any:
+    try:
+        from talipp import indicators
+    except ImportError:
+        raise StrategyError("this indicator needs the package talipp: pip install 'bracketbot[indicators]'") from None
+    return indicators
+
+
+def _whole_bar(bar: Bar) -> object:
+    from talipp.ohlcv import OHLCV
+
+    return OHLCV(bar.open, bar.high, bar.low, bar.close, bar.volume)
+
+
+def _typical_bar(bar: Bar) -> object:
+    from talipp.ohlcv import OHLCV
+
+    return OHLCV(bar.open, bar.high, bar.low, (bar.high + bar.low + bar.close) / 3, bar.volume)
