@@ -144,7 +144,7 @@ accept acceptor access acting action activity adapter address alert answer app a
 builder call chart condition cli client clock column common config connection consumer context control cors count counter crash credential cron
 data database date deadline delivery demo descriptor device diff docs doctor document draft driver embedded encryption engine equity error evidence exchange
 execution executor explain fast file firing flag fold folder formatting frame handle header health history hour html http identity importer
-index indicator init injection input json latency layout lifecycle line loader local lock log logging loss machine mailbox main mapped mcp
+index indicator init injection input json latency layout library lifecycle line loader local lock log logging loss machine mailbox main mapped mcp
 memory message model money naked name named notifier number open openapi opening operate option output outside ownership package paging param path pending
 phone plane plugin policy pool portfolio pre process progress public quality query queue read reader reconciliation record recorded reference registry
 rejection repair report reporting request resource response restore result resync review route row rule run runner runtime schedule scheduler schema

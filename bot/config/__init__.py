@@ -1,9 +1,10 @@
 """Config: a YAML file becomes frozen, checked `Settings`, or every problem at once with its line and column.
 
 `document` reads YAML and knows where each value stands, `references` fetches secrets, `settings` is the schema, `source` joins them, `diff` compares
-two configs. Start with `settings.py`. Nothing here starts anything, and no message shows a secret. It may import `strategy` and `wire`.
+two configs, `param_values` changes params in a config's text. Start with `settings.py`. Nothing here starts anything, and no message shows a secret. It may import `strategy` and `wire`.
 """
 
+from bot.config.param_values import with_params
 from bot.config.settings import (
     Account,
     DeadMan,
@@ -25,6 +26,7 @@ __all__ = [
     "read",
     "read_text",
     "redacted",
+    "with_params",
     "json_schema",
     "heartbeat_seconds_min",
     "Settings",

@@ -1,15 +1,13 @@
 """What an author of strategies uses. A strategy is a function from a view and a closed bar to intents.
 
 Start with the base class (`base`). `bar`, `view` and `history` hold what a strategy reads, `intents` what it returns, `indicators`
-the declared indicators (`more_indicators`: those that talipp calculates). This package imports no client, no clock and no I/O. `bot` exports the same names.
+the declared indicators (`indicator_library`: those that talipp calculates). This package imports no client, no clock and no I/O. `bot` exports the same names.
 """
 
 from bot.strategy.bar import Bar
 from bot.strategy.base import Strategy
 from bot.strategy.history import History
-from bot.strategy.indicators import Indicator, atr, ema, highest, lowest, rsi, sma
-from bot.strategy.intents import Bracket, Cancel, Close, Intent, MaxHold, Number, Open, Side, TrailingStop
-from bot.strategy.more_indicators import (
+from bot.strategy.indicator_library import (
     adx,
     bollinger,
     donchian,
@@ -21,6 +19,8 @@ from bot.strategy.more_indicators import (
     supertrend,
     vwap,
 )
+from bot.strategy.indicators import Indicator, atr, ema, highest, lowest, rsi, sma
+from bot.strategy.intents import Bracket, Cancel, Close, Intent, MaxHold, Number, Open, Side, TrailingStop
 from bot.strategy.params import Field, Params
 from bot.strategy.view import Fill, GuardianNote, OrderView, PositionView, State, Timer, Trigger, View, ViewSource
 

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 HOST: Final = "127.0.0.1"
 START_SECONDS: Final = 30.0
 START_MS: Final = 1_767_225_600_000  # 1 January 2026 UTC: with the same seed every run has the same prices
-TIMEOUT_SECONDS: Final = 60.0  # of a control request: an advance over days processes every price
+TIMEOUT_SECONDS: Final = (
+    60.0  # of a request: an advance over days processes every price, and a busy machine builds /openapi.json slowly
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ class Sandbox:
 
     def client(self) -> httpx.Client:
         """A plain HTTP client with base URL and credential; closed at the end of the test."""
-        made = httpx.Client(base_url=self.base_url, headers=self.headers, trust_env=False)
+        made = httpx.Client(base_url=self.base_url, headers=self.headers, timeout=TIMEOUT_SECONDS, trust_env=False)
         self._clients.append(made)
         return made
 

@@ -85,6 +85,38 @@ def test_the_manifest_names_code_config_data_and_every_assumption(tmp_path: Path
     assert str(tmp_path) not in (folder / "manifest.json").read_text().replace(str(STRATEGIES), "")
 
 
+def test_a_param_of_the_command_line_is_run_and_recorded_as_if_the_config_had_it(tmp_path: Path, data: Path):
+    made = config(tmp_path, use="bench:Cross", slow_bars=40)
+    before = made.read_text()
+    given = run(tmp_path, made, data, "--param", "one.fast_bars=5", "--param", "one.usd=2000.5")
+    text = json.loads((given / "manifest.json").read_text())["config"]["text"]
+    assert (given / "events.jsonl").read_bytes() != (run(tmp_path, made, data) / "events.jsonl").read_bytes()
+    assert made.read_text() == before
+    made.write_text(text)
+    written = run(tmp_path, made, data)
+    assert (written / "manifest.json").read_bytes() == (given / "manifest.json").read_bytes()
+    assert (written / "events.jsonl").read_bytes() == (given / "events.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("param", "words"),
+    [
+        ("one.fast_bars", "'one.fast_bars' is not STRATEGY.PARAM=VALUE"),
+        ("two.fast_bars=5", "no strategy 'two'; there are one"),
+        ("one.fast_barz=5", "fast_barz"),
+        ("one.fast_bars=0", "greater than or equal to 1"),
+        ("one.fast_bars=[", "the value is no YAML"),
+    ],
+)
+def test_a_param_that_cannot_be_set_is_refused(
+    tmp_path: Path, data: Path, param: str, words: str, capsys: pytest.CaptureFixture[str]
+):
+    made = config(tmp_path, use="bench:Cross")
+    assert call(["backtest", str(made), "--data", str(data), "--out", str(tmp_path / "runs"), "--param", param]) != 0
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_tick_that_is_coarse_for_the_prices_is_reported(tmp_path: Path, data: Path):
     (tmp_path / "low").mkdir()
     low = write(minutes(60, px=1.23456, decimals=6), tmp_path / "low" / "BTC_1m.csv")

@@ -12,7 +12,7 @@ import click
 from bot.cli.backtest.inputs import fundings_of, rules_of, traded, with_fees_of
 from bot.cli.backtest.summary import _bar, summary_lines
 from bot.cli.common.formatting import say_left_out
-from bot.cli.common.param_types import Amount, Capped, Duration, Instant, Out, Settled, Sided, reserved
+from bot.cli.common.param_types import Amount, Capped, Duration, Instant, Out, ParamValue, Settled, Sided, reserved
 from bot.cli.data.accept_flags import accepted, accepting
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ Examples:
   bot backtest configs/paper.yaml --data BTC=btc_1m.csv.gz --fee 0.05% --path adaptive --band --prove-causal
   bot backtest configs/paper.yaml --data candles/ --outage 2025-05-03T10:00+2h --out runs
   bot backtest configs/paper.yaml --data data --fees-of binance
+  bot backtest configs/paper.yaml --data candles/ --param trend.fast_bars=8
 
 \b
 The config is the one that runs live, unchanged. The same strategies, risk checks, journal and guardians trade against the same venue, under a
@@ -51,6 +52,14 @@ CUTS: Final = 5  # repeated runs of --prove-causal
     required=True,
     metavar="FILE|FOLDER",
     help="Candles: CSV, CSV.gz or Parquet, or a folder of them; MARKET=FILE names the market. Repeatable.",
+)
+@click.option(
+    "--param",
+    "params",
+    type=ParamValue(),
+    multiple=True,
+    metavar="STRATEGY.PARAM=VALUE",
+    help="A param of a strategy of the config: trend.fast_bars=8. The results record the changed config. Repeatable.",
 )
 @click.option(
     "--from",
@@ -264,12 +273,16 @@ class _Inputs:
         from bot.backtest.data import quality
         from bot.backtest.data.candles import drivers, load
         from bot.backtest.data.findings import KINDS
-        from bot.cli.common.config_check import checked_without_secrets
+        from bot.cli.common.config_check import checked_text, checked_without_secrets
+        from bot.config import with_params
 
         self.given = given
-        self.config = config
         self.outside = outside  # what strategies read besides the data; grows while they are loaded and run
         self.settings, _ = checked_without_secrets(config)  # A backtest needs no API key.
+        self.config_text = config.read_text(encoding="utf-8-sig")
+        if given["params"]:
+            self.config_text = with_params(self.config_text, dict(given["params"]))
+            self.settings = checked_text(self.config_text, config)
         markets = traded(self.settings)
         self.rules, self.sourced = rules_of(given, markets), list[str]()
         if given["fees_of"] is not None:
@@ -322,7 +335,7 @@ class _Inputs:
         from bot.backtest.results import run_writer as results
 
         return results.manifest_of(
-            name=self.settings.name, config_text=self.config.read_text(encoding="utf-8"), strategies=backtest.strategies_of(self.settings),
+            name=self.settings.name, config_text=self.config_text, strategies=backtest.strategies_of(self.settings),
             candles=self.candles, funding=self.funding, options=self.options, accepted=self.accepted, assumptions=self.assumptions,
             besides=[name for name in BESIDES if self.given[name]],
         )  # fmt: skip

@@ -94,6 +94,20 @@ class CandleFile(click.ParamType[Candles]):
         return Candles(bare_coin(named[1]), Path(named[2])) if named is not None else Candles(None, Path(value))
 
 
+class ParamValue(click.ParamType[tuple[tuple[str, str], str]]):
+    """`STRATEGY.PARAM=VALUE` -> ((strategy, param), value)."""
+
+    name = "strategy.param=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[tuple[str, str], str]:  # fmt: skip
+        if isinstance(value, tuple):
+            return value
+        found = re.fullmatch(r"([a-z0-9-]{1,40})\.([A-Za-z_][A-Za-z0-9_]*)=(.+)", value, re.ASCII | re.DOTALL)
+        if found is None:
+            self.fail(f"{value!r} is not STRATEGY.PARAM=VALUE; write for example trend.fast_bars=8", param, ctx)
+        return (found[1], found[2]), found[3]
+
+
 def speed_of(clock: str) -> float:
     """How many times faster the service's clock runs than real time; 0 for the manual clock."""
     if clock == "manual":

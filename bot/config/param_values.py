@@ -1,0 +1,44 @@
+"""Changes the params of strategies in a config's text, for `bot backtest --param`. The changed text is a config like any other, with its comments."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from bot.errors import ConfigError
+
+
+def with_params(text: str, values: Mapping[tuple[str, str], str]) -> str:
+    """The text of a valid config with other values of params, by (strategy, param). A value is YAML, as after `param: ` in the file.
+
+    ConfigError if no strategy has the name, or if a value is no YAML. Whether the strategy has the param is for the check of the new text.
+    """
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 10_000
+    document = yaml.load(text)
+    strategies = {one.get("name"): one for one in document["strategies"]}
+    for (name, param), value in values.items():
+        if name not in strategies:
+            raise ConfigError(
+                f"--param {name}.{param}={value}: no strategy {name!r}; there are {', '.join(strategies)}"
+            )
+        strategy = strategies[name]
+        # A copy, because an alias may share the params with another strategy.
+        strategy["params"] = deepcopy(strategy.get("params") or {})
+        strategy["params"][param] = _read(value, f"{name}.{param}={value}")
+    changed = io.StringIO()
+    yaml.dump(document, changed)
+    return changed.getvalue()
+
+
+def _read(value: str, given: str) -> Any:
+    try:
+        return YAML(typ="safe", pure=True).load(value)
+    except (YAMLError, ValueError) as error:
+        raise ConfigError(f"--param {given}: the value is no YAML: {str(error).splitlines()[0]}") from None
