@@ -29,6 +29,7 @@ LOOPBACK = re.compile(r"http://127\.0\.0\.1:[0-9]{1,5}")
 COUNTRY = re.compile(r"restricted location|from your country|your region|eligib|not available in|geo", re.IGNORECASE)
 STATUS = re.compile(r" ([1-5][0-9]{2}) ")
 UNTIL = re.compile(r"until ([0-9]{13})")
+PASSWORD = re.compile(r"//\S*@")  # of an address: //user:password@host
 MESSAGE_CHARS_MAX = 400
 POLL_SECONDS = 1.0  # between two requests of the quotes
 
@@ -217,8 +218,9 @@ def failure(ccxt: Any, exchange: Any, error: Exception) -> dict[str, Any]:
 
 
 def plain(error: BaseException) -> str:
-    """The text of an error in one line, without the control characters that an exchange may have sent."""
-    return " ".join("".join(c if c.isprintable() else " " for c in str(error)).split())[:MESSAGE_CHARS_MAX]
+    """The text of an error in one line, without the control characters that an exchange may have sent and without the password of a proxy."""
+    text = PASSWORD.sub("//***@", "".join(c if c.isprintable() else " " for c in str(error)))
+    return " ".join(text.split())[:MESSAGE_CHARS_MAX]
 
 
 def is_cut(cause: BaseException | None) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from bot.clock import BOOT_ID
 from bot.errors import ConfigError
+from bot.market_data.feeder_client import PYTHON as MARKETS_PYTHON
 
 if TYPE_CHECKING:
     from bot.config import Settings
@@ -28,6 +30,7 @@ WATCHDOG_S: Final = 20
 TASKS: Final = 64  # without the strategies' threads
 MEMORY_MB: Final = 512
 EMBEDDED_MB: Final = 512  # added for the service of `base_url: embedded`, which runs in the same unit
+FEEDER_MB: Final = 256  # added for the process that asks an exchange for live prices
 USERS_OWN: Final = (
     "HOME",
     "USER",
@@ -192,12 +195,15 @@ def _text(
     shells = os.environ.get("XDG_STATE_HOME", "")
     if is_user and shells and outline(config)[1] is None:  # The user manager may not have the shell's XDG_STATE_HOME.
         yield f"Environment={_escaped(f'XDG_STATE_HOME={shells}')}"
+    if (python := _markets_python(settings)) is not None:
+        yield f"Environment={_escaped(f'{MARKETS_PYTHON}={python}')}"
     for name, file in credentials.items():
         yield f"LoadCredential={name}:{str(file).replace('%', '%%')}"  # systemd takes everything after the colon as the path, so it is not quoted.
     yield f"WatchdogSec={WATCHDOG_S}s"
     yield from _BOTH
     yield f"TasksMax={TASKS + len(settings.strategies)}"
     memory = MEMORY_MB + (EMBEDDED_MB if settings.account.embedded else 0)
+    memory += FEEDER_MB if settings.account.prices is not None else 0
     yield f"MemoryHigh={memory * 3 // 4}M"
     yield f"MemoryMax={memory}M"
     yield from system
@@ -218,7 +224,7 @@ def _system_lines(settings: Settings, bound: Sequence[Path]) -> Sequence[str]:
     lines.append(f"ProtectHome={'tmpfs' if bound else 'yes'}")
     lines += [f"BindReadOnlyPaths={_escaped(str(path))}" for path in bound]
     is_here = settings.account.embedded or re.match(r"http://", settings.account.base_url)
-    if is_here and settings.notify is None:  # Notices are sent to other machines.
+    if is_here and settings.notify is None and settings.account.prices is None:  # These ask other machines.
         lines += ["IPAddressDeny=any", "IPAddressAllow=localhost"]
     return lines
 
@@ -235,6 +241,8 @@ def _needed(config: Path, settings: Settings) -> list[Path]:
         settings.strategies_dir,
     ]
     paths += [recording.file for recording in settings.embedded.data]
+    if (python := _markets_python(settings)) is not None:
+        paths += [python.parent.parent, python.resolve().parent.parent]
     paths += [] if code.is_relative_to(sys.prefix) else [code]
     paths += [path.resolve() for path in (*paths, *_strategy_files(settings))]
     return [
@@ -242,6 +250,14 @@ def _needed(config: Path, settings: Settings) -> list[Path]:
         for path in dict.fromkeys(paths)
         if path.exists() and not any(path != other and path.is_relative_to(other) for other in paths)
     ]
+
+
+def _markets_python(settings: Settings) -> Path | None:
+    """The interpreter that has ccxt, if the config has live prices and BOT_MARKETS_PYTHON names one."""
+    given = os.environ.get(MARKETS_PYTHON)
+    if settings.account.prices is None or not given:
+        return None
+    return Path(os.path.abspath(shutil.which(given) or given))  # noqa: PTH100  keeps links of venvs
 
 
 def _strategy_files(settings: Settings) -> list[Path]:

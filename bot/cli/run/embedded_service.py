@@ -47,6 +47,15 @@ SOCKET_BYTES_MAX: Final = 107  # of a Unix socket's path, a limit of Linux
 FREE_BYTES_MIN: Final = 64 * 1024  # with less on its disk the service cannot start
 UNLIMITED_FROM_SPEED: Final = 60.0  # rate limits count real time, so a clock that is faster than this would exceed them
 
+# How to reach an exchange. A value may hold a password, so it is passed on and never shown.
+PROXIES: Final = (
+    *(
+        name
+        for plain in ("http_proxy", "https_proxy", "ws_proxy", "wss_proxy", "no_proxy")
+        for name in (plain, plain.upper())
+    ),
+    "SSL_CERT_FILE",
+)
 _ENVIRONMENT: Final = (
     "PATH",
     "HOME",
@@ -57,6 +66,7 @@ _ENVIRONMENT: Final = (
     "BOT_DEBUG",
     "COVERAGE_PROCESS_START",
     "BOT_MARKETS_URL",
+    *PROXIES,
 )
 MARKETS_PYTHON: Final = "BOT_MARKETS_PYTHON"  # the interpreter that has ccxt
 

@@ -85,6 +85,29 @@ def test_a_unit_with_a_local_service_has_no_other_network_unless_it_sends_notice
     assert "IPAddress" not in unit_of(config, is_user=False).text
 
 
+def test_a_unit_with_live_prices_reaches_the_exchange_by_the_interpreter_that_has_ccxt(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = write(tmp_path, repository)
+    hidden = tmp_path_factory.mktemp("markets")
+    python = hidden / "bin" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    monkeypatch.setattr(unit_module, "HIDDEN", (str(hidden),))
+    monkeypatch.setenv("BOT_MARKETS_PYTHON", os.path.relpath(python))
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:password@proxy:3128")
+    address = 'base_url: "https://trading.example", api_key: "${credential:api-key}"'
+    embedded = config.read_text().replace(address, "base_url: embedded")
+    config.write_text(embedded)
+    assert "BOT_MARKETS_PYTHON" not in unit_of(config, is_user=False).text
+    config.write_text(embedded.replace("base_url: embedded", "base_url: embedded, prices: {exchange: kraken}"))
+    lines = unit_of(config, is_user=False).text.splitlines()
+    assert f"Environment=BOT_MARKETS_PYTHON={python}" in lines
+    assert f"BindReadOnlyPaths={hidden}" in lines
+    assert not [line for line in lines if "IPAddress" in line or "password" in line]
+    assert f"Environment=BOT_MARKETS_PYTHON={python}" in unit_of(config, is_user=True).text
+
+
 @needs_systemd
 def test_systemd_finds_no_fault_in_a_user_unit(tmp_path: Path, repository: Path) -> None:
     verdict, exposure = judged(unit_of(write(tmp_path, repository), is_user=True), tmp_path)
