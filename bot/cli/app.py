@@ -94,6 +94,9 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
     },
     "Data": {
         "data": Entry("bot.cli.data.data", "data", "Import, audit, generate, list and pull candles for backtests."),
+        "markets": Entry(
+            "bot.cli.data.markets", "markets", "List the markets of an exchange, or of the embedded service."
+        ),
     },
     "Agents": {
         "mcp": Entry("bot.cli.sandbox.mcp", "mcp", "Connect an agent on this desktop to a running service."),

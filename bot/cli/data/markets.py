@@ -1,0 +1,159 @@
+"""`bot markets`: the markets of a source of real prices, or of the embedded service, with their rules and fees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+if TYPE_CHECKING:
+    from bot.market_data.source import Instrument
+
+EPILOG = """\b
+Examples:
+  bot markets
+  bot markets bond
+  bot markets ccxt:kraken btc
+  bot markets ccxt:hyperliquid --json
+
+\b
+Needs the extra `markets` for ccxt: pip install 'bracketbot[markets]'.
+"""
+
+SHOWN: Final = {
+    "coin": "market", "name": "name", "symbol": "symbol", "kind": "kind", "tick": "tick", "size_step": "size step", "min_notional": "min notional",
+    "max_leverage": "leverage", "taker": "taker", "maker": "maker", "active": "",
+}  # fmt: skip
+FEES: Final = ("taker", "maker")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One market. `coin`: its name in a config; None: the embedded service does not list it. `name`: what a person calls it."""
+
+    coin: str | None
+    name: str | None
+    instrument: Instrument
+
+    def data(self) -> dict[str, Any]:
+        """The figures for JSON. Numbers are texts; fees are fractions."""
+        return {"coin": self.coin, "name": self.name, **asdict(self.instrument)}
+
+
+@click.command(epilog=EPILOG)
+@click.argument("source", required=False)
+@click.argument("search", required=False)
+@click.option("--json", "as_json", is_flag=True, help="All figures as one JSON object.")
+def markets(source: str | None, search: str | None, *, as_json: bool) -> int:
+    """List the markets of SOURCE (ccxt:EXCHANGE) whose names contain SEARCH. Without a source: those of the embedded service."""
+    from bot.cli.data.output import print_json
+    from bot.client.names import run_unheld
+    from bot.market_data.source import NotOffered
+
+    if source is not None and search is None and (":" not in source or source.lower().startswith("event:")):
+        source, search = None, source  # One word is a search.
+    rows = _catalogue() if source is None else run_unheld(_listed(source))
+    whose = "the embedded service" if source is None else source
+    found = [row for row in rows if search is None or _has(row, search.lower())]
+    if not found:
+        raise NotOffered(
+            f"{whose} has no market like {search!r}; {_way_out(rows, str(search), is_ours=source is None)}"
+        )
+    if as_json:
+        print_json({"source": source, "markets": [row.data() for row in found]})
+        return 0
+    for line in _table(found):
+        click.echo(line)
+    return 0
+
+
+async def _listed(source: str) -> list[Row]:
+    """The markets of a source: first those that the embedded service can list, in its order."""
+    from bot.market_data.registry import open_source
+    from bot.market_data.source import NotOffered
+    from bot.market_data.symbols import mapped
+    from bot.service.market_data.instruments import CATALOGUE
+
+    async with open_source(source) as opened:
+        instruments = await opened.instruments(lambda line: click.echo(line, err=True))
+    if not instruments:
+        raise NotOffered(f"{source} has no list of markets; the name of each market is its own symbol there")
+    coins: dict[str, str] = {}
+    for coin, listing in CATALOGUE.items():
+        if listing.spec.asset_class == "crypto":
+            try:
+                coins.setdefault(mapped(coin, instruments, source).symbol, coin)
+            except NotOffered:
+                continue  # The source has no such market.
+    order = {symbol: place for place, symbol in enumerate(coins)}
+    instruments.sort(key=lambda one: (order.get(one.symbol, len(order)), one.symbol))
+    return [Row(coins.get(one.symbol), None, one) for one in instruments]
+
+
+def _catalogue() -> list[Row]:
+    """The markets of the embedded service. The tick is the one at the market's first simulated price."""
+    from bot.market_data.source import Instrument
+    from bot.money import format_e8
+    from bot.service.market_data.instruments import CATALOGUE
+    from bot.venue.numbers import digits_of, tick_table
+    from bot.venue.state import MIN_NOTIONAL
+
+    rows = []
+    for coin, listing in CATALOGUE.items():
+        spec = listing.spec
+        ticks = tick_table(spec.sz_decimals, sig_figs=spec.sig_figs, px_decimals=spec.px_decimals)
+        made = Instrument(
+            "", coin, "USD", "event" if spec.asset_class == "prediction" else "swap", linear=True,
+            taker=format_e8(spec.taker_rate), maker=format_e8(spec.maker_rate), tick=format_e8(ticks[digits_of(listing.px)]),
+            size_step=format_e8(10 ** (8 - spec.sz_decimals)), min_notional=format_e8(MIN_NOTIONAL), max_leverage=str(spec.max_leverage),
+        )  # fmt: skip
+        rows.append(Row(coin, spec.name, made))
+    return rows
+
+
+def _has(row: Row, search: str) -> bool:
+    return any(
+        search in text.lower()
+        for text in (row.coin, row.name, row.instrument.symbol, row.instrument.base)
+        if text is not None
+    )
+
+
+def _way_out(rows: Sequence[Row], search: str, *, is_ours: bool) -> str:
+    from difflib import get_close_matches
+
+    known = {text.upper(): text for row in rows for text in (row.coin, row.instrument.base) if text is not None}
+    near = [known[one] for one in get_close_matches(search.upper(), known, n=3)]
+    hint = f"did you mean {' or '.join(near)}?" if near else "without a search all are listed"
+    return f"{hint} (the markets of an exchange: bot markets ccxt:EXCHANGE)" if is_ours else hint
+
+
+def _table(rows: Sequence[Row]) -> Iterable[str]:
+    """The rows as aligned columns. A column that is empty in every row is left out."""
+    cells = [_cells(row) for row in rows]
+    columns = [
+        (title, *column) for title, column in zip(SHOWN.values(), zip(*cells, strict=True), strict=True) if any(column)
+    ]
+    widths = [max(map(len, column)) for column in columns]
+    for line in zip(*columns, strict=True):
+        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+
+
+def _cells(row: Row) -> list[str]:
+    figures = row.data()
+    return [_cell(column, figures[column], is_event=row.instrument.kind == "event") for column in SHOWN]
+
+
+def _cell(column: str, value: Any, *, is_event: bool) -> str:
+    if column == "active":
+        return "" if value else "not active"
+    if value is None or column in ("coin", "name", "symbol", "kind"):
+        return value or ""
+    number = f"{Decimal(value) * (100 if column in FEES else 1):f}"
+    number = number.rstrip("0").rstrip(".") if "." in number else number
+    if column in FEES:  # The price p of an event decides how much of a share the fee is.
+        return f"{number} % p(1-p)" if is_event else f"{number} %"
+    return f"{number}x" if column == "max_leverage" else number
