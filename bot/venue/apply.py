@@ -32,6 +32,7 @@ from bot.venue import (
     webhooks,
 )
 from bot.venue.events import AccountChanged, Event
+from bot.venue.numbers import E8
 from bot.venue.record import emit, next_seq
 from bot.venue.state import KEYS_MAX, Account, Key, Market, State, guardian_id
 
@@ -81,6 +82,7 @@ def _list_market(state: State, command: c.ListMarket) -> None:
     spec = command.spec
     assert spec.coin not in state.markets
     assert command.px > 0
+    assert 0 <= spec.taker_rate < E8 and -E8 < spec.maker_rate < E8, spec
     market = state.markets[spec.coin] = Market(spec, command.px, command.px, command.px, funding_rate=spec.funding_rate)
     index.schedule_expiry(state, market)
 

@@ -36,7 +36,9 @@ def toward_zero(numerator: int, denominator: int) -> int:
 
 
 def fee_of(notional: int, rate: int) -> int:
-    """Fee on a notional, truncated to 1e-6 USD as the venue does: 66653 * 0.001 * 0.00015 -> 0.009997."""
+    """Fee on a notional, truncated to 1e-6 USD as the venue does: 66653 * 0.001 * 0.00015 -> 0.009997. A negative rate is a rebate, truncated alike."""
+    if rate < 0:
+        return -fee_of(notional, -rate)
     fee = notional * rate // E8
     return fee - fee % MICRO
 

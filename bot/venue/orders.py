@@ -102,7 +102,7 @@ def execute(
     if state.rules.fill_at == "next" and (spec.type == "market" or quoted.fills):
         if spec.type == "market" and not quoted.reduce:
             order.usd = spec.usd
-        open_orders.keep_until_next_point(state, account, market, order, quoted.margin + quoted.fee)
+        open_orders.keep_until_next_point(state, account, market, order, quoted.margin + quoted.fee + quoted.rebate)
         market.pending.append((account.id, order.number))
     else:
         armed = order_fills.take(state, account, market, order, trade, quoted.fills)

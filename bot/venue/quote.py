@@ -211,8 +211,11 @@ def _set_cost(draft: Draft) -> None:
         draft.fee = fee_of_fills(spec, fills, reduce, maker=False)
     else:
         draft.fee = fee_of(fill_notional, spec.taker_rate)
+    draft.rebate = 0
     if limit:
-        draft.fee += fee_of_fills(spec, [(value_px, size - fill_size)], max(0, reduce - fill_size), maker=True)
+        rest_fee = fee_of_fills(spec, [(value_px, size - fill_size)], max(0, reduce - fill_size), maker=True)
+        draft.fee += rest_fee
+        draft.rebate = max(0, -rest_fee)
 
 
 # ── Limits and margin ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -233,7 +236,7 @@ def _refuse_limits(draft: Draft) -> Refusal | None:
     free = ledger.free_margin(state, account, back + freed)
     held = account.positions.get(order.coin)
     changes_leverage = held is not None and position is not None and held.side == position.side
-    margin, fee = draft.margin, draft.fee
+    margin, fee = draft.margin, draft.fee + draft.rebate  # A rebate comes with the fill, so it pays for nothing before.
     needed = margin_needed(market, held if changes_leverage else None, reduce, margin, fee, leverage)
     if needed <= free:
         return None
@@ -291,7 +294,7 @@ def _finished(draft: Draft) -> Quote:
     return Quote(
         coin=order.coin, side=draft.side, intent="open" if draft.opening else "close", type=order.type, buy=order.side, size=draft.size,
         reduce=draft.reduce, fill_size=draft.fill_size, fills=draft.fills, notional=draft.notional, mid=market.mid, est_px=est_px,
-        bound_px=draft.bound, slippage_bps=None if est_px is None else bps_from_mid(market, est_px, market.mid), fee=draft.fee,
+        bound_px=draft.bound, slippage_bps=None if est_px is None else bps_from_mid(market, est_px, market.mid), fee=draft.fee, rebate=draft.rebate,
         leverage=draft.leverage, clamped=draft.clamped, margin=draft.margin, liquidation_px=draft.liquidation, bracket=draft.bracket,
         risk=None if stop is None else abs(draft.entry_px - stop.px) * draft.opened // E8, guardians=draft.guardians, protected=draft.protected,
         warnings=tuple(draft.warnings),

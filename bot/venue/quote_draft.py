@@ -36,7 +36,8 @@ class Quote:
     est_px: int | None
     bound_px: int
     slippage_bps: int | None
-    fee: int
+    fee: int  # less the rebate
+    rebate: int
     leverage: int
     clamped: bool
     margin: int
@@ -84,7 +85,8 @@ class Draft:
     opened: int = field(init=False)  # what the fills open; for a limit, all that it may open
     open_notional: int = field(init=False)
     margin: int = field(init=False)
-    fee: int = field(init=False)
+    fee: int = field(init=False)  # less the rebate
+    rebate: int = field(init=False)  # of what a limit leaves to rest; 0 if the maker pays
     # _set_liquidation
     same: Position | None = field(init=False)  # the position, if the order adds to it
     liquidation: int | None = field(init=False)

@@ -55,7 +55,9 @@ def tiers_of(bounds: tuple[tuple[int, int], ...]) -> tuple[Tier, ...]:
 
 @dataclass(frozen=True, slots=True)
 class MarketSpec:
-    """The properties of a market. Rates are fractions scaled 1e8: taker 0.045 % is 45_000. `level_size` 0 means unlimited depth."""
+    """The properties of a market. Rates are fractions scaled 1e8: taker 0.045 % is 45_000; a negative maker rate is a rebate. `level_size` 0 means
+    unlimited depth.
+    """
 
     coin: str
     name: str = ""

@@ -593,6 +593,8 @@ def test_a_strategy_that_raises_is_quarantined_with_the_line_of_its_own_file(
         (("--from", "2031-01-01"), "the range is empty: there is no whole candle of BTC"),
         (("--balance", "0"), "balance 0: must be above 0"),
         (("--fee", "500%"), "fee 5.00: must be a fraction"),
+        (("--fee", "-0.05%"), "'-0.05%' is not a rate"),
+        (("--maker-fee", "-100%"), "maker fee -1.00: must be a fraction above -1"),
         (("--fee", "BTC=0.05"), "'0.05' has no unit; write 0.05% or 0.05bps"),
         (("--spread", "2"), "'2' has no unit; write 2% or 2bps"),
         (("--tick", "0.3"), "tick 0.3: must be 1, 0.1"),

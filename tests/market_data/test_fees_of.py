@@ -54,13 +54,20 @@ def test_a_given_fee_wins(tmp_path: Path, data: Path) -> None:
     assert rules(made) == {"taker": "0.001", "maker": "0.0002", "tick": "1", "lot": "0.001"}
 
 
-def test_a_rebate_and_an_odd_tick_are_counted_by_what_the_venue_has_and_said(tmp_path: Path, data: Path) -> None:
-    odd = replace(BTC, maker="-0.0001", tick="0.5", size_step="10")
+def test_a_rebate_is_passed_on_and_said(tmp_path: Path, data: Path) -> None:
+    write_origin(Store(data), Origin("BTC", "1m", "ccxt:binance", BTC.symbol, 0, (), replace(BTC, maker="-0.0001")))
+    made = manifest(tmp_path, data, "--fees-of", "binance")
+    assert rules(made) == {"taker": "0.0005", "maker": "-0.0001", "tick": "0.1", "lot": "0.001"}
+    assert "taker 0.05 %, maker rebate 0.01 %" in str(made["assumptions"])
+
+
+def test_an_odd_tick_is_counted_by_what_the_venue_has_and_said(tmp_path: Path, data: Path) -> None:
+    odd = replace(BTC, tick="0.5", size_step="10")
     write_origin(Store(data), Origin("BTC", "1m", "ccxt:binance", BTC.symbol, 0, (), odd))
     made = manifest(tmp_path, data, "--fees-of", "binance")
-    assert rules(made) == {"taker": "0.0005", "maker": "0", "tick": "0.1", "lot": "1"}
+    assert rules(made) == {"taker": "0.0005", "maker": "0.0002", "tick": "0.1", "lot": "1"}
     said = str(made["assumptions"])
-    for text in ("rebate of 0.01", "the tick 0.5 is counted as 0.1", "the lot 10 is counted as 1"):
+    for text in ("the tick 0.5 is counted as 0.1", "the lot 10 is counted as 1"):
         assert text in said
 
 

@@ -57,6 +57,7 @@ class Author:
     wild: float = 0.004
     used_keys: list[str] = field(default_factory=list)
     doors: random.Random = field(default_factory=lambda: random.Random(0))  # randomness of sign-ins and webhooks
+    terms: random.Random = field(default_factory=lambda: random.Random(0))  # randomness of maker fees
 
     def say(self, command: c.Command, now_ms: int | None = None) -> None:
         if now_ms is not None:
@@ -96,6 +97,7 @@ class Author:
             tiers=LOW_TIERS if coin == "BTC" and rng.random() < 0.5 else (), half_spread=half_spread, level_step=level_step, level_size=level_size,
             level_growth=level_growth, slippage_bps=rng.choice((100, 200)), funding_rate=rng.choice((12_500_000, -90_000_000, 0, 4 * E12 // 100)),
             limit_touch=rng.random() < 0.3, taker_rate=rng.choice((45_000, 90_000, 0)),
+            maker_rate=self.terms.choice((15_000, 0, -10_001, -2_000_000)),
         )  # fmt: skip
         return c.ListMarket(market, px)
 
@@ -105,7 +107,7 @@ class Author:
         thin = rng.random() < 0.5
         market = s.MarketSpec(
             coin=coin, asset_class="prediction", book="events", margin_mode="full", sz_decimals=0, max_leverage=1, sig_figs=None, px_decimals=3,
-            taker_rate=rng.choice((0, 4_000_000, 7_000_000)), maker_rate=0, half_spread=rng.choice((0, 200_000, 1_500_000)),
+            taker_rate=rng.choice((0, 4_000_000, 7_000_000)), maker_rate=self.terms.choice((0, -1_000_001)), half_spread=rng.choice((0, 200_000, 1_500_000)),
             level_step=200_000 if thin else 0, level_size=rng.choice((200, 5_000)) * E8 if thin else 0, slippage_bps=rng.choice((100, 500)),
             funding_rate=0, limit_touch=rng.random() < 0.3, expires_ms=self.now_ms + rng.choice((1, 7, 40, 400)) * MINUTE_MS,
         )  # fmt: skip
@@ -491,7 +493,7 @@ ACTS, WEIGHTS = _weights((
 
 def write(seed: int, commands: int = COMMANDS) -> tuple[Log, Exception | None]:
     """The world of a seed. If a command raises in the venue, it is the last of the log and the error is returned too."""
-    author = Author(random.Random(seed), doors=random.Random(~seed))
+    author = Author(random.Random(seed), doors=random.Random(~seed), terms=random.Random(f"terms {seed}"))
     try:
         author.write(commands)
     except Exception as error:  # noqa: BLE001 - `play` meets it again and says where.

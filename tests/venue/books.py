@@ -106,7 +106,8 @@ class Books:
         notional = event.px * event.size // E8
         full = spec.margin_mode == "full"
         charged = notional * (E8 - event.px) // E8 if full else notional
-        fee = charged * (spec.maker_rate if event.liquidity == "maker" else spec.taker_rate) // E8 // 100 * 100
+        rate = spec.maker_rate if event.liquidity == "maker" else spec.taker_rate
+        fee = abs(charged * rate) // E8 // 100 * 100 * (-1 if rate < 0 else 1)  # A rebate is cut too.
         demand(event.size > 0 and event.fee == fee, "fee", event)
         side = 1 if event.side == "long" else -1
         held = self.held.get(event.coin)

@@ -383,6 +383,8 @@ def test_a_fee_is_truncated_and_not_rounded(shared: Path):
     sample = json.loads((shared / "oracles/hl_facts.json").read_text())["fee_maker_sample"]
     fee = fee_of(notional_of(e8(str(sample["px"])), e8(str(sample["sz"]))), e8(f"{sample['rate']:.5f}"))
     assert text_of(fee) == sample["fee"] == "0.009997"
+    rebate = fee_of(notional_of(e8(str(sample["px"])), e8(str(sample["sz"]))), -e8(f"{sample['rate']:.5f}"))
+    assert text_of(rebate) == "-0.009997"
 
 
 # ── R ───────────────────────────────────────────────────────────────────────────────────────────────────────────────

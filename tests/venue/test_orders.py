@@ -136,6 +136,52 @@ def test_the_rest_of_a_crossing_limit_rests_and_pays_maker():
     """)
 
 
+def test_a_resting_limit_receives_the_rebate_at_its_entry_and_at_its_exit():
+    run("""
+        mark BTC 100 fee 0.045% -0.01%
+        long BTC 5 limit 99
+        bar BTC 99.5 100 98.999 99.5   | open 5 @ 99
+        cash                           | 10000.0495
+        short BTC 5 limit 101
+        bar BTC 99.5 101.1 99.5 101    | limit 5 @ 101
+        cash                           | 10010.1
+        cash, fees off                 | 10010
+    """)
+
+
+def test_a_crossing_limit_pays_taker_and_its_rest_receives_the_rebate():
+    run("""
+        mark BTC 100 depth 2 10bps fee 0.045% -0.01%
+        long BTC 10 limit 100          || open 2 @ 100, open limit 100
+        cash                           | 9999.91
+        bar BTC 100 100 99 99          | open 8 @ 100
+        cash                           | 9999.99
+    """)
+
+
+def test_a_rebate_belongs_to_the_margin_of_an_isolated_position():
+    venue = run("""
+        mark BTC 100 isolated fee 0.045% -0.01%
+        long BTC 5 limit 99 lev 5
+        bar BTC 99.5 100 98.999 99.5   | open 5 @ 99
+    """)
+    assert venue.position().margin == e8("99.0495")
+    assert venue.account.balance == e8("9901")
+
+
+@pytest.mark.parametrize("fill_at", ["now", "next"])
+def test_an_order_is_not_paid_by_the_rebate_that_its_fill_will_bring(fill_at: str):
+    """With 1,000 USD, 10 at 100 may rest; 10.01 may not, although the rebate would be 10.01 USD. A taker's fee is not offset by the rest's rebate."""
+    rules = Rules(fill_at=fill_at)
+    for size, depth, refused in (("10", 0, ""), ("10.01", 0, "insufficient_funds"), ("10", 2, "insufficient_funds")):
+        spec = market(
+            taker_rate=45_000, maker_rate=-1_000_000, level_size=e8(str(depth)), level_step=100_000, sz_decimals=2
+        )
+        venue = VenueDriver((spec, "100.01" if not depth else "100"), cash="1000", rules=rules)
+        assert code_of(venue.place(order(size=size, limit_px="100"))) == refused
+        assert venue.account.reserved >= 0
+
+
 @pytest.mark.parametrize("way", ["long", "short"])
 def test_the_rest_of_a_limit_after_a_thin_book_fills_at_the_current_price(way: str):
     limit, beyond = ("150", "100.4") if way == "long" else ("50", "99.6")

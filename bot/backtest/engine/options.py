@@ -85,7 +85,9 @@ def within(options: SessionOptions, candles: Sequence[Candles]) -> SessionOption
 
 @dataclass(frozen=True, slots=True)
 class MarketRules:
-    """Overrides of the service's listing of a market. None: as listed. Rates are fractions, `tick` a price, `depth_usd` 0 is unlimited depth."""
+    """Overrides of the service's listing of a market. None: as listed. Rates are fractions, a negative `maker` is a rebate, `tick` is a price,
+    `depth_usd` 0 is unlimited depth.
+    """
 
     taker: Decimal | None = None
     maker: Decimal | None = None
@@ -109,7 +111,7 @@ class MarketRules:
         if self.taker is not None:
             made["taker_rate"] = _scaled(self.taker, "fee")
         if self.maker is not None:
-            made["maker_rate"] = _scaled(self.maker, "maker fee")
+            made["maker_rate"] = _scaled(self.maker, "maker fee", least=-1)
         if self.spread_bps is not None:
             made["half_spread"] = _scaled(self.spread_bps / 20_000, "half of the spread")
         sz_decimals = spec.sz_decimals
@@ -126,10 +128,12 @@ class MarketRules:
         return replace(spec, **made)
 
 
-def _scaled(value: Decimal, name: str) -> int:
+def _scaled(value: Decimal, name: str, *, least: int = 0) -> int:
+    """A fraction scaled 1e8. ConfigError unless it is below 1, and at least 0 or above `least`."""
     scaled = int(value * E8)
-    if scaled != value * E8 or not 0 <= scaled < E8:
-        raise ConfigError(f"{name} {value}: must be a fraction from 0 to below 1 with at most 8 decimals")
+    if scaled != value * E8 or not (0 <= scaled < E8 or least * E8 < scaled < 0):
+        low = f"above {least}" if least else "from 0"
+        raise ConfigError(f"{name} {value}: must be a fraction {low} to below 1 with at most 8 decimals")
     return scaled
 
 

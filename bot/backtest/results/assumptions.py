@@ -89,7 +89,7 @@ def _of_market(
     of_what, of = (" of price x (1 - price)", " of the payout") if is_event else ("", "")
     yield (
         f"prices come from {cursor.interval} candles; taker {spec.taker_rate / E8 * 100:.4g} %{of_what}, "
-        f"maker {spec.maker_rate / E8 * 100:.4g} %{of_what}, spread {2 * spec.half_spread / E8 * 10_000:.4g} bps{of}, {depth}, tick by "
+        f"maker {'rebate ' if spec.maker_rate < 0 else ''}{abs(spec.maker_rate) / E8 * 100:.4g} %{of_what}, spread {2 * spec.half_spread / E8 * 10_000:.4g} bps{of}, {depth}, tick by "
         + (f"{spec.sig_figs} figures" if spec.sig_figs else f"{spec.px_decimals} decimals")
     )
     lowest = round(min(cursor.low[cursor.first : cursor.end]) * E8)

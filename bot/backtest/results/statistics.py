@@ -19,7 +19,7 @@ DECIMALS: Final = 6
 
 
 class Trade(NamedTuple):
-    """A finished round trip, in USD. `pnl` is before costs; fees are positive, funding positive when received. `risk` is 1 R: the loss at the first stop."""
+    """A finished round trip, in USD. `pnl` is before costs; fees are positive, rebates negative, funding positive when received. `risk` is 1 R: the loss at the first stop."""
 
     entry_ms: int
     exit_ms: int

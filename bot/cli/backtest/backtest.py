@@ -87,7 +87,9 @@ CUTS: Final = 5  # repeated runs of --prove-causal
 @click.option(
     "--fee", "fees", type=Sided("rate", "rate"), multiple=True, help="Taker fee: 0.05%. Default: the service's."
 )
-@click.option("--maker-fee", "maker_fees", type=Sided("rate", "rate"), multiple=True, help="Maker fee.")
+@click.option(
+    "--maker-fee", "maker_fees", type=Sided("rate", "rate", signed=True), multiple=True, help="Maker fee: 0.02%, or a rebate: -0.01%."
+)  # fmt: skip
 @click.option(
     "--spread",
     "spreads",

@@ -125,9 +125,6 @@ def _rules_of(instrument: Instrument) -> tuple[MarketRules, list[str]]:
         for text in (instrument.taker, instrument.maker, instrument.tick, instrument.size_step)
     )
     odd = []
-    if maker is not None and maker < 0:
-        odd.append(f"; the maker rebate of {-maker:%} is counted as 0")
-        maker = Decimal(0)
     grids = []
     for name, step in (("tick", tick), ("lot", lot)):
         grid = None if step is None or step <= 0 else min(Decimal(1), Decimal(1).scaleb(step.adjusted()))

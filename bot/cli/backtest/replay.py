@@ -79,7 +79,9 @@ SHOWN_MAX: Final = 60  # lines of a table; --json has them all
 @click.option(
     "--fee", "fees", type=Sided("rate", "rate"), multiple=True, help="Taker fee: 0.05%. Default: the sandbox's."
 )
-@click.option("--maker-fee", "maker_fees", type=Sided("rate", "rate"), multiple=True, help="Maker fee.")
+@click.option(
+    "--maker-fee", "maker_fees", type=Sided("rate", "rate", signed=True), multiple=True, help="Maker fee: 0.02%, or a rebate: -0.01%."
+)  # fmt: skip
 @click.option("--spread", "spreads", type=Sided("rate", "bps"), multiple=True, help="Best ask over best bid: 2bps.")
 @click.option("--depth", "depths", type=Sided("usd", "usd"), multiple=True, help="USD on the first of twenty levels.")
 @click.option("--tick", "ticks", type=Sided("price", "price"), multiple=True, help="Grid of prices: 0.1.")

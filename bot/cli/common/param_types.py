@@ -191,11 +191,12 @@ def _number(text: str, fail: Callable[[str], Any]) -> Decimal:
 
 
 class Sided(click.ParamType[tuple[str, Decimal]]):
-    """`VALUE`, `CLASS=VALUE` or `MARKET=VALUE`; the value with `%` or `bps` where it is a rate, unless it is 0."""
+    """`VALUE`, `CLASS=VALUE` or `MARKET=VALUE`; the value with `%` or `bps` where it is a rate, unless it is 0. Only a `signed` rate may be negative."""
 
-    def __init__(self, name: str, unit: str) -> None:
+    def __init__(self, name: str, unit: str, *, signed: bool = False) -> None:
         self.name = name
         self._unit = unit
+        self._signed = signed
 
     def convert(
         self, value: str | tuple[str, Decimal], param: click.Parameter | None, ctx: click.Context | None
@@ -213,6 +214,8 @@ class Sided(click.ParamType[tuple[str, Decimal]]):
         else:
             whose = whose.lower()
         scale = Decimal(1)
+        if self._signed and text.startswith("-"):
+            scale, text = Decimal(-1), text[1:]
         if self._unit in ("rate", "bps"):
             found = re.fullmatch(r"([0-9.]+) *(%|bps)?", text)
             if found is None:
@@ -220,7 +223,7 @@ class Sided(click.ParamType[tuple[str, Decimal]]):
             text = found[1]
             if found[2] is None and text.strip("0."):
                 self.fail(f"{text!r} has no unit; write {text}% or {text}bps", param, ctx)
-            scale = Decimal("0.01" if found[2] == "%" else "0.0001") * (1 if self._unit == "rate" else 10_000)
+            scale *= Decimal("0.01" if found[2] == "%" else "0.0001") * (1 if self._unit == "rate" else 10_000)
         return whose, _number(text, lambda message: self.fail(message, param, ctx)) * scale
 
 

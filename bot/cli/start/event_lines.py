@@ -134,7 +134,7 @@ class Narrator:
         parts += [
             f"{word} {px(event[key])}" for word, key in (("stop", "stop_px"), ("target", "target_px")) if event.get(key)
         ]
-        parts += [f"fee {_usd(event['fee_usd'])}"] if event.get("fee_usd") else []
+        parts += [_fee(event["fee_usd"])] if event.get("fee_usd") else []
         self._line("plan", event, ", ".join(parts))
 
     def accepted(self, event: Event) -> None:
@@ -159,7 +159,7 @@ class Narrator:
         if not is_entry and event.get("realized_pnl_usd") is not None:
             text += f", {_signed(event['realized_pnl_usd'])}"
         if event.get("fee_usd") is not None:
-            text += f", fee {_usd(event['fee_usd'])}"
+            text += f", {_fee(event['fee_usd'])}"
         self._line("fill", event, text)
 
     def order(self, event: Event) -> None:
@@ -328,6 +328,12 @@ def _why(event: Event) -> str:
 
 def _usd(value: Any) -> str:
     return f"{usd(value)} USD"
+
+
+def _fee(value: Any) -> str:
+    """A fee, or the rebate that a negative fee is."""
+    text = _usd(value)
+    return f"rebate {text[1:]}" if text.startswith("-") else f"fee {text}"
 
 
 def _signed(value: Any) -> str:

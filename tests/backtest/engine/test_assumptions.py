@@ -358,6 +358,27 @@ def test_fee_and_spread_come_from_the_options():
     assert float(fill["feeUsd"]) == pytest.approx(1.001)
 
 
+def test_a_maker_rebate_is_a_negative_fee_in_every_figure():
+    rules = {"": replace(FREE[""], maker=Decimal("-0.0002"), taker=Decimal("0.0005"))}
+    rows = candles(FLAT, (100_000.0, 100_050.0, 99_800.0, 100_000.0), FLAT)
+    one = ran([rows], script=resting, rules=rules)
+    (fill,) = [json.loads(line)["data"] for line in one.lines if json.loads(line)["type"] == "fill"]
+    assert (fill["liquidity"], fill["feeUsd"]) == ("maker", "-0.1998")
+    summary = one.result.summary()
+    assert summary["costs"]["feesUsd"] == summary["strategies"]["s0"]["feesUsd"] == "-0.1998"
+    assert one.result.end_usd == pytest.approx(10_000 + 0.1998 + 1.0)
+    spec = SessionOptions(rules=rules).spec_of(CATALOGUE["BTC"].spec, 100_000 * E8)
+    assert spec.maker_rate == -20_000
+
+
+@pytest.mark.parametrize(
+    ("maker", "said"), [("-1", "above -1 to below 1"), ("1", "above -1"), ("-0.000000001", "at most 8 decimals")]
+)
+def test_a_rebate_of_a_whole_notional_is_refused(maker: str, said: str):
+    with pytest.raises(ConfigError, match=said):
+        MarketRules(maker=Decimal(maker)).of(CATALOGUE["BTC"].spec, 100_000 * E8)
+
+
 def test_a_markets_rules_override_those_of_its_class_and_these_the_general_ones():
     rules = {
         "": MarketRules(taker=Decimal("0.001"), maker=Decimal("0.0001")),
