@@ -7,8 +7,17 @@ A separate interpreter may run this file by its path, because ccxt pins versions
     {"id": 3, "op": "funding", "exchange": "binance", "symbol": "BTC/USDT:USDT", "since_ms": ..., "limit": 1000}
     {"id": 4, "op": "watch", "exchange": "binance", "symbols": ["BTC/USDT:USDT"]}
 
-`watch` is answered by a line for each batch of quotes, {"id": 4, "quotes": [[symbol, at_ms, bid, ask, last], ...]}, until a failure or the end. A quote
-has null for each value that the exchange does not send. `now_ms` is the exchange's clock by the Date header of its answer, or null. A failure is
+`watch` is answered by a line for each batch of data, until a failure or the end. A line has some of these fields:
+
+    "quotes": [[symbol, at_ms, bid, ask, last], ...]   null for a value that the exchange does not send
+    "marks": [[symbol, at_ms, px], ...]                the exchange's mark prices
+    "books": [[symbol, bids, asks], ...]               each side as [[px, size], ...], best first
+    "rates": [[symbol, rate, hours], ...]              the funding rate, and the hours that it is for
+    "transport": "websocket" or "polling"              how the quotes come
+    "missing": [what, message]                         "marks", "depth" or "funding" failed; a null message: it is back
+    "now_ms"                                           in a line that follows a request
+
+`now_ms` is the exchange's clock by the Date header of its answer, or null. A failure is
 {"id": 1, "error": {"kind": ..., "message": ..., "after_ms": ...}} with the kinds of `KINDS`. The process ends when stdin closes. With --base-url (loopback only) every request goes to BASE_URL/HOST/PATH instead of the exchange.
 """
 
@@ -18,8 +27,12 @@ import difflib
 import json
 import re
 import sys
+import time
+from collections.abc import Awaitable, Callable
 from decimal import Decimal
 from email.utils import parsedate_to_datetime
+from functools import partial
+from itertools import chain
 from typing import Any
 
 KINDS = ("unknown_exchange", "unknown_symbol", "unsupported", "country", "key", "busy", "unreachable", "failed")
@@ -32,6 +45,17 @@ UNTIL = re.compile(r"until ([0-9]{13})")
 PASSWORD = re.compile(r"//\S*@")  # of an address: //user:password@host
 MESSAGE_CHARS_MAX = 400
 POLL_SECONDS = 1.0  # between two requests of the quotes
+PACE_SECONDS = 0.25  # between two lines of one kind of data from a WebSocket
+IDLE_SECONDS = 1.0  # the longest wait for a message before the newest data are looked at again
+OPEN_SECONDS = 10.0  # for the first message of a WebSocket; then the quotes are polled
+RETRY_SECONDS = 600.0  # of polling before the WebSocket is tried again
+GROUP_MAX = 100  # symbols in one subscription: fewer than the limit of every exchange
+MARK_SECONDS = 5.0  # between two requests of the mark prices
+RATE_SECONDS = 60.0  # between two requests of the funding rates
+BOOK_SECONDS = 10.0  # between two requests of one market's book
+BOOK_GAP_SECONDS = 1.0  # between the requests of two books
+BOOK_LEVELS = 100
+FUNDING_HOURS = 8  # of a funding rate, if the exchange says nothing else
 
 
 class Refused(Exception):
@@ -46,8 +70,9 @@ class Refused(Exception):
 class Feeder:
     """Exchanges by name, opened when first asked for."""
 
-    def __init__(self, ccxt: Any, base_url: str | None) -> None:
+    def __init__(self, ccxt: Any, pro: Any, base_url: str | None) -> None:
         self.ccxt = ccxt
+        self.pro = pro  # the same exchanges with WebSockets; not all have them
         self.base_url = base_url
         self.opened: dict[str, Any] = {}
 
@@ -67,7 +92,7 @@ class Feeder:
         return {"error": failure(self.ccxt, self.opened.get(str(request.get("exchange"))), error)}
 
     async def watch(self, request: dict[str, Any]) -> None:
-        """Write the quotes of some markets until one request fails. Then write the failure."""
+        """Write the data of some markets until the quotes fail. Then write the failure."""
         try:
             exchange = self.exchange(request["exchange"])
             groups: dict[str, list[str]] = {}
@@ -76,13 +101,10 @@ class Feeder:
                 if symbol not in markets:
                     continue  # It was delisted. The others go on, and its silence tells the caller.
                 groups.setdefault(exchange.market(symbol)["type"], []).append(symbol)
-            read = exchange.fetch_bids_asks if exchange.has.get("fetchBidsAsks") is True else exchange.fetch_tickers
-            while True:
-                for symbols in groups.values():
-                    quotes = [quote(one) for one in (await read(symbols)).values()]
-                    write({"id": request["id"], "quotes": quotes})
-                await asyncio.sleep(POLL_SECONDS)
+            await Watch(self.ccxt, exchange, list(groups.values()), partial(answered, request["id"])).run()
         except Exception as error:  # noqa: BLE001 - as for every request
+            while isinstance(error, ExceptionGroup):
+                error = error.exceptions[0]
             write({"id": request["id"], **self.no(request, error)})
 
     def exchange(self, name: str) -> Any:
@@ -93,7 +115,7 @@ class Feeder:
             hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(self.ccxt.exchanges)}"
             raise Refused("unknown_exchange", f"ccxt {self.ccxt.__version__} knows no exchange {name!r}; {hint}")
         options = {"timeout": TIMEOUT_MS, "aiohttp_trust_env": self.base_url is None}
-        made = getattr(self.ccxt, name)({**options, "enableRateLimit": self.base_url is None})
+        made = getattr(self.pro, name, getattr(self.ccxt, name))({**options, "enableRateLimit": self.base_url is None})
         if self.base_url is not None:
             made.urls["api"] = redirected(made.urls["api"], self.base_url, made)
         self.opened[name] = made
@@ -138,6 +160,169 @@ class Feeder:
 OPERATIONS = {"instruments": Feeder.instruments, "candles": Feeder.candles, "funding": Feeder.funding}
 
 
+class Watch:
+    """The data of one `watch` request. Quotes must come; without marks, depth or funding the others go on."""
+
+    def __init__(self, ccxt: Any, exchange: Any, groups: list[list[str]], answer: Callable[..., None]) -> None:
+        self.ccxt = ccxt
+        self.exchange = exchange
+        self.groups = [group[at : at + GROUP_MAX] for group in groups for at in range(0, len(group), GROUP_MAX)]
+        self.contracts = [group for group in self.groups if exchange.market(group[0])["contract"]]
+        self.answer = answer
+        self.transport: str | None = None
+        self.written: dict[tuple[str, str], list[Any]] = {}  # the newest row of each kind and symbol
+        self.missing: set[str] = set()
+
+    async def run(self) -> None:
+        await self.poll_quotes()  # A WebSocket sends the price of a quiet market only when it changes.
+        async with asyncio.TaskGroup() as tasks:
+            for kind in (self.quotes, self.marks, self.depth, self.funding):
+                tasks.create_task(kind())
+
+    def has(self, name: str) -> bool:
+        """Whether the exchange itself offers this method of ccxt."""
+        return self.exchange.has.get(name) is True
+
+    # ── Quotes ──
+
+    async def quotes(self) -> None:
+        name = next((name for name in ("watchBidsAsks", "watchTickers") if self.has(name)), None)
+        watch = {"watchBidsAsks": "watch_bids_asks", "watchTickers": "watch_tickers", None: None}[name]
+        while True:
+            if watch is not None:
+                await self.follow(getattr(self.exchange, watch), self.groups, self.write_quotes)
+            self.transport = "polling"
+            end = time.monotonic() + RETRY_SECONDS
+            while time.monotonic() < end:
+                await self.poll_quotes()
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def poll_quotes(self) -> None:
+        read = self.exchange.fetch_bids_asks if self.has("fetchBidsAsks") else self.exchange.fetch_tickers
+        for group in self.groups:
+            tickers = list((await read(group)).values())
+            self.answer(
+                quotes=[quote(one) for one in tickers],
+                marks=[mark(one) for one in tickers if one.get("markPrice")],
+                transport=self.transport,
+                now_ms=now_of(self.exchange),
+            )
+
+    def write_quotes(self) -> bool:
+        """Write the quotes that are new in ccxt's caches. True if there are any."""
+        tickers = [self.cached(symbol) for symbol in chain(*self.groups)]
+        rows = self.fresh("quotes", [quote(one) for one in tickers if one.get("bid") and one.get("ask")])
+        if rows:
+            self.transport = "websocket"
+            self.answer(quotes=rows, transport=self.transport)
+        return bool(rows)
+
+    def cached(self, symbol: str) -> dict[str, Any]:
+        """The newest ticker of a symbol that a WebSocket sent."""
+        found: dict[str, Any] = (self.exchange.bidsasks or {}).get(symbol) or (self.exchange.tickers or {}).get(
+            symbol, {}
+        )
+        return found
+
+    def fresh(self, kind: str, rows: list[list[Any]]) -> list[list[Any]]:
+        """The rows that differ from those written before."""
+        new = [row for row in rows if self.written.get((kind, row[0])) != row]
+        self.written.update({(kind, row[0]): row for row in new})
+        return new
+
+    async def follow(
+        self, watch: Callable[[list[str]], Any], groups: list[list[str]], emit: Callable[[], bool]
+    ) -> None:
+        """Write what a WebSocket sends, until it fails. Returns if it cannot be opened or does not send what is needed."""
+        pending = {asyncio.ensure_future(watch(group)): group for group in groups}
+        try:
+            done, _ = await asyncio.wait(pending, timeout=OPEN_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
+            if not done or any(task.exception() for task in done) or not emit():
+                return
+            while True:
+                for task in [task for task in pending if task.done()]:
+                    group = pending.pop(task)
+                    await task
+                    pending[asyncio.ensure_future(watch(group))] = group  # One always waits, so that it hears the end.
+                emit()
+                await asyncio.sleep(PACE_SECONDS)
+                await asyncio.wait(pending, timeout=IDLE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in pending:
+                task.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+
+    # ── Marks, depth, funding ──
+
+    async def marks(self) -> None:
+        """The exchange's marks. Where it has no request for them, they come with its tickers or its funding rates."""
+        while self.contracts and (self.has("watchMarkPrices") or self.has("fetchMarkPrices")):
+            if self.has("watchMarkPrices"):
+                await self.follow(self.exchange.watch_mark_prices, self.contracts, self.write_marks)
+            end = time.monotonic() + RETRY_SECONDS
+            while time.monotonic() < end:
+                if self.has("fetchMarkPrices"):
+                    await self.tried("marks", self.poll_marks())
+                await asyncio.sleep(MARK_SECONDS)
+
+    async def poll_marks(self) -> None:
+        for group in self.contracts:
+            self.answer(marks=[mark(one) for one in (await self.exchange.fetch_mark_prices(group)).values()])
+
+    def write_marks(self) -> bool:
+        tickers = [(self.exchange.tickers or {}).get(symbol, {}) for symbol in chain(*self.contracts)]
+        rows = self.fresh("marks", [mark(one) for one in tickers if one.get("markPrice")])
+        if rows:
+            self.answer(marks=rows)
+        return bool(rows)
+
+    async def depth(self) -> None:
+        symbols = list(chain(*self.groups))
+        while symbols and self.has("fetchOrderBook"):
+            for symbol in symbols:
+                await self.tried("depth", self.book(symbol))
+                await asyncio.sleep(max(BOOK_GAP_SECONDS, BOOK_SECONDS / len(symbols)))
+
+    async def book(self, symbol: str) -> None:
+        found = await self.exchange.fetch_order_book(symbol, BOOK_LEVELS)
+        contract = float(self.exchange.market(symbol).get("contractSize") or 1)  # sizes are counted in contracts
+        sides = [[[px, size * contract] for px, size, *_ in found[side][:BOOK_LEVELS]] for side in ("bids", "asks")]
+        self.answer(books=[[symbol, *sides]], now_ms=now_of(self.exchange))
+
+    async def funding(self) -> None:
+        has_marks = self.has("watchMarkPrices") or self.has("fetchMarkPrices")
+        while self.contracts and (self.has("fetchFundingRates") or self.has("fetchFundingRate")):
+            await self.tried("funding", self.rates())
+            await asyncio.sleep(RATE_SECONDS if has_marks else MARK_SECONDS)
+
+    async def rates(self) -> None:
+        hours: dict[str, Any] = {}
+        for group in self.contracts:
+            if self.has("fetchFundingIntervals"):
+                hours = await self.exchange.fetch_funding_intervals(group)
+            if self.has("fetchFundingRates"):
+                found = list((await self.exchange.fetch_funding_rates(group)).values())
+            else:
+                found = [await self.exchange.fetch_funding_rate(symbol) for symbol in group]
+            rows = [[one["symbol"], one["fundingRate"], hours_of(hours.get(one["symbol"]), one)] for one in found]
+            self.answer(
+                rates=[row for row in rows if row[1] is not None],
+                marks=[mark(one) for one in found if one.get("markPrice")],
+            )
+
+    async def tried(self, what: str, asked: Awaitable[None]) -> None:
+        """Wait for a request that may fail. The caller hears of its failure, and of its return."""
+        try:
+            await asked
+        except Exception as error:  # noqa: BLE001 - the quotes go on without it
+            self.missing.add(what)
+            self.answer(missing=[what, failure(self.ccxt, self.exchange, error)["message"]])
+        else:
+            if what in self.missing:
+                self.missing.remove(what)
+                self.answer(missing=[what, None])
+
+
 def redirected(urls: Any, base_url: str, exchange: Any) -> Any:
     """The addresses of an exchange with BASE_URL/HOST in place of scheme and host."""
     if isinstance(urls, dict):
@@ -179,6 +364,17 @@ def instrument(ccxt: Any, exchange: Any, market: dict[str, Any]) -> dict[str, An
 def quote(ticker: dict[str, Any]) -> list[Any]:
     """A ticker of ccxt as a quote of `watch`."""
     return [ticker[name] for name in ("symbol", "timestamp", "bid", "ask", "last")]
+
+
+def mark(one: dict[str, Any]) -> list[Any]:
+    """A ticker or a funding rate of ccxt as a mark of `watch`."""
+    return [one["symbol"], one.get("timestamp"), one["markPrice"]]
+
+
+def hours_of(*rates: dict[str, Any] | None) -> int:
+    """The hours that a funding rate is for, by the first of these that tells them."""
+    told = (str(rate.get("interval") or "") for rate in rates if rate is not None)
+    return next((int(text[:-1]) for text in told if re.fullmatch(r"[1-9][0-9]?h", text)), FUNDING_HOURS)
 
 
 def text(value: Any) -> str | None:
@@ -239,6 +435,11 @@ def wait_of(exchange: Any, message: str) -> int | None:
     return max(0, int(until[1]) - exchange.milliseconds()) if until and exchange else None
 
 
+def answered(number: int, **body: Any) -> None:
+    """Write one line of data."""
+    write({"id": number, **body})
+
+
 def write(body: dict[str, Any]) -> None:
     """Write one line."""
     sys.stdout.write(json.dumps(body) + "\n")
@@ -277,12 +478,13 @@ def main() -> None:
         parser.error("--base-url must be http://127.0.0.1:PORT")
     try:
         import ccxt.async_support as ccxt
+        from ccxt import pro
     except ImportError as error:
         write({"id": 0, "error": {"kind": "no_ccxt", "message": str(error)}})
         sys.exit(3)
     write({"id": 0, "result": ccxt.__version__})
     try:
-        asyncio.run(serve(Feeder(ccxt, base_url)))
+        asyncio.run(serve(Feeder(ccxt, pro, base_url)))
     except (KeyboardInterrupt, BrokenPipeError):
         sys.exit(0)
 

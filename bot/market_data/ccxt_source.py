@@ -15,7 +15,12 @@ from bot.market_data.paging import CLOSE_MARGIN_MS, Answer, Pager
 from bot.market_data.source import (
     AccessDenied,
     Action,
+    Connection,
+    Depth,
+    FundingRate,
     Instrument,
+    Mark,
+    Missing,
     NoAnswer,
     NotOffered,
     Page,
@@ -24,6 +29,7 @@ from bot.market_data.source import (
     Row,
     Say,
     SourceError,
+    Update,
 )
 from bot.wire.vocabulary import INTERVAL_MS
 
@@ -109,12 +115,25 @@ class CcxtSource:
             now_ms = self._now_ms(body["now_ms"], say)
             yield [rate for rate in rates if rate.at_ms < min(until_ms, now_ms)]
 
-    async def quotes(self, symbols: Sequence[str]) -> AsyncIterator[list[Quote]]:
+    async def quotes(self, symbols: Sequence[str]) -> AsyncIterator[list[Update]]:
+        connection = Connection(None, None)
         try:
             async for body in self._feeder.stream("watch", exchange=self._exchange, symbols=list(symbols)):
-                yield [Quote(*cells) for cells in body["quotes"]]
+                updates = _updates(body)
+                now = self._connection(body, connection)
+                if now != connection:
+                    connection = now
+                    updates.append(now)
+                yield updates
         except Failure as error:
             raise self._named(error) from None
+
+    def _connection(self, body: dict[str, Any], before: Connection) -> Connection:
+        """How the source is reached, after this line of the feeder. A Date header has whole seconds, on average half a second too early."""
+        difference, exchange_ms = before.clock_difference_ms, body.get("now_ms")
+        if exchange_ms is not None:
+            difference = exchange_ms + SECOND_MS // 2 - self._clock.now_ms()
+        return Connection(body.get("transport") or before.transport, difference)
 
     async def minutes(self, symbol: str, since_ms: int, say: Say) -> Page:
         limit = (self._clock.now_ms() - since_ms) // MINUTE_MS + 2
@@ -189,6 +208,18 @@ class CcxtSource:
 def open_source(argument: str) -> CcxtSource:
     """The source of `ccxt:ARGUMENT`."""
     return CcxtSource(argument)
+
+
+def _updates(body: dict[str, Any]) -> list[Update]:
+    """The data of one line of `watch`."""
+    updates: list[Update] = [Quote(*cells) for cells in body.get("quotes", ())]
+    updates += [Mark(*cells) for cells in body.get("marks", ())]
+    for symbol, bids, asks in body.get("books", ()):
+        updates.append(Depth(symbol, *([(px, size) for px, size in side] for side in (bids, asks))))
+    updates += [FundingRate(*cells) for cells in body.get("rates", ())]
+    if "missing" in body:
+        updates.append(Missing(*body["missing"]))
+    return updates
 
 
 def _row(cells: list[Any]) -> Row:

@@ -67,6 +67,47 @@ class Quote(NamedTuple):
     last: float | None
 
 
+class Mark(NamedTuple):
+    """The exchange's mark price of a market. `at_ms`: the source's clock, or None."""
+
+    symbol: str
+    at_ms: int | None
+    px: float
+
+
+class Depth(NamedTuple):
+    """The order book of a market: (price, size) of each level, best first. Sizes are in the base currency."""
+
+    symbol: str
+    bids: list[tuple[float, float]]
+    asks: list[tuple[float, float]]
+
+
+class FundingRate(NamedTuple):
+    """The funding rate that applies now, as a fraction, and the hours that it is for."""
+
+    symbol: str
+    rate: float
+    hours: int
+
+
+class Connection(NamedTuple):
+    """How quotes come: websocket or polling (None: not known yet). `clock_difference_ms`: the source's clock less ours, to about a second; or None."""
+
+    transport: str | None
+    clock_difference_ms: int | None
+
+
+class Missing(NamedTuple):
+    """The source fails to give some data: marks, depth or funding. `message` None: it gives them again."""
+
+    what: str
+    message: str | None
+
+
+Update = Quote | Mark | Depth | FundingRate | Connection | Missing
+
+
 class Rate(NamedTuple):
     """One payment of funding: its instant, and the rate as a fraction."""
 
@@ -139,8 +180,10 @@ class Source(Protocol):
 class LiveSource(Source, Protocol):
     """A source that also has the prices of now. Both methods may be in use at the same time."""
 
-    def quotes(self, symbols: Sequence[str]) -> AsyncIterator[list[Quote]]:
-        """The quotes of some markets as they come. An iterator may be silent for ever: the caller watches the age of its quotes."""
+    def quotes(self, symbols: Sequence[str]) -> AsyncIterator[Sequence[Update]]:
+        """The quotes of some markets as they come, and whatever else the source tells about them. An iterator may be silent for ever: the caller
+        watches the age of its quotes.
+        """
         ...
 
     async def minutes(self, symbol: str, since_ms: int, say: Say) -> Page:

@@ -117,12 +117,17 @@ class LivePriceMarket(Resource):
 
 
 class LivePriceStatus(Resource):
-    """The source of live prices. `trouble`: why its last connection ended."""
+    """The source of live prices. `trouble`: why its last connection ended. `transport`: how the quotes come, websocket or polling.
+    `clock_difference_ms`: the source's clock less the service's. `missing`: marks, depth or funding that the source fails to give, and why.
+    """
 
     source: str
     connected: bool
     trouble: str | None = None
     sessions: int = 0
+    transport: str | None = None
+    clock_difference_ms: int | None = None
+    missing: dict[str, str] = Field(default_factory=dict)
     markets: tuple[LivePriceMarket, ...] = ()
 
 

@@ -260,7 +260,7 @@ def served(exchange: Exchange) -> Iterator[str]:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     server = uvicorn.Server(
-        uvicorn.Config(exchange.app(), log_level="critical", date_header=False, lifespan="off", ws="none")
+        uvicorn.Config(exchange.app(), log_level="critical", date_header=False, lifespan="off", ws="wsproto")
     )
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), daemon=True)
     thread.start()

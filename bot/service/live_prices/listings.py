@@ -15,7 +15,7 @@ import structlog
 from bot.errors import ConfigError
 from bot.market_data.quote_filter import QuoteFilter
 from bot.market_data.registry import open_source
-from bot.market_data.source import Instrument, LiveSource, NoAnswer, NotOffered
+from bot.market_data.source import Instrument, LiveSource, NoAnswer, NotOffered, Quote
 from bot.market_data.symbols import Mapped, mapped
 from bot.service.market_data.instruments import CATALOGUE, Listing, LiveListing, listing_at
 from bot.service.state_machine.bootstrap import LiveOptions
@@ -90,9 +90,9 @@ async def _first_prices(source: LiveSource, symbols: list[str]) -> dict[str, int
     prices: dict[str, int] = {}
 
     async def read() -> None:
-        async for quotes in source.quotes(symbols):
-            for quote in quotes:
-                if quote.symbol in filters and (px := filters[quote.symbol].price(quote)) is not None:
+        async for updates in source.quotes(symbols):
+            for quote in (one for one in updates if isinstance(one, Quote) and one.symbol in filters):
+                if (px := filters[quote.symbol].price(quote)) is not None:
                     prices[quote.symbol] = px
             if len(prices) == len(filters):
                 return

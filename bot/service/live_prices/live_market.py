@@ -7,7 +7,7 @@ from typing import Final
 import structlog
 
 from bot.market_data.quote_filter import QuoteFilter, scaled
-from bot.market_data.source import Page, Quote, Row
+from bot.market_data.source import Depth, FundingRate, Mark, Page, Quote, Row
 from bot.service.market_data.live_candles import LiveCandles
 from bot.service.market_data.simulator import Candle
 from bot.service.state_machine.machine import Machine
@@ -54,6 +54,11 @@ class LiveMarket:
         if self._machine.state.markets[self.coin].external != "closed":
             self._machine.run(SetMarket(self.coin, external="closed"))
         log.warning("market.closed", coin=self.coin, reason=reason, at_ms=at_ms)
+
+    def take(self, update: Quote | Mark | Depth | FundingRate) -> None:
+        """Apply what the source tells about this market."""
+        if isinstance(update, Quote):
+            self.take_quote(update)
 
     def take_quote(self, quote: Quote) -> None:
         """Apply a quote, or keep it while the market is closed."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 
 from bot.clock import DAY_MS, SECOND_MS
-from bot.market_data.source import LiveSource, NoAnswer, NotOffered, SourceError
+from bot.market_data.source import Connection, LiveSource, Missing, NoAnswer, NotOffered, Quote, SourceError, Update
 from bot.service.live_prices.listings import open_live
 from bot.service.live_prices.live_market import MINUTE_MS, LiveMarket, candle_of
 from bot.service.state_machine.bootstrap import CLOSED_META
@@ -44,6 +44,8 @@ class LivePrices:
         self.sessions = 0
         self.is_connected = False  # the present session has sent quotes
         self.trouble: str | None = None  # why the last session ended
+        self.connection = Connection(None, None)
+        self.missing: dict[str, str] = {}  # data that the source fails to give, and why
         self._machine = machine
         self._opened = opened
         self._sleep = sleep
@@ -77,6 +79,7 @@ class LivePrices:
     async def session(self) -> None:
         """One connection with the source. SourceError when it fails."""
         self.sessions += 1
+        self.connection, self.missing = Connection(None, None), {}
         async with self._opened(self.source) as source:
             self._heard_ms = begun_ms = self._machine.clock.now_ms()
             with _one_error():
@@ -86,15 +89,29 @@ class LivePrices:
                     tasks.create_task(self._watch(begun_ms))
 
     async def _read_quotes(self, source: LiveSource) -> None:
-        async for quotes in source.quotes(list(self._by_symbol)):
-            if not self.is_connected:
-                self.is_connected, self.trouble = True, None
-                log.info("prices.connected", source=self.source)
-            self._heard_ms = self._machine.clock.now_ms()
-            for quote in quotes:
-                if (market := self._by_symbol.get(quote.symbol)) is not None:
-                    market.take_quote(quote)
+        async for updates in source.quotes(list(self._by_symbol)):
+            if any(isinstance(update, Quote) for update in updates):
+                if not self.is_connected:
+                    self.is_connected, self.trouble = True, None
+                    log.info("prices.connected", source=self.source)
+                self._heard_ms = self._machine.clock.now_ms()
+            for update in updates:
+                self._take(update)
         raise NoAnswer(f"{self.source} has ended the stream of quotes")
+
+    def _take(self, update: Update) -> None:
+        if isinstance(update, Connection):
+            if update.transport != self.connection.transport:
+                log.info("prices.transport", source=self.source, transport=update.transport)
+            self.connection = update
+        elif isinstance(update, Missing):
+            if update.message is None:
+                self.missing.pop(update.what, None)
+            elif update.what not in self.missing:
+                log.warning("prices.missing", source=self.source, what=update.what, message=update.message)
+                self.missing[update.what] = update.message
+        elif (market := self._by_symbol.get(update.symbol)) is not None:
+            market.take(update)
 
     async def _fetch_candles(self, source: LiveSource) -> None:
         """Fetch the minutes of each market after each minute's end. Fetch older coarse candles in the time between."""
@@ -168,6 +185,9 @@ class LivePrices:
             "connected": self.is_connected,
             "trouble": self.trouble,
             "sessions": self.sessions,
+            "transport": self.connection.transport,
+            "clockDifferenceMs": self.connection.clock_difference_ms,
+            "missing": dict(self.missing),
             "markets": [
                 {
                     "coin": market.coin,
