@@ -141,7 +141,7 @@ TERMS = re.findall(r"^\| ([^|]+?) \| [^|]+ \|$", PAGES["glossary"], re.MULTILINE
 # Standard words of programming and protocols, and plain English that a module name may use beside the terms of the glossary.
 _PLAIN = """
 accept acceptor access acting action activity adapter address alert answer app apply approval assembly attempt auth base bootstrap
-builder call chart condition cli client clock column common config connection consumer context control cors count counter crash credential cron
+builder call chart chat condition cli client clock column common config connection consumer context control cors count counter crash credential cron
 data database date deadline delivery demo descriptor device diff docs doctor document draft driver embedded encryption engine equity error evidence exchange
 execution executor explain fast file firing flag fold folder formatting frame handle header health history hour html http identity importer
 index indicator init injection input json latency layout library lifecycle line loader local lock log logging loss machine mailbox main mapped mcp
@@ -149,7 +149,7 @@ memory message model money naked name named notifier number open openapi opening
 phone plane plugin policy pool portfolio pre process progress public quality query queue read reader reconciliation record recorded reference registry
 rejection repair report reporting request resource response restore result resync review route row rule run runner runtime schedule scheduler schema
 search secret security seen send sender server service set setting shutdown sign signing simulated simulator sizing slot source stamp start startup
-statistic status stepper store strict suggestion summary supervision synthetic systemd table tail testing text timeline tool trace trading type unit
+statistic status stepper store strict suggestion summary supervision synthetic systemd table tail telegram testing text timeline tool trace trading type unit
 upkeep v1 value version vocabulary wait wakeup watch
 wire word worker write writer
 """

@@ -194,6 +194,7 @@ def test_a_piece_of_config_in_the_docs_passes_the_check(
     for needed in ("apprise", "prometheus_client"):
         pytest.importorskip(needed)
     monkeypatch.setenv("BOT_NOTIFY_URL", "json://localhost")
+    monkeypatch.setenv("BOT_TELEGRAM_TOKEN", "1:a")
     own = 'strategies: [{name: a, use: "trend:Trend", markets: [BTC], budget_usd: 100}]\n' * (
         "strategies:" not in block
     )
@@ -208,7 +209,7 @@ def test_a_piece_of_config_in_the_docs_passes_the_check(
 TABLES = {
     "Top level": "", "account": "Account", "account prices": "LivePrices", "dead_man": "DeadMan", "guardians": "GuardianSpec", "safety": "Safety", "orders": "Orders",
     "strategies": "StrategySettings", "embedded": "Embedded", "embedded data": "Recording", "log": "LogSettings", "notify": "Notify",
-    "metrics": "Metrics",
+    "metrics": "Metrics", "telegram": "Telegram",
 }  # fmt: skip
 
 

@@ -69,6 +69,9 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
         "reconcile": Entry(
             "bot.cli.operate.operate", "reconcile", "Compare the daemon's record with the service, and repair it."
         ),
+        "telegram": Entry(
+            "bot.cli.operate.telegram", "telegram", "Answer Telegram chats: status, pause, resume, kill."
+        ),
         "kill": Entry("bot.cli.operate.kill", "kill", "Activate the account's kill switch; needs no daemon."),
     },
     "Sandbox": {

@@ -336,6 +336,18 @@ class Metrics(Section):
     port: Annotated[int, Integer(0, 65_535)] = Field(description="On 127.0.0.1; 0 takes a free one.")
 
 
+class Telegram(Section):
+    """Control from Telegram chats, by `bot telegram`. Only these chats are answered."""
+
+    token: Secret = Field(description=f"Of your bot, from @BotFather: {FORMS}.")
+    chats: tuple[Annotated[int, Integer(-(2**52), 2**52)], ...] = Field(
+        min_length=1, max_length=20, description="Ids of the chats that may control the daemon."
+    )
+    api_url: Annotated[str, StringConstraints(pattern=r"^https?://[^\s@?#]{1,200}$")] = Field(
+        default="https://api.telegram.org", description="Another address for a Bot API server of your own."
+    )
+
+
 def _recorded(value: Path, info: ValidationInfo) -> Path:
     if info.context is None:
         return value
@@ -458,6 +470,7 @@ class Settings(Section):
     log: LogSettings = LogSettings()
     notify: Notify | None = Field(default=None, description="None: no notices are sent.")
     metrics: Metrics | None = Field(default=None, description="None: no port is opened.")
+    telegram: Telegram | None = Field(default=None, description="None: `bot telegram` has no chats.")
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

@@ -117,7 +117,7 @@ async def _kill(place: Place, reference: str | None, *, flatten: bool, as_json: 
     address = await _address_and_key(place, reference)
     if address is None:
         # Only the daemon has a key that works now; it sends the same call.
-        body = await _kill_by_daemon(place, key, flatten=flatten)
+        body = await kill_by_daemon(place, key, flatten=flatten)
         return _report(body, flatten=flatten, as_json=as_json)
     base_url, api_key = address
     async with Client(base_url, api_key) as client:
@@ -185,7 +185,7 @@ def _config_of(place: Place) -> Path | None:
     return Path(config) if config is not None and Path(config).is_file() else None
 
 
-async def _kill_by_daemon(place: Place, key: str, *, flatten: bool) -> dict[str, Any]:
+async def kill_by_daemon(place: Place, key: str, *, flatten: bool) -> dict[str, Any]:
     """Let the daemon send the kill. If the daemon or its service does not answer, try again with the same idempotency key."""
     import asyncio
 

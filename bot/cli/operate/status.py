@@ -82,7 +82,7 @@ def status(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
     if as_json:
         click.echo(json.dumps({"running": True, **answer}))
     else:
-        for line in _status_lines(answer):
+        for line in status_lines(answer):
             click.echo(line)
     return int(Exit.DONE if answer.get("is_safe", True) else Exit.UNSAFE)
 
@@ -112,13 +112,13 @@ def positions(config: Path | None, state_dir: Path | None, *, as_json: bool) -> 
             "strategy",
         )
         rows = [
-            {**position, "stop": _stop_of(position), "strategy": _holders(position)} for position in answer["positions"]
+            {**position, "stop": stop_of(position), "strategy": _holders(position)} for position in answer["positions"]
         ]
         _table(rows, columns, empty="no open position")
     return int(Exit.UNSAFE if any(map(_is_unsafe, answer["positions"])) else Exit.DONE)
 
 
-def _stop_of(position: Mapping[str, Any]) -> str:
+def stop_of(position: Mapping[str, Any]) -> str:
     """The position's stop order and trailing stops as text. A stop order for only a part of the position does not count."""
     px = position["stop_px"]
     trails = position.get("trailing_stops", ())  # A daemon of an older version does not send them.
@@ -268,7 +268,7 @@ def _warn_if_old(answer: Mapping[str, Any]) -> None:
         click.echo(f"OLD: these data were read from the service {answer['old_s']:.0f} s ago", err=True)
 
 
-def _status_lines(told: Mapping[str, Any]) -> Iterable[str]:
+def status_lines(told: Mapping[str, Any]) -> Iterable[str]:
     from bot.clock import iso
 
     why = f": {told['why']}" if told.get("why") else ""

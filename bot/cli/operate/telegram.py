@@ -1,0 +1,59 @@
+"""`bot telegram`: a process that answers Telegram chats about a running daemon, through its control socket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+EPILOG = """\b
+Example:
+  bot telegram configs/live.yaml
+
+\b
+The config needs the section telegram, with a reference to the token and the ids of the chats that may control the daemon:
+  telegram: {token: "${credential:telegram-token}", chats: [123456789]}
+A chat that is not listed gets no answer; the log shows its id. Commands: /status /positions /pause /resume /kill. A kill must be confirmed by a
+code within a minute. Messages that were sent while this process did not run are dropped. Ctrl-C or SIGTERM ends it; the daemon goes on.
+Exit codes: 4, the config has no such section, or Telegram refuses the token; 5, Telegram cannot be reached.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("config", type=click.Path(path_type=Path, dir_okay=False))
+def telegram(config: Path) -> int:
+    """Answer the Telegram chats of CONFIG: status, positions, pause, resume, and kill after a confirmation."""
+    from importlib.util import find_spec
+
+    from bot.cli.common.config_check import checked_without_secrets
+    from bot.errors import ConfigError
+
+    if find_spec("telegram") is None:
+        raise ConfigError("bot telegram needs the package python-telegram-bot: pip install 'bracketbot[telegram]'")
+    settings, _ = checked_without_secrets(config)
+    if settings.telegram is None:
+        raise ConfigError(f"{config}: telegram: is required; `bot telegram --help` shows the section")
+
+    from bot import logs
+    from bot.cli.operate.daemon_client import find
+    from bot.cli.operate.telegram_chats import serve
+
+    logs.configure(pretty=None, level="info")
+    serve(find(config, None, dead_too=True), _token(config), settings.telegram)
+    return 0
+
+
+def _token(config: Path) -> str:
+    """The token behind the reference of the config. ConfigError if it cannot be read here."""
+    import os
+
+    from bot.cli.operate.daemon_client import plain_data
+    from bot.config.document import Rejected
+    from bot.config.references import References
+    from bot.errors import ConfigError
+
+    reference = plain_data(config)["telegram"]["token"]
+    try:
+        return References(config.absolute().parent, os.environ)(reference, "token")
+    except Rejected as error:
+        raise ConfigError(f"{config}: telegram.token: {error}") from None

@@ -1,0 +1,216 @@
+"""`bot telegram` as a process between a server that speaks the Bot API and a real daemon: who is answered, what is done, and that the token stays secret."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from bot.cli.app import call
+from bot.cli.operate.daemon_client import NotRunning, Place
+from bot.cli.operate.telegram_chats import CONFIRM_S, Chats
+from tests.cli.operate.daemon_process import WAIT_S, Ran, made
+
+TOKEN = "123456:AAtest-token-that-no-output-may-show"
+OWNER, FOREIGN = 77, 88
+
+
+class BotApi:
+    """A server in the documented form of Telegram's Bot API, with one bot."""
+
+    def __init__(self) -> None:
+        self.waiting: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.sent: queue.Queue[tuple[int, str]] = queue.Queue()
+        self.polled = threading.Event()
+        self._ids = itertools.count(1)
+        self._dropped = False
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        app = Starlette(routes=[Route("/bot{token}/{method}", self._answer, methods=["GET", "POST"])])
+        self._server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listener]})
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+
+    def say(self, chat: int, text: str) -> None:
+        number = next(self._ids)
+        entities = [{"type": "bot_command", "offset": 0, "length": len(text.split()[0])}]
+        message = {
+            "message_id": number, "date": int(time.time()), "chat": {"id": chat, "type": "private"},
+            "from": {"id": chat, "is_bot": False, "first_name": "Someone"}, "text": text, "entities": entities,
+        }  # fmt: skip
+        self.waiting.put({"update_id": number, "message": message})
+
+    def heard(self) -> tuple[int, str]:
+        return self.sent.get(timeout=WAIT_S)
+
+    async def _answer(self, request: Request) -> JSONResponse:
+        if request.path_params["token"] != TOKEN:
+            return JSONResponse({"ok": False, "error_code": 401, "description": "Unauthorized"}, 401)
+        form = dict(await request.form()) | dict(request.query_params)
+        method = request.path_params["method"]
+        result: Any = True
+        if method == "getMe":
+            result = {"id": 1, "is_bot": True, "first_name": "b", "username": "mine_bot"}
+        elif method == "getUpdates":
+            result = await run_in_threadpool(self._updates, float(form.get("timeout", 0)))
+        elif method == "sendMessage":
+            self.sent.put((int(form["chat_id"]), form["text"]))
+            result = {"message_id": 1, "date": 1, "chat": {"id": int(form["chat_id"]), "type": "private"}}
+        return JSONResponse({"ok": True, "result": result})
+
+    def _updates(self, wait_s: float) -> list[dict[str, Any]]:
+        self.polled.set()
+        with contextlib.suppress(queue.Empty):
+            return [self.waiting.get(timeout=min(wait_s, 1.0) or 0.01)]
+        return []
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[BotApi]:
+    server = BotApi()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Ran]:
+    with made("Holds") as one:
+        one.start()
+        one.until("a position", lambda: one.query("SELECT 1 FROM events WHERE type='fill' LIMIT 1"))
+        yield one
+
+
+@pytest.fixture
+def process(api: BotApi, daemon: Ran, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """`bot telegram` with the token in a file of its own; its log goes to a file."""
+    secret = daemon.folder / "token"
+    secret.touch(0o600)
+    secret.write_text(TOKEN)
+    config = tmp_path / "chats.yaml"
+    section = f'telegram: {{token: "${{file:{secret}}}", chats: [{OWNER}], api_url: "{api.url}"}}\n'
+    config.write_text(
+        daemon.config.read_text().replace("state_dir: state", f"state_dir: {daemon.state}") + section
+        + f"strategies_dir: {daemon.folder / 'strategies'}\n"
+    )  # fmt: skip
+    api.polled.clear()
+    with (tmp_path / "log").open("w") as log:
+        one = subprocess.Popen(
+            [sys.executable, "-m", "bot", "telegram", str(config)], stdout=log, stderr=subprocess.STDOUT, text=True
+        )
+        try:
+            assert api.polled.wait(WAIT_S)
+            yield one
+        finally:
+            one.kill()
+            one.wait()
+
+
+def test_an_allowed_chat_sees_pauses_and_kills_and_nobody_else_is_answered(
+    api: BotApi, daemon: Ran, process: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    api.say(FOREIGN, "/status")
+    api.say(OWNER, "/status")
+    chat, text = api.heard()
+    assert chat == OWNER, "the message before it, from another chat, was not answered"
+    assert "play money" in text
+    assert "positions   1, each with its stop" in text
+
+    api.say(OWNER, "/positions")
+    assert api.heard()[1].startswith("BTC long ")
+    api.say(OWNER, "/pause mine")
+    assert "mine: PAUSED" in api.heard()[1]
+    api.say(OWNER, "/pause nobody")
+    assert api.heard()[1].startswith("error: ")
+    api.say(OWNER, "/resume mine")
+    assert "mine: RUNNING" in api.heard()[1]
+
+    api.say(OWNER, "/kill flatten")
+    asked = api.heard()[1]
+    code = asked.rsplit(" ", 1)[1]
+    api.say(FOREIGN, f"/confirm {code}")
+    api.say(OWNER, "/confirm 1")
+    assert "nothing was done" in api.heard()[1]
+    api.say(OWNER, f"/confirm {code}")
+    assert "nothing waits" in api.heard()[1], "a wrong code uses the question up"
+    assert daemon.query("SELECT 1 FROM events WHERE type='fill' AND subtype='exit'") == []
+
+    api.say(OWNER, "/kill flatten")
+    api.say(OWNER, f"/confirm {api.heard()[1].rsplit(' ', 1)[1]}")
+    assert api.heard()[1].startswith("killed: ")
+    daemon.until(
+        "the position is closed", lambda: daemon.query("SELECT 1 FROM events WHERE type='fill' AND subtype='exit'")
+    )
+
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(WAIT_S) == 0
+    log = (tmp_path / "log").read_text()
+    assert str(FOREIGN) in log
+    assert TOKEN not in log
+    assert TOKEN.partition(":")[2] not in log
+
+
+def test_a_refused_token_and_a_missing_section_are_config_errors_that_do_not_show_the_token(
+    api: BotApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WRONG_TOKEN", "123456:wrong")
+    config = tmp_path / "mine.yaml"
+    common = f'account: {{base_url: embedded}}\nstate_dir: {tmp_path}\nstrategies_dir: {Path("strategies").absolute()}\nstrategies: [{{name: a, use: "trend:Trend", markets: [BTC], budget_usd: 100}}]\n'
+    config.write_text(common)
+    assert call(["telegram", str(config)]) == 4
+    assert "telegram: is required" in capsys.readouterr().err
+    config.write_text(f'{common}telegram: {{token: "${{env:WRONG_TOKEN}}", chats: [1], api_url: "{api.url}"}}\n')
+    done = subprocess.run(
+        [sys.executable, "-m", "bot", "telegram", str(config)], env=os.environ, capture_output=True, text=True, check=False, timeout=WAIT_S,
+    )  # fmt: skip
+    assert done.returncode == 4
+    assert "Telegram refuses this token" in done.stderr
+    assert "123456:wrong" not in done.stdout + done.stderr
+
+
+class Dead(Place):
+    def ask(self, *_: Any, **__: Any) -> Any:
+        raise NotRunning("no daemon runs on state")
+
+
+def chats(tmp_path: Path, clock: Callable[[], int] = time.monotonic_ns) -> Chats:
+    return Chats(Dead(tmp_path), clock)
+
+
+async def test_a_daemon_that_does_not_run_is_an_answer(tmp_path: Path) -> None:
+    assert await chats(tmp_path).answer(OWNER, "status", []) == "error: no daemon runs on state"
+
+
+async def test_a_confirmation_that_comes_too_late_does_nothing(tmp_path: Path) -> None:
+    now = [0]
+    one = chats(tmp_path, lambda: now[0])
+    code = (await one.answer(OWNER, "kill", [])).rsplit(" ", 1)[1]
+    now[0] = CONFIRM_S * 10**9 + 1
+    assert "nothing waits" in await one.answer(OWNER, "confirm", [code])
+
+
+async def test_a_kill_of_one_chat_cannot_be_confirmed_by_another(tmp_path: Path) -> None:
+    one = chats(tmp_path)
+    code = (await one.answer(OWNER, "kill", [])).rsplit(" ", 1)[1]
+    assert "nothing waits" in await one.answer(FOREIGN, "confirm", [code])
