@@ -30,6 +30,9 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
         "demo": Entry(
             "bot.cli.start.demo", "demo", "Trade play money now: starts the service, an account and the daemon."
         ),
+        "paper": Entry(
+            "bot.cli.start.paper", "paper", "Trade play money at the prices of a real exchange, in one command."
+        ),
         "init": Entry("bot.cli.start.init", "init", "Create a project: config, strategy and test."),
         "new-strategy": Entry("bot.cli.start.init", "new_strategy", "Create a strategy and its test."),
         "strategies": Entry("bot.cli.start.config", "strategies", "List the strategies and their params."),

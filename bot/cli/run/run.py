@@ -7,14 +7,16 @@ import contextlib
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
 if TYPE_CHECKING:
-    from bot.cli.run.embedded_service import Embedded
+    from bot.cli.run.embedded_service import Embedded, Minted, Running
     from bot.config import Settings
     from bot.logs import Listener
     from bot.runtime.control_plane.log_tail import Tail
@@ -45,10 +47,42 @@ def run(config: Path, *, keep_service: bool, as_json: bool) -> int:
     """Run the daemon of CONFIG in the foreground. It trades at the service of account.base_url."""
     import json
 
+    from bot.cli.run.run_daemon import judge_end, left_data, left_lines
+
+    end, note = run_config(config, keep_service=keep_service)
+    if as_json:
+        click.echo(json.dumps({"exitCode": int(end.exit_code), "message": end.message or None, "left": left_data(end)}))
+    else:
+        for line in left_lines(end):
+            click.echo(line)
+        if note:
+            click.echo(note)
+    judge_end(end)
+    return int(end.exit_code)
+
+
+class Observer(Protocol):
+    """What a command shows of a run of an embedded service beyond its log, and when it ends the run."""
+
+    stop: asyncio.Event
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        """Called with each log event."""
+
+    def running(
+        self, settings: Settings, service: Embedded, running: Running, minted: Minted
+    ) -> AbstractAsyncContextManager[None]:
+        """Entered when the service answers, and left before the service is stopped."""
+
+    def ready(self) -> None:
+        """Called when the daemon knows the account."""
+
+
+def run_config(config: Path, *, keep_service: bool = False, observer: Observer | None = None) -> tuple[DaemonEnd, str]:
+    """Run the daemon of a config until it is stopped. Returns its end, and what became of an embedded service, for a person."""
     from bot import logs
     from bot.cli.common import crash_report
     from bot.cli.common.config_check import checked_config
-    from bot.cli.run.run_daemon import judge_end, left_data, left_lines
     from bot.client.names import run_unheld
     from bot.runtime.control_plane.log_tail import FILE, Tail
     from bot.runtime.liveness.instance_lock import harden, hold_state, keep_heap_whole, private_dir
@@ -61,24 +95,36 @@ def run(config: Path, *, keep_service: bool, as_json: bool) -> int:
     crash_report.write_to(folder / "crash.log")
     with hold_state(folder) as held, Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         tail = Tail(folder / FILE)
-        if settings.log.format == "auto" and sys.stderr.isatty():
-            logs.configure(pretty=False, level=settings.log.level, stream=nowhere, listen=_narrating(settings, tail))
+        level = settings.log.level
+        if observer is not None:
+            logs.configure(pretty=False, level=level, stream=nowhere, listen=_both(tail, observer.event))
+        elif settings.log.format == "auto" and sys.stderr.isatty():
+            logs.configure(pretty=False, level=level, stream=nowhere, listen=_narrating(settings, tail))
         else:
-            logs.configure(pretty=settings.log.pretty, level=settings.log.level, listen=tail)
+            logs.configure(pretty=settings.log.pretty, level=level, listen=tail)
+        run = _Run(settings, config.absolute(), held, tail, observer)
         try:
-            end, note = run_unheld(_run(settings, config.absolute(), held, tail, keep_service=keep_service))
+            return run_unheld(_run(run, keep_service=keep_service))
         finally:
-            logs.configure(pretty=settings.log.pretty, level=settings.log.level)
+            logs.configure(pretty=settings.log.pretty, level=level)
             tail.close()
-    if as_json:
-        click.echo(json.dumps({"exitCode": int(end.exit_code), "message": end.message or None, "left": left_data(end)}))
-    else:
-        for line in left_lines(end):
-            click.echo(line)
-        if note:
-            click.echo(note)
-    judge_end(end)
-    return int(end.exit_code)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    settings: Settings
+    config: Path
+    held: Held
+    tail: Tail
+    observer: Observer | None
+
+
+def _both(first: Listener, second: Listener) -> Listener:
+    def listen(event: Mapping[str, Any]) -> None:
+        first(event)
+        second(event)
+
+    return listen
 
 
 def _narrating(settings: Settings, tail: Tail) -> Listener:
@@ -103,30 +149,24 @@ def _narrating(settings: Settings, tail: Tail) -> Listener:
         "Ctrl-C stops it.\n",
     ):
         show(line, "")
-    narrator = Narrator(show)
-
-    def listen(event: Mapping[str, Any]) -> None:
-        tail(event)
-        narrator(event)
-
-    return listen
+    return _both(tail, Narrator(show))
 
 
-async def _run(
-    settings: Settings, config: Path, held: Held, tail: Tail, *, keep_service: bool
-) -> tuple[DaemonEnd, str]:
+async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
     from bot.cli.common.config_check import checked_config
-    from bot.cli.run.embedded_service import Embedded, Minted, ServiceFailed, service_markets, service_prices
+    from bot.cli.run.embedded_service import Embedded, ServiceFailed, service_markets, service_prices
     from bot.cli.run.run_daemon import play, stopped_by_signals
     from bot.errors import ApiError, BotError, Exit
     from bot.runtime.liveness.systemd import asking_for_time, is_managed
     from bot.runtime.shutdown import DaemonEnd, LeftBehind
     from bot.runtime.startup import until_up
 
+    settings, config, held, tail, observer = run.settings, run.config, run.held, run.tail, run.observer
+
     def reread() -> Settings:
         return checked_config(config).settings
 
-    stop, hangup = asyncio.Event(), asyncio.Event()
+    stop, hangup = asyncio.Event() if observer is None else observer.stop, asyncio.Event()
     with stopped_by_signals(stop, lambda text: click.echo(text, err=True), hangup):
         account = settings.account
         if not account.embedded:
@@ -157,10 +197,11 @@ async def _run(
             end = DaemonEnd(Exit.DONE, LeftBehind(known=False), "stopped before the service answered")
         else:
             try:
-                end = await play(
-                    settings, base_url=running.base_url, api_key=minted.api_key, stop=stop, embedded=service, held=held, tail=tail,
-                    config=config, reread=reread, hangup=hangup,
-                )  # fmt: skip
+                async with nullcontext() if observer is None else observer.running(settings, service, running, minted):
+                    end = await play(
+                        settings, base_url=running.base_url, api_key=minted.api_key, stop=stop, embedded=service, held=held, tail=tail,
+                        config=config, reread=reread, hangup=hangup, on_ready=(lambda: None) if observer is None else observer.ready,
+                    )  # fmt: skip
             except BotError:
                 if service.is_alive():
                     click.echo(_goes_on(service), err=True)

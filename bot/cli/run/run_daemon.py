@@ -95,6 +95,12 @@ def stopped_by_signals(
             loop.remove_signal_handler(number)
 
 
+def stop_after(seconds: float | None, stop: asyncio.Event) -> None:
+    """Set `stop` after this time. None: never."""
+    if seconds is not None:
+        asyncio.get_running_loop().call_later(seconds, stop.set)
+
+
 def left_lines(end: DaemonEnd) -> list[str]:
     """What stays at the service, and why, as lines for a person."""
     left = end.left

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -24,7 +21,7 @@ from bot.cli.common.param_types import CandleFile, Candles, Clock, Duration, rec
 if TYPE_CHECKING:
     from bot.cli.run.embedded_service import Embedded, Running
     from bot.cli.start.demo_summary import Tally
-    from bot.cli.start.event_lines import Narrator
+    from bot.cli.start.event_lines import Counts
     from bot.client import Client
     from bot.config import Settings
     from bot.runtime.shutdown import DaemonEnd
@@ -96,23 +93,22 @@ class Run:
 class Demo:
     def __init__(self, folder: Path, data: tuple[tuple[str, Path], ...], clock: str | None, *, as_json: bool) -> None:
         from bot.cli.operate.demo_folders import DemoFolder
-        from bot.cli.start.event_lines import line_writer
+        from bot.cli.start.run_output import RunOutput
 
         self.runs = DemoFolder(folder)
         self.data = data
         self.clock = clock
-        self.as_json = as_json
         self._stop = asyncio.Event()
-        self._unheard: OSError | None = None
-        self._show = _plain if as_json else line_writer(sys.stdout)
+        self._output = RunOutput(self._stop, as_json=as_json)
 
     async def go(self, span: float | None, *, fresh: bool) -> int:
         from bot.cli.common.config_text import as_yaml
         from bot.cli.common.files import write_atomic
         from bot.cli.run.run_daemon import stopped_by_signals
+        from bot.cli.start.run_output import note
 
         stop = self._stop
-        with stopped_by_signals(stop, self._note):
+        with stopped_by_signals(stop, note):
             run = self._begin(fresh=fresh)
             settings = demo_settings(run.folder, run.data, run.clock)
             service = self._service(run, settings)
@@ -166,37 +162,37 @@ class Demo:
         self, run: Run, settings: Settings, service: Embedded, running: Running, stop: asyncio.Event, span: float | None
     ) -> int:
         from bot import logs
-        from bot.cli.run.run_daemon import play
-        from bot.cli.start.demo_summary import tally
-        from bot.cli.start.event_lines import FIGURES, Narrator
+        from bot.cli.run.run_daemon import play, stop_after
+        from bot.cli.start.demo_summary import start_value, tally
+        from bot.cli.start.event_lines import FIGURES
         from bot.client import Client
         from bot.clock import monotonic_ns
         from bot.errors import Exit
         from bot.runtime.control_plane.log_tail import FILE, Tail
 
         minted = await service.mint()
-        narrator = Narrator((lambda _line, _style: None) if self.as_json else self._say)
-        tail = Tail(run.folder / FILE)
-        show = self._listen(narrator) if self.as_json else narrator
+        output, tail = self._output, Tail(run.folder / FILE)
 
         def listen(event: Any) -> None:
             is_debug = event["level"] == "debug"
             if not is_debug:
                 tail(event)
             if not is_debug or event["event"] in FIGURES:
-                show(event)
+                output.event(event)
 
         with contextlib.closing(tail), _nowhere() as nowhere:
             # With the debug level the demo also shows the heartbeat and the account's value, every few seconds.
             logs.configure(pretty=False, level="debug", stream=nowhere, listen=listen)
             async with Client(running.base_url, minted.api_key) as client:
-                start_usd = await _start_value(client)
+                start_usd = await start_value(client)
                 self._greet(run, running, settings, minted.account_id)
                 started_ns = monotonic_ns()
-                watchers = [asyncio.create_task(_ended(client, run.data, settings, narrator, stop))] if run.data else []
+                watchers = (
+                    [asyncio.create_task(_ended(client, run.data, settings, output.counts, stop))] if run.data else []
+                )
                 end = await play(
                     settings, base_url=running.base_url, api_key=minted.api_key, stop=stop, embedded=service, tail=tail,
-                    on_ready=lambda: _set_after(span, stop), config=run.folder / CONFIG,
+                    on_ready=lambda: stop_after(span, stop), config=run.folder / CONFIG,
                 )  # fmt: skip
                 for watcher in watchers:
                     watcher.cancel()
@@ -207,77 +203,43 @@ class Demo:
             await asyncio.to_thread(service.stop)
             self.runs.ended()
             logs.configure(level="error")
-        self._close(run, settings, end, narrator, totals, start_usd, real_s)
-        if self._unheard is not None and not isinstance(self._unheard, BrokenPipeError):
-            return int(end.exit_code or Exit.ERROR)  # Output was lost, for example on a full disk.
-        return int(end.exit_code)
-
-    def _listen(self, narrator: Narrator) -> Callable[[Any], None]:
-        def listen(event: Any) -> None:
-            narrator(event)
-            self._say(json.dumps(dict(event), default=str))
-
-        return listen
+        self._close(run, settings, end, totals, start_usd, real_s)
+        return int(end.exit_code or (Exit.ERROR if output.is_lost else Exit.DONE))
 
     # -- output
-
-    def _note(self, text: str) -> None:
-        click.echo(text, err=True)
-
-    def _say(self, line: str, style: str | None = None) -> None:
-        """Print a line. If the reader of the output has ended (`bot demo | head`), stop the run as Ctrl-C does and print nothing more."""
-        if self._unheard is not None:
-            return
-        try:
-            (_plain if style is None else self._show)(line, style or "")
-        except OSError as error:
-            self._unheard = error
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes the rest when it exits.
-            self._stop.set()
-            with contextlib.suppress(OSError):
-                self._note(f"Stopping (standard output: {error.strerror or error}).")
 
     def _greet(self, run: Run, running: Running, settings: Settings, account_id: str) -> None:
         from bot.cli.start.event_lines import strategy_lines
 
         found = "" if running.is_new else ", was already running"
-        if self.as_json:
-            self._say(
-                json.dumps(
-                    {
-                        "event": "demo.begun",
-                        "folder": str(run.folder),
-                        "baseUrl": running.base_url,
-                        "continued": run.continued,
-                    }
-                )
-            )
+        if self._output.as_json:
+            begun = {"folder": str(run.folder), "baseUrl": running.base_url, "continued": run.continued}
+            self._output.data({"event": "demo.begun", **begun})
             return
         if run.continued:
-            self._say(
+            self._output.line(
                 "The last run was killed. This one continues it: same account, same orders, same database (--fresh starts a new run)."
             )
         plays = _plays(run.data) if run.data else "simulated markets"
         assert settings.dead_man is not None
         seconds = settings.dead_man.heartbeat_seconds
-        self._say(
+        self._output.line(
             f"service     {running.base_url} (pid {running.pid}{found}), {plays}, clock {run.clock}, account {account_id}, play money"
         )
         for line in strategy_lines(settings):
-            self._say(line)
-        self._say(
+            self._output.line(line)
+        self._output.line(
             f"dead-man    {seconds} s of the service's time ({seconds / speed_of(run.clock):g} s of real time) without a heartbeat, then {settings.dead_man.on_miss}"
         )
-        self._say(f"files       {run.folder}")
-        self._say(f"log         {run.folder / 'daemon.log'}")
-        self._say("Ctrl-C stops it.\n")
+        self._output.line(f"files       {run.folder}")
+        self._output.line(f"log         {run.folder / 'daemon.log'}")
+        self._output.line("Ctrl-C stops it.\n")
 
     def _close(
         self,
         run: Run,
         settings: Settings,
         end: DaemonEnd,
-        narrator: Narrator,
         totals: Tally | None,
         start_usd: Decimal,
         real_s: float,
@@ -287,20 +249,20 @@ class Demo:
 
         speed = settings.embedded.speed
         figures: dict[str, Any] = {
-            "counts": narrator.counts, "start_usd": start_usd, "end": totals, "real_s": real_s, "speed": speed, "continued": run.continued,
+            "counts": self._output.counts, "start_usd": start_usd, "end": totals, "real_s": real_s, "speed": speed, "continued": run.continued,
         }  # fmt: skip
-        if self.as_json:
+        if self._output.as_json:
             data = summary_data(**figures) | {
                 "left": left_data(end),
                 "exitCode": int(end.exit_code),
                 "folder": str(run.folder),
             }
-            self._say(json.dumps({"event": "demo.summary", **data}))
+            self._output.data({"event": "demo.summary", **data})
         else:
             lines = ["", *summary_lines(**figures), *left_lines(end)]
             lines.append("The demo's service has ended too, so its prices no longer move.")
             lines.append(f"Files and log: {run.folder}")
-            self._say("\n".join(lines))
+            self._output.line("\n".join(lines))
         judge_end(end)
 
 
@@ -360,23 +322,8 @@ def _nowhere() -> TextIO:
     return Path(os.devnull).open("w", encoding="utf-8")
 
 
-async def _start_value(client: Client) -> Decimal:
-    """The account's starting balance, from its first event. It is the same in a continued run."""
-    page = await client.events(None, limit=1)
-    for event in page.events:
-        begun = getattr(event.data, "balance_usd", None)
-        if event.type == "account" and isinstance(begun, Decimal):
-            return begun
-    return (await client.account()).account_value_usd
-
-
-def _set_after(span: float | None, stop: asyncio.Event) -> None:
-    if span is not None:
-        asyncio.get_running_loop().call_later(span, stop.set)
-
-
 async def _ended(
-    client: Client, data: tuple[tuple[str, Path], ...], settings: Settings, narrator: Narrator, stop: asyncio.Event
+    client: Client, data: tuple[tuple[str, Path], ...], settings: Settings, counts: Counts, stop: asyncio.Event
 ) -> None:
     """Stop when the data of every market have ended and the daemon has seen the last bars."""
     from bot.clock import monotonic_ns
@@ -398,7 +345,7 @@ async def _ended(
             }
         except ApiError:
             continue
-        seen = narrator.counts.last_bar_ms
+        seen = counts.last_bar_ms
         if all(seen.get(coin, 0) >= at for coin, at in last.items()) or monotonic_ns() - since_ns > LAST_BAR_S * 1e9:
             stop.set()
 
@@ -408,7 +355,3 @@ async def _last_close_ms(client: Client, coin: str, interval: str) -> int:
 
     candles = (await client.candles(coin, interval, 2)).candles
     return max((one.ts + INTERVAL_MS[interval] for one in candles if one.closed), default=0)
-
-
-def _plain(line: str, _style: str) -> None:
-    click.echo(line)

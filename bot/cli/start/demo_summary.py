@@ -1,4 +1,4 @@
-"""The summary at the end of a demo: trades, fees and profit of the account, and the counts of bars and decisions."""
+"""The summary at the end of `bot demo` and `bot paper`: trades, fees and profit of the account, and the counts of bars and decisions."""
 
 from __future__ import annotations
 
@@ -26,6 +26,16 @@ class Tally:
     complete: bool = True
 
 
+async def start_value(client: Client) -> Decimal:
+    """The account's starting balance, from its first event. It is the same in a continued run."""
+    page = await client.events(None, limit=1)
+    for event in page.events:
+        begun = getattr(event.data, "balance_usd", None)
+        if event.type == "account" and isinstance(begun, Decimal):
+            return begun
+    return (await client.account()).account_value_usd
+
+
 async def tally(client: Client) -> Tally | None:
     """Read the figures from the service; None if it does not answer."""
     trades, fees, realized = 0, Decimal(0), Decimal(0)
@@ -49,13 +59,14 @@ async def tally(client: Client) -> Tally | None:
 def summary_lines(
     *, counts: Counts, start_usd: Decimal, end: Tally | None, real_s: float, speed: float, continued: bool
 ) -> list[str]:
-    lines = [f"Summary of {_span(real_s)} at {speed:g}x, which is {_span(real_s * speed)} of the service's time"]
+    faster = "" if speed == 1 else f" at {speed:g}x, which is {_span(real_s * speed)} of the service's time"
+    lines = [f"Summary of {_span(real_s)}{faster}"]
     lines.append(f"  bars        {counts.bars:>12,}    decisions   {counts.decisions:>12,}")
     if end is None:
         return [*lines, "  the service did not answer, so the account's figures are missing"]
     change = end.value_usd - start_usd
     pct = change / start_usd * 100 if start_usd else Decimal(0)
-    since = " (of the whole run, including the time before the kill)" if continued else ""
+    since = " (since the account was opened)" if continued else ""
     lines.append(f"  trades      {end.trades:>12,}    fees        {end.fees_usd:>12,.2f} USD{since}")
     lines.append(f"  realised    {end.realized_usd:>+12,.2f}    unrealised  {end.unrealized_usd:>+12,.2f} USD")
     lines.append(f"  value from  {start_usd:>12,.2f}    to          {end.value_usd:>12,.2f} USD ({pct:+.2f} %)")
