@@ -6,19 +6,18 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
-from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
-from pydantic import SecretStr, ValidationError
+from pydantic import SecretStr
 
 from bot.client.client import Client
-from bot.config import Settings
 from bot.runtime.assembly import place_strategies
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel import Kernel
 from bot.runtime.startup import RealPacer
+from bot.testing.settings import checked_settings, strategy_entry
 
 T = TypeVar("T")
 
@@ -47,24 +46,12 @@ class Daemon:
         budget_usd: float, max_leverage: int,
     ) -> None:  # fmt: skip
         self._sandbox = sandbox
-        strategy = {
-            "name": "tested", "use": use, "markets": list(markets), "interval": interval, "params": dict(params),
-            "budget_usd": Decimal(repr(budget_usd)), "max_leverage": max_leverage,
-        }  # fmt: skip
-        data = {
-            "account": {"base_url": sandbox.base_url, "api_key": SecretStr(sandbox.api_key)}, "dead_man": "off",
-            "strategies": [strategy], "strategies_dir": Path(strategies_dir).absolute(),
-        }  # fmt: skip
-        try:
-            self.settings = Settings.model_validate(data)
-        except ValidationError as error:
-            problems = error.errors(include_url=False, include_input=False)
-            text = "; ".join(
-                f"{'.'.join(map(str, problem['loc'][2:]))}: {problem['msg']}"
-                for problem in problems
-                if problem["loc"][2:]
-            )
-            raise ValueError(f"sandbox.run: {text}") from None
+        entry = strategy_entry(
+            use, markets=markets, interval=interval, params=params, budget_usd=budget_usd, max_leverage=max_leverage
+        )
+        account = {"base_url": sandbox.base_url, "api_key": SecretStr(sandbox.api_key)}
+        data = {"account": account, "strategies": [entry]}
+        self.settings = checked_settings(data, strategies_dir=strategies_dir, caller="sandbox.run")
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="daemon", daemon=True)
         self._stack = AsyncExitStack()

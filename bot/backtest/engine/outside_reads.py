@@ -1,7 +1,8 @@
-"""Finds what a strategy reads outside of its view: files, connections and processes. A proof of causality cannot cut such data.
+"""Finds what a strategy reads outside of its view: files, connections, processes and the clock. A proof of causality cannot cut such data.
 
 Python calls an audit hook for each file that Python code opens, each connection and each new process. The hook does not see files that native
-code opens (Arrow, Polars and DuckDB do), and data inside a Python module or an installed package do not count.
+code opens (Arrow, Polars and DuckDB do), and data inside a Python module or an installed package do not count. No audit event exists for the clock, so a
+profile function looks for its functions among the calls of the strategy's own code.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+import threading
+import time
 import zoneinfo
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import date, datetime
 from inspect import currentframe
 from pathlib import Path
 from types import FrameType
@@ -38,6 +42,17 @@ _IMPORTING: Final = ("<frozen importlib.", "<frozen zipimport")
 _CODE: Final = (".py", ".pyc", ".so", ".pyd")
 
 
+# `time.localtime()` and `time.gmtime()` are missing: a profile function does not see whether a call gives them an instant.
+_CLOCKS: Final[dict[object, str]] = {
+    **{
+        getattr(time, name): f"time.{name}"
+        for name in ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "clock_gettime")
+    },
+    **{getattr(datetime, name): f"datetime.{name}" for name in ("now", "utcnow", "today")},
+    getattr(date, "today"): "date.today",  # noqa: B009 - the strategy's clock is named here, and not read
+}
+
+
 class _Watch:
     """The only audit hook of this process; Python cannot remove it. `found`: the reads so far; None while nothing is watched."""
 
@@ -56,6 +71,27 @@ def watching() -> Iterator[list[str]]:
         yield _Watch.found
     finally:
         _Watch.found = before
+
+
+@contextmanager
+def watching_clock(found: list[str]) -> Iterator[None]:
+    """Add `reads the clock (FUNCTION)` to `found` when a strategy's own code reads the clock. The block takes about twice as long."""
+
+    def on_call(frame: FrameType, event: str, called: object) -> None:
+        if event == "c_call" and called in _CLOCKS and len(found) < READS_MAX:
+            text = f"reads the clock ({_CLOCKS[called]})"
+            file = frame.f_code.co_filename
+            if text not in found and not (file.startswith(_OURS) or _is_standard(file) or _is_installed(file)):
+                found.append(text)
+
+    before, before_in_threads = sys.getprofile(), threading.getprofile()
+    sys.setprofile(on_call)
+    threading.setprofile(on_call)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+        threading.setprofile(before_in_threads)
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:

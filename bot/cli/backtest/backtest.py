@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -162,7 +162,7 @@ CUTS: Final = 5  # repeated runs of --prove-causal
     "--prove-causal",
     is_flag=True,
     help=f"Run again on data cut at {CUTS} instants: decisions before a cut must be equal. Nothing is proved of a strategy that opens a file, a "
-    "connection or a process by itself; of what native code opens (Arrow, Polars) and of installed packages nothing is known.",
+    "connection or a process by itself, or reads the clock; of what native code opens (Arrow, Polars) and of installed packages nothing is known.",
 )
 @click.option(
     "--journal", "with_journal", is_flag=True, help="Keep the daemon's journal in the folder, on disk as live; slower."
@@ -271,7 +271,7 @@ class _Lines:
 class _Inputs:
     """The options of the command with the files that they name, read and checked."""
 
-    def __init__(self, config: Path, given: Mapping[str, Any], outside: Sequence[str] = ()) -> None:
+    def __init__(self, config: Path, given: Mapping[str, Any], outside: list[str]) -> None:
         from bot.backtest.data import quality
         from bot.backtest.data.candles import drivers, load
         from bot.backtest.data.findings import KINDS
@@ -362,6 +362,7 @@ class _Inputs:
         self, made: Backtest, folder: Path, *, is_stopped: Callable[[], bool], quiet: bool
     ) -> tuple[Result, OSError | None]:
         """Run the backtest. It stops if its events cannot be written. Returns the result and the write error, if any."""
+        from bot.backtest.engine.outside_reads import watching_clock
         from bot.errors import BotError, JournalError
         from bot.runtime.journal import queries
 
@@ -374,8 +375,11 @@ class _Inputs:
                 raise BotError(
                     f"{folder}: the journal cannot be written: {why}; choose another place with --out"
                 ) from None
+        # Only this run looks for the clock, because it contains the bars of the shorter runs and the look takes time.
+        watch = watching_clock(self.outside) if self.given["prove_causal"] else nullcontext()
         with (
             _Lines(folder / "events.jsonl") as lines, _Lines(folder / STRATEGY_LOG, is_needed=False) as log_lines, _bar(quiet=quiet) as show,
+            watch,
         ):  # fmt: skip
             found = made.run(
                 progress=lambda done, of: not (lines.lost or log_lines.lost or is_stopped()) and show(done, of),

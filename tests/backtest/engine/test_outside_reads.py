@@ -1,9 +1,11 @@
-"""A strategy that opens a file, a database, a connection or a process is not proved causal. Files that Python or the daemon opens do not count."""
+"""A strategy that opens a file, a database, a connection or a process, or reads the clock, is not proved causal. What Python or the daemon does by itself
+does not count."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,10 @@ SOUND = {
     "a file that it writes": ("", "open(FILE.with_name('said.txt'), 'a').close()"),
     "a database in memory": ("", "sqlite3.connect(':memory:').close()"),
     "what it says": ("", "view.log('bar', close=bar.close)"),
+    "the date of a bar, and a clock that Python reads by itself": (
+        "import logging; from datetime import UTC, datetime",
+        "datetime.fromtimestamp(bar.at_ms / 1000, UTC), logging.makeLogRecord({})",
+    ),
     "a caught error": ("import traceback", "\n        try: 1 / 0\n        except ZeroDivisionError: traceback.format_exc()"),
 }  # fmt: skip
 
@@ -109,6 +115,18 @@ def test_a_strategy_that_trades_on_future_closes_of_a_file_is_not_certified(
     said = capsys.readouterr().out
     assert f"not proved: reads {folder}/future.json; equal decisions on data cut at 5 instants" in said
     assert " 0 events compared" not in said
+
+
+def test_a_strategy_that_reads_the_clock_is_not_proved(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    at_import = "import time\nfrom datetime import date, datetime\nfrom time import time_ns\nBEGUN = time.monotonic()"
+    in_a_thread = "one = threading.Thread(target=lambda: time.time()); one.start(); one.join()"
+    assert prove(folder, at_import, f"datetime.now(), date.today(), time_ns()\n        {in_a_thread}") == 1
+    read = ["time.monotonic", "datetime.now", "date.today", "time.time_ns", "time.time"]
+    assert "not proved: reads the clock (time.monotonic) and 4 other sources" in capsys.readouterr().out
+    (run,) = (folder / "runs").iterdir()
+    proof = json.loads((run / "summary.json").read_text())["proof"]
+    assert proof["outside"] == [f"reads the clock ({name})" for name in read]
+    assert sys.getprofile() is None
 
 
 def test_a_read_after_the_watch_has_ended_is_not_recorded(tmp_path: Path) -> None:
