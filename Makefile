@@ -1,7 +1,7 @@
 # Two commands for a new machine with Python 3.11, make and git:
 #   make demo                        trades on the embedded service, play money, offline; make demo ARGS="--for 60s"
 #   make test                        installs what the tests need and runs all of them
-# Also: make soak (ARGS="--worlds 500 --kills 5": smaller) · make bench · make lint · make pins (after a change of dependencies) · make clean
+# Also: make docs · make soak (ARGS="--worlds 500 --kills 5": smaller) · make bench · make lint · make pins (after a change of dependencies) · make clean
 # Another interpreter: make demo PYTHON=/path/to/python3.12
 
 SHELL := bash
@@ -39,7 +39,7 @@ $(shell [ -e $(BIN)/python ] && [ "$$(cat .venv/home 2>/dev/null)" = "$$PWD" ] |
 # One environment. The development pins contain the run-time pins, so whoever has run the tests is not stepped back by the demo.
 READY := $(if $(wildcard .venv/dev.stamp),.venv/dev.stamp,.venv/run.stamp)
 
-.PHONY: help demo test soak bench lint install pins clean
+.PHONY: help demo test docs soak bench lint install pins clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -49,6 +49,10 @@ demo: $(READY)
 
 test: .venv/dev.stamp .venv/markets.stamp
 	@exec $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal $(ARGS)
+
+# The site goes into build/site; `bot docs` shows it.
+docs: .venv/dev.stamp
+	@exec $(BIN)/bot docs --build
 
 soak: .venv/dev.stamp .venv/markets.stamp
 	@exec $(BIN)/python -m pytest -q -m soak -n auto --maxprocesses 8 --dist worksteal -o faulthandler_timeout=0 --full $(ARGS)
@@ -105,7 +109,7 @@ PIN = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-has
 
 pins: $(UV_READY)
 	$(PIN) pyproject.toml -o requirements.txt
-	$(PIN) pyproject.toml --group dev -c requirements.txt -o requirements-dev.txt
+	$(PIN) pyproject.toml --group dev --group docs -c requirements.txt -o requirements-dev.txt
 	$(PIN) --group pyproject.toml:markets -o requirements-markets.txt
 
 clean:

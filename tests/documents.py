@@ -7,7 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-PAGES = {path.stem: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
+DOCS = ROOT / "docs"
+PAGES = {path.relative_to(DOCS).with_suffix("").as_posix(): path.read_text() for path in sorted(DOCS.rglob("*.md"))}
 EVERYTHING = "\n".join([README.read_text(), *PAGES.values()])
 
 

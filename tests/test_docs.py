@@ -14,9 +14,9 @@ from bot.runtime.alerts.messages import TEMPLATES
 from bot.runtime.model.intents import INTENT_MOVES
 from bot.testing.sandbox import Sandbox
 from bot.venue import state
-from tests.documents import PAGES, README, ROOT, blocks, section
+from tests.documents import DOCS, PAGES, README, ROOT, blocks, section
 
-FILES = [README, ROOT / "AGENTS.md", *sorted((ROOT / "docs").glob("*.md"))]
+FILES = [README, ROOT / "AGENTS.md", *sorted(DOCS.rglob("*.md"))]
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 
 
@@ -41,8 +41,11 @@ def test_every_link_leads_to_a_file_and_a_heading(path: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
-def test_every_page_is_reachable_from_the_readme() -> None:
-    assert {f"docs/{name}.md" for name in PAGES} <= {link.split("#")[0] for link in LINK.findall(README.read_text())}
+def test_the_readme_links_to_every_page_and_the_index_of_guides_to_every_guide() -> None:
+    linked = {link.split("#")[0] for link in LINK.findall(README.read_text())}
+    guides = {f"docs/guides/{link}" for link in LINK.findall(PAGES["guides/index"])}
+    assert {f"docs/{name}.md" for name in PAGES} <= linked | guides
+    assert "docs/guides/index.md" in linked
 
 
 def test_every_figure_of_the_venue_rules_stands_in_a_test_of_the_venue() -> None:

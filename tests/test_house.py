@@ -146,7 +146,8 @@ def test_every_dependency_is_pinned(project: dict[str, Any], repository: Path) -
         }
 
     assert names(project["project"]["dependencies"]) <= versions(repository / "requirements.txt").keys()
-    assert names(project["dependency-groups"]["dev"]) <= versions(repository / "requirements-dev.txt").keys()
+    groups = project["dependency-groups"]
+    assert names([*groups["dev"], *groups["docs"]]) <= versions(repository / "requirements-dev.txt").keys()
     assert names(project["dependency-groups"]["markets"]) <= versions(repository / "requirements-markets.txt").keys()
     assert project["dependency-groups"]["markets"] == project["project"]["optional-dependencies"]["markets"]
 

@@ -201,6 +201,11 @@ def test_a_piece_of_config_in_the_docs_passes_the_check(
     account = "account: {base_url: embedded}\n" * ("account:" not in block)
     config = tmp_path / "docs.yaml"
     config.write_text(f"{account}{own}{block}")
+    for name in re.findall(r"\$\{file:([^}]+)\}", block):
+        secret = tmp_path / name
+        secret.parent.mkdir(exist_ok=True)
+        secret.write_text("json://localhost")
+        secret.chmod(0o600)
     (tmp_path / "strategies").symlink_to(ROOT / "strategies")
     assert call(["check", str(config)]) == 0, capsys.readouterr().err
 

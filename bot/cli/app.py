@@ -45,6 +45,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
         "doctor": Entry(
             "bot.cli.start.doctor", "doctor", "Check everything that a run needs; say how to fix what fails."
         ),
+        "docs": Entry("bot.cli.docs.docs", "docs", "Show the documentation in a browser, without a network."),
     },
     "Run": {
         "run": Entry("bot.cli.run.run", "run", "Run the daemon of a config in the foreground."),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from bot.clock import boot_ns
 from bot.errors import ConfigError
@@ -67,6 +67,14 @@ class Sources:
     is_recovered: Callable[[], bool]
 
 
+class Described(NamedTuple):
+    """Kind, help text and labels of one metric."""
+
+    kind: Literal["gauge", "counter", "histogram"]
+    text: str
+    labels: tuple[str, ...] = ()
+
+
 # Gauge of each strategy -> its help text, and the attribute of the strategy's book.
 PROFIT: Final[Mapping[str, tuple[str, str]]] = {
     "realized_usd": ("Realised profit, before fees.", "realized_usd"),
@@ -77,6 +85,52 @@ PROFIT: Final[Mapping[str, tuple[str, str]]] = {
     "net_usd": ("All in: realised and unrealised, less fees and lost margin, with funding.", "net_usd"),
     "day_usd": ("Result since 00:00 UTC, net of fees and funding.", "day_usd"),
     "notional_usd": ("Notional of its positions at entry.", "notional_usd"),
+}
+
+# Every metric by its name without the prefix. The reference of the documentation is made of this table.
+METRICS: Final[Mapping[str, Described]] = {
+    "ready": Described("gauge", "1 once recovered and while passes are made."),
+    "state": Described("gauge", "1 for the state that the daemon is in.", ("state",)),
+    "degraded": Described("gauge", "Reasons why nothing is opened.", ("reason",)),
+    "passes": Described("counter", "Completed passes."),
+    "passes_failed": Described("counter", "Passes that ended because the service did not answer."),
+    "pass_seconds": Described("histogram", "How long a pass takes."),
+    "loop_lag_seconds": Described("gauge", "How late the newest pass began."),
+    "loop_lag_max_seconds": Described("gauge", "How late the latest pass since the last scrape began."),
+    "pass_age_seconds": Described("gauge", "Since the newest pass ended."),
+    "account_value_usd": Described("gauge", "Cash and unrealised profit."),
+    "account_epoch": Described("gauge", "Resets of the account so far."),
+    "positions": Described("gauge", "Open positions."),
+    "orders": Described("gauge", "Resting orders, with stops and targets."),
+    "unprotected_positions": Described("gauge", "Own positions without a stop that need one."),
+    "intents_open": Described("gauge", "Intents that are not final."),
+    "intents_in_doubt": Described("gauge", "Intents that may or may not have become orders."),
+    "intents_quarantined": Described("gauge", "Intents that wait for a person."),
+    "behind": Described("gauge", "1 while the events cannot be read to their end."),
+    "cursor_lag_seconds": Described("gauge", "How long the events could not be read to their end, in seconds."),
+    "guardian_stands": Described(
+        "gauge", "1 for a guardian of the config that is armed at the service.", ("guardian",)
+    ),
+    "heartbeat_armed": Described("gauge", "1 while a dead-man switch is armed."),
+    "heartbeat_failures": Described("gauge", "Failed heartbeats in a row."),
+    "heartbeats": Described("counter", "Heartbeats that were tried."),
+    "heartbeat_restarts": Described("counter", "Starts of the heartbeat process after the first."),
+    "heartbeat_deadline_seconds": Described("gauge", "Time until the dead-man switch fires if no heartbeat comes."),
+    "heartbeat_age_seconds": Described("gauge", "Time since the newest heartbeat that counted."),
+    "notifications_sent": Described("counter", "Messages that a target accepted.", ("target",)),
+    "notifications_failed": Described(
+        "counter", "Messages that a target did not accept; they are tried again.", ("target",)
+    ),
+    "journal_bytes": Described("gauge", "Size of the journal's file and its write-ahead log."),
+    "journal_fault": Described("gauge", "1 while the journal's file cannot be written."),
+    **{f"strategy_{name}": Described("gauge", text, ("strategy",)) for name, (text, _) in PROFIT.items()},
+    "strategy_fills": Described("counter", "Fills.", ("strategy",)),
+    "strategy_paused": Described(
+        "gauge", "1 for a strategy that opens nothing, because a person paused it or for its daily loss.", ("strategy",)
+    ),
+    "strategy_quarantined": Described(
+        "gauge", "1 for a strategy in quarantine, whose hooks are not called.", ("strategy",)
+    ),
 }
 Sample = tuple[Sequence[str], float]
 
@@ -124,148 +178,104 @@ class Figures:
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-
-        def gauge(name: str, what: str, samples: Iterable[Sample], labels: Sequence[str] = ()) -> Metric:
-            family = GaugeMetricFamily(f"{PREFIX}_{name}", what, labels=labels)
-            for values, figure in samples:
-                family.add_metric(values, figure)
-            return family
-
-        def counter(name: str, what: str, samples: Iterable[Sample], labels: Sequence[str] = ()) -> Metric:
-            family = CounterMetricFamily(f"{PREFIX}_{name}", what, labels=labels)
-            for values, figure in samples:
-                family.add_metric(values, figure)
-            return family
-
         now_ns = boot_ns()
         meter = self._of.meter
-        yield gauge("ready", "1 once recovered and while passes are made.", [((), float(is_ready(self._of, now_ns)))])
+        yield _family("ready", [((), float(is_ready(self._of, now_ns)))])
         state = self._of.state()
-        yield gauge(
-            "state",
-            "1 for the state that the daemon is in.",
-            [((one,), float(one == state)) for one in WORDS],
-            ["state"],
-        )
-        yield gauge(
-            "degraded", "Reasons why nothing is opened.",
-            [((reason,), 1.0) for reason in sorted(self._of.kernel.health.degraded)], ["reason"],
-        )  # fmt: skip
-        yield counter("passes", "Completed passes.", [((), meter.passes)])
-        yield counter("passes_failed", "Passes that ended because the service did not answer.", [((), meter.failed)])
-        family = HistogramMetricFamily(f"{PREFIX}_pass_seconds", "How long a pass takes.")
-        total, buckets = 0, []
-        for bound, count in zip([*map(str, PASS_BUCKETS_S), "+Inf"], meter.buckets, strict=True):
-            total += count
-            buckets.append((bound, float(total)))
-        family.add_metric((), buckets, meter.seconds_sum)
-        yield family
-        yield gauge("loop_lag_seconds", "How late the newest pass began.", [((), meter.lag_s)])
-        yield gauge(
-            "loop_lag_max_seconds", "How late the latest pass since the last scrape began.", [((), meter.lag_max_s)]
-        )
+        yield _family("state", [((one,), float(one == state)) for one in WORDS])
+        yield _family("degraded", [((reason,), 1.0) for reason in sorted(self._of.kernel.health.degraded)])
+        yield _family("passes", [((), meter.passes)])
+        yield _family("passes_failed", [((), meter.failed)])
+        yield _pass_seconds(meter)
+        yield _family("loop_lag_seconds", [((), meter.lag_s)])
+        yield _family("loop_lag_max_seconds", [((), meter.lag_max_s)])
         meter.lag_max_s = 0.0
         age_s = meter.age_s(now_ns)
-        yield gauge("pass_age_seconds", "Since the newest pass ended.", [] if age_s is None else [((), age_s)])
+        yield _family("pass_age_seconds", [] if age_s is None else [((), age_s)])
         if self._of.is_recovered():  # Before that a 0 would be taken for the account's figure.
-            yield from self._trading(gauge)
-        yield from self._guards(gauge, counter, now_ns)
-        yield from self._strategies(gauge, counter)
+            yield from self._trading()
+        yield from self._guards(now_ns)
+        yield from self._strategies()
 
-    def _trading(self, gauge: Callable[..., Metric]) -> Iterator[Metric]:
+    def _trading(self) -> Iterator[Metric]:
         kernel = self._of.kernel
         mirror, live = kernel.account.mirror, list(kernel.execution.live.values())
-        yield gauge("account_value_usd", "Cash and unrealised profit.", [((), mirror.equity_usd)])
-        yield gauge("account_epoch", "Resets of the account so far.", [((), mirror.epoch)])
-        yield gauge("positions", "Open positions.", [((), len(mirror.positions))])
-        yield gauge("orders", "Resting orders, with stops and targets.", [((), len(mirror.orders))])
-        yield gauge(
-            "unprotected_positions", "Own positions without a stop that need one.",
-            [((), sum(kernel.context.requires_protection(one) for one in mirror.unprotected()))],
-        )  # fmt: skip
-        yield gauge("intents_open", "Intents that are not final.", [((), sum(one.state not in FINAL for one in live))])
-        yield gauge(
-            "intents_in_doubt", "Intents that may or may not have become orders.",
-            [((), sum(one.state in IN_DOUBT for one in live))],
-        )  # fmt: skip
-        yield gauge(
-            "intents_quarantined", "Intents that wait for a person.",
-            [((), sum(one.state == "quarantined" for one in live))],
-        )  # fmt: skip
-        yield gauge("behind", "1 while the events cannot be read to their end.", [((), float(kernel.state.behind))])
-        yield gauge(
-            "cursor_lag_seconds",
-            "How long the events could not be read to their end, in seconds.",
-            [((), kernel.state.lag_s(kernel.budget.pacer.mono_ms()))],
-        )
+        unprotected = sum(kernel.context.requires_protection(one) for one in mirror.unprotected())
+        yield _family("account_value_usd", [((), mirror.equity_usd)])
+        yield _family("account_epoch", [((), mirror.epoch)])
+        yield _family("positions", [((), len(mirror.positions))])
+        yield _family("orders", [((), len(mirror.orders))])
+        yield _family("unprotected_positions", [((), unprotected)])
+        yield _family("intents_open", [((), sum(one.state not in FINAL for one in live))])
+        yield _family("intents_in_doubt", [((), sum(one.state in IN_DOUBT for one in live))])
+        yield _family("intents_quarantined", [((), sum(one.state == "quarantined" for one in live))])
+        yield _family("behind", [((), float(kernel.state.behind))])
+        yield _family("cursor_lag_seconds", [((), kernel.state.lag_s(kernel.budget.pacer.mono_ms()))])
 
-    def _guards(self, gauge: Callable[..., Metric], counter: Callable[..., Metric], now_ns: int) -> Iterator[Metric]:
+    def _guards(self, now_ns: int) -> Iterator[Metric]:
         kernel = self._of.kernel
         fallen = {one.name for one in kernel.guardians.fallen()}
-        yield gauge(
-            "guardian_stands", "1 for a guardian of the config that is armed at the service.",
-            [((one.name,), float(one.name not in fallen)) for one in kernel.guardians.wanted], ["guardian"],
-        )  # fmt: skip
+        stands = [((one.name,), float(one.name not in fallen)) for one in kernel.guardians.wanted]
+        yield _family("guardian_stands", stands)
         heartbeat = self._of.heartbeat()
         if heartbeat is not None:
             lease = heartbeat.lease(now_ns)
-            yield gauge("heartbeat_armed", "1 while a dead-man switch is armed.", [((), float(lease.armed))])
-            yield gauge("heartbeat_failures", "Failed heartbeats in a row.", [((), lease.failures)])
-            yield counter("heartbeats", "Heartbeats that were tried.", [((), lease.beats)])
-            yield counter(
-                "heartbeat_restarts",
-                "Starts of the heartbeat process after the first.",
-                [((), self._of.meter.restarts)],
-            )
+            yield _family("heartbeat_armed", [((), float(lease.armed))])
+            yield _family("heartbeat_failures", [((), lease.failures)])
+            yield _family("heartbeats", [((), lease.beats)])
+            yield _family("heartbeat_restarts", [((), self._of.meter.restarts)])
             if lease.deadline_boot_ns is not None:
                 left_s = (lease.deadline_boot_ns - now_ns) / 1e9
-                yield gauge(
-                    "heartbeat_deadline_seconds",
-                    "Time until the dead-man switch fires if no heartbeat comes.",
-                    [((), left_s)],
-                )
-                age_s = heartbeat.lengths.deadline_ns / 1e9 - left_s
-                yield gauge("heartbeat_age_seconds", "Time since the newest heartbeat that counted.", [((), age_s)])
+                yield _family("heartbeat_deadline_seconds", [((), left_s)])
+                yield _family("heartbeat_age_seconds", [((), heartbeat.lengths.deadline_ns / 1e9 - left_s)])
         if self._of.notifier is not None:
             deliveries = self._of.notifier.deliveries
-            yield counter(
-                "notifications_sent", "Messages that a target accepted.",
-                [((one.target.name,), one.sent_total) for one in deliveries], ["target"],
-            )  # fmt: skip
-            yield counter(
-                "notifications_failed", "Messages that a target did not accept; they are tried again.",
-                [((one.target.name,), one.failed_total) for one in deliveries], ["target"],
-            )  # fmt: skip
+            yield _family("notifications_sent", [((one.target.name,), one.sent_total) for one in deliveries])
+            yield _family("notifications_failed", [((one.target.name,), one.failed_total) for one in deliveries])
         journal = kernel.journal
-        yield gauge(
-            "journal_bytes", "Size of the journal's file and its write-ahead log.", [((), _bytes(journal.path))]
-        )
-        yield gauge(
-            "journal_fault", "1 while the journal's file cannot be written.", [((), float(journal.fault is not None))]
-        )
+        yield _family("journal_bytes", [((), _bytes(journal.path))])
+        yield _family("journal_fault", [((), float(journal.fault is not None))])
 
-    def _strategies(self, gauge: Callable[..., Metric], counter: Callable[..., Metric]) -> Iterator[Metric]:
+    def _strategies(self) -> Iterator[Metric]:
         kernel = self._of.kernel
-        names = [instance.name for instance in kernel.strategy_host.instances]
+        instances = kernel.strategy_host.instances
+        names = [instance.name for instance in instances]
         attribution = {
             name: kernel.account.attribution.of(name)
             for name in dict.fromkeys([*names, *kernel.account.attribution.names()])
         }
-        for name, (what, figure) in PROFIT.items():
+        for name, (_, figure) in PROFIT.items():
             samples = [((one,), float(getattr(book, figure))) for one, book in attribution.items()]
-            yield gauge(f"strategy_{name}", what, samples, ["strategy"])
-        yield counter(
-            "strategy_fills", "Fills.", [((one,), book.fills) for one, book in attribution.items()], ["strategy"]
-        )
-        yield gauge(
-            "strategy_paused", "1 for a strategy that opens nothing, because a person paused it or for its daily loss.",
-            [((instance.name,), float(kernel.conditions.strategy_stopped(instance.name, kernel.now_ms()) is not None)) for instance in kernel.strategy_host.instances], ["strategy"],
-        )  # fmt: skip
-        yield gauge(
-            "strategy_quarantined", "1 for a strategy in quarantine, whose hooks are not called.",
-            [((instance.name,), float(instance.quarantined is not None)) for instance in kernel.strategy_host.instances], ["strategy"],
-        )  # fmt: skip
+            yield _family(f"strategy_{name}", samples)
+        yield _family("strategy_fills", [((one,), book.fills) for one, book in attribution.items()])
+        now_ms, stopped = kernel.now_ms(), kernel.conditions.strategy_stopped
+        yield _family("strategy_paused", [((name,), float(stopped(name, now_ms) is not None)) for name in names])
+        quarantined = [((one.name,), float(one.quarantined is not None)) for one in instances]
+        yield _family("strategy_quarantined", quarantined)
+
+
+def _family(name: str, samples: Iterable[Sample]) -> Metric:
+    """The samples of a gauge or counter with its texts of METRICS."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    kind, text, labels = METRICS[name]
+    make: type[GaugeMetricFamily | CounterMetricFamily] = GaugeMetricFamily if kind == "gauge" else CounterMetricFamily
+    family = make(f"{PREFIX}_{name}", text, labels=labels)
+    for values, figure in samples:
+        family.add_metric(values, figure)
+    return family
+
+
+def _pass_seconds(meter: Meter) -> Metric:
+    from prometheus_client.core import HistogramMetricFamily
+
+    family = HistogramMetricFamily(f"{PREFIX}_pass_seconds", METRICS["pass_seconds"].text)
+    total, buckets = 0, []
+    for bound, count in zip([*map(str, PASS_BUCKETS_S), "+Inf"], meter.buckets, strict=True):
+        total += count
+        buckets.append((bound, float(total)))
+    family.add_metric((), buckets, meter.seconds_sum)
+    return family
 
 
 def _bytes(path: Any) -> float:

@@ -1,0 +1,151 @@
+"""Reference pages about the HTTP interface as Markdown: routes, bodies, events, error codes. Generated from the service's own description."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bot.cli.docs.reference import code, kind_of, limits_of, table
+from bot.errors import CODES
+from bot.service.docs.html_docs import MEANINGS, REASONS
+from bot.service.docs.openapi import description
+from bot.service.host import HostOptions, build
+from bot.service.views.responses import CONFLICTS
+from bot.wire.events import DATA_OF
+from bot.wire.vocabulary import EVENT_SUBTYPES
+
+Json = dict[str, Any]
+
+
+def openapi() -> Json:
+    """The OpenAPI description of a service on its default port. Nothing is served."""
+    service = build(HostOptions(clock="manual", start_ms=0, markets=("BTC",)))
+    try:
+        return description(service.app.rules, service.operations.base_url)
+    finally:
+        service.machine.log.close()
+
+
+def routes_page(document: Json) -> str:
+    """Every operation with its parameters, body, response and failures."""
+    parts = [
+        "# HTTP API\n",
+        (
+            "Every route with its parameters, body, response and failures, generated from the service's OpenAPI description. A running service shows the same at `/docs`, with examples that you can try, "
+            "and as `/openapi.json`. [Sandbox and HTTP API](../sandbox-and-http-api.md) says how to start one.\n"
+        ),
+    ]
+    for tag in document["tags"]:
+        parts.append(f"## {tag['name']}\n\n{tag['description']}\n")
+        for path, methods in document["paths"].items():
+            for method, operation in methods.items():
+                if operation["tags"][0] == tag["name"]:
+                    parts.append(_operation(method, path, operation))
+    return "\n".join(parts)
+
+
+def _operation(method: str, path: str, operation: Json) -> str:
+    credential = operation.get("x-scope") or ("the control token" if operation["security"] else "none")
+    parts = [
+        f"### {code(f'{method.upper()} {path}')}\n",
+        f"{operation['summary']}. {operation.get('description', '')}".strip() + "\n",
+    ]
+    rows = [
+        [
+            code(one["name"]),
+            one["in"],
+            "yes" if one["required"] else "no",
+            kind_of(one["schema"]),
+            _words(one, one["schema"]),
+        ]
+        for one in operation["parameters"]
+        if one["name"] != "X-API-Version"  # of every operation
+    ]
+    if rows:
+        parts.append(table(["Parameter", "In", "Required", "Type", "Meaning and bounds"], rows))
+    facts = [f"Credential: {credential}"]
+    if "requestBody" in operation:
+        body = operation["requestBody"]["content"]["application/json"]["schema"]
+        facts.append(f"Body: {kind_of(body, 'http-bodies.md#')}")
+    media, content = next(iter(operation["responses"]["200"]["content"].items()))
+    is_json = media == "application/json" and content["schema"] != {"type": "object"}
+    facts.append(f"Response: {kind_of(content['schema'], 'http-bodies.md#') if is_json else code(media)}")
+    failures = [
+        f"{status} " + ", ".join(f"[{one}](error-codes.md#{one})" for one in answer["description"].split(" or "))
+        for status, answer in operation["responses"].items()
+        if status != "200"
+    ]
+    facts.append(f"Failures: {'; '.join(failures)}")
+    return "\n".join([*parts, *(f"- {one}" for one in facts), ""])
+
+
+def _words(*schemas: Json) -> str:
+    found = [one["description"] for one in schemas if "description" in one]
+    bounds = limits_of(schemas[-1])
+    return " ".join([*found, *([bounds] if bounds else [])])
+
+
+def bodies_page(document: Json) -> str:
+    """Every request and response body with its fields."""
+    parts = [
+        "# HTTP bodies\n",
+        (
+            "Every request and response body with its fields, generated from the service's models. Amounts, prices and sizes in responses are strings; times are unix milliseconds on the service's clock. "
+            "The service refuses a request with an unknown field. A client must ignore response fields that it does not know.\n"
+        ),
+    ]
+    for name, schema in document["components"]["schemas"].items():
+        required = schema.get("required", ())
+        rows = [
+            [code(key), "yes" if key in required else "no", kind_of(part), _words(part)]
+            for key, part in schema.get("properties", {}).items()
+        ]
+        parts.append(f"## {name.rstrip('_')}\n\n{' '.join(schema.get('description', '').split())}\n")
+        if rows:
+            parts.append(table(["Field", "Required", "Type", "Meaning and bounds"], rows))
+    return "\n".join(parts)
+
+
+def events_page(document: Json) -> str:
+    """Every event type with its subtypes and the fields of its data."""
+    schemas = document["components"]["schemas"]
+    parts = [
+        "# Events\n",
+        (
+            "Every event type with its subtypes and fields, generated from the service's models. `GET /v1/events` returns them in order, `GET /v1/events/stream` streams them, and webhooks carry them. "
+            "Every event has `id`, `type`, `subtype`, `ts` and `data`; `coin`, `requestId` and `idempotencyKey` where they apply.\n"
+        ),
+    ]
+    for kind, subtypes in EVENT_SUBTYPES.items():
+        parts.append(f"## {kind}\n\nSubtypes: {', '.join(map(code, subtypes))}.\n")
+        models = {
+            f"{kind}.{one}" if kind == "account" else kind: DATA_OF.get(kind) or DATA_OF[f"{kind}/{one}"]
+            for one in subtypes
+        }
+        for name, model in models.items():
+            schema = schemas[model.__name__]
+            rows = [[code(key), kind_of(part)] for key, part in schema["properties"].items()]
+            parts.append(f"Data of {code(name)}:\n\n{table(['Field', 'Type'], rows)}")
+    return "\n".join(parts)
+
+
+def errors_page() -> str:
+    """Every error code with its status, its meaning and what to do."""
+    parts = [
+        "# Error codes\n",
+        (
+            "Every error code with its status and what to do, generated from the code. Every failure of the HTTP interface has an `error` object with `code`, `message`, `requestId` and `retryable`. "
+            "If `retryable` is true, you may send the same request again.\n"
+        ),
+    ]
+    for name, row in CODES.items():
+        meaning, move = MEANINGS[name]
+        status = "see the reasons below" if name == "idempotency_conflict" else str(row.status)
+        again = "yes" if row.retryable else "no"
+        parts.append(
+            f"## {name}\n\n{table(['Status', 'Retry', 'Meaning', 'What to do'], [[status, again, meaning, move]])}"
+        )
+    rows = [
+        [code(one), str(status), "yes" if again else "no", REASONS[one]] for one, (status, again) in CONFLICTS.items()
+    ]
+    parts.append(f"## Reasons of idempotency_conflict\n\n{table(['Reason', 'Status', 'Retry', 'Meaning'], rows)}")
+    return "\n".join(parts)
