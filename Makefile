@@ -108,8 +108,8 @@ endef
 PIN = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header
 
 pins: $(UV_READY)
-	$(PIN) pyproject.toml -o requirements.txt
-	$(PIN) pyproject.toml --group dev --group docs -c requirements.txt -o requirements-dev.txt
+	$(PIN) pyproject.toml --extra ui -o requirements.txt
+	$(PIN) pyproject.toml --extra ui --group dev --group docs -c requirements.txt -o requirements-dev.txt
 	$(PIN) --group pyproject.toml:markets -o requirements-markets.txt
 
 clean:

@@ -65,6 +65,9 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
         "positions": Entry("bot.cli.operate.status", "positions", "List the open positions, each with its stop."),
         "orders": Entry("bot.cli.operate.status", "orders", "List the orders that rest at the service."),
         "events": Entry("bot.cli.operate.status", "events", "List the events of the account, from the journal."),
+        "dashboard": Entry(
+            "bot.cli.operate.dashboard", "dashboard", "Show a daemon in the browser; needs bracketbot[ui]."
+        ),
         "logs": Entry("bot.cli.operate.status", "logs", "Show the daemon's log."),
         "explain": Entry("bot.cli.operate.explain", "explain", "Trace one order from its bar to its exit."),
         "export": Entry("bot.cli.operate.explain", "export", "Export the trades as CSV or JSON."),

@@ -71,6 +71,14 @@ class Quota(NamedTuple):
     window_s: int
 
 
+class Budget(NamedTuple):
+    """What is left of one policy: `left` of `requests`."""
+
+    policy: str
+    left: int
+    requests: int
+
+
 class RateHeld(TryLater):
     """The request was not sent, because the quota is used up or the rest is reserved for exits. `after_ms`: the wait for new quota."""
 
@@ -194,6 +202,17 @@ class Limiter:
         elif status < 500:
             for bucket in self._drawn(route):
                 bucket.lets_exits = bucket.lets_exits or bucket.asked_ms > bucket.refused_ms
+
+    def budgets(self) -> list[Budget]:
+        """What is left of each policy that the service has named."""
+        now_ms = self._now_ms()
+        for bucket in self._buckets.values():
+            bucket.refill(now_ms)
+        return [
+            Budget(name, int(one.left), int(one.requests))
+            for name, one in self._buckets.items()
+            if one.requests < _NUMBER_MAX
+        ]
 
     def _believe(self, left: Left, quota: Quota | None, now_ms: float) -> None:
         known = self._buckets.get(left.policy)

@@ -116,6 +116,10 @@ class Supervisor:
         return self.request.stop
 
     @property
+    def loop_lag_s(self) -> float:
+        return self.passes.meter.lag_s
+
+    @property
     def is_recovered(self) -> bool:
         """True once the whole account has been read. A start that is tried again begins anew; a resync keeps what was known."""
         return self.heartbeats.is_start_complete or self.kernel.state.ready

@@ -31,6 +31,10 @@ class DaemonHandle(Protocol):
         """Set when the daemon is asked to stop."""
 
     @property
+    def loop_lag_s(self) -> float:
+        """How late the newest pass began."""
+
+    @property
     def is_recovered(self) -> bool:
         """True once the daemon has read the whole account."""
 

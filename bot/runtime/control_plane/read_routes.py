@@ -1,4 +1,4 @@
-"""The routes that only read: status, positions, orders, strategies, events, intents, logs, explain.
+"""The routes that only read: status, positions, orders, strategies, guardians, events, intents, logs, explain.
 
 What is in memory is answered at once. The journal is read in a thread, on a connection that cannot write. While the journal's file
 fails, its rows in memory are read instead.
@@ -43,8 +43,21 @@ class ReadRoutes:
         return {"orders": [status_documents.order(kernel, one) for one in kernel.account.mirror.orders.values()]}
 
     async def strategies(self, question: Question) -> Data:
+        """Each strategy as in the status, with its params and the indicators that it declares."""
         question.nothing_else()
-        return {"strategies": status_documents.strategies(self._access.require_daemon(), self._access.settings)}
+        daemon = self._access.require_daemon()
+        instances = {one.name: one for one in daemon.kernel.strategy_host.instances}
+        documents = status_documents.strategies(daemon, self._access.settings)
+        for one in documents:
+            if (instance := instances.get(one["name"])) is not None:
+                one |= status_documents.declared(instance)
+        return {"strategies": documents}
+
+    async def guardians(self, question: Question) -> Data:
+        """The guardians of the config, and every guardian that the account has at the service."""
+        question.nothing_else()
+        kernel = self._access.require_kernel()
+        return {"config": status_documents.guardians(kernel), "guardians": status_documents.armed_guardians(kernel)}
 
     async def events(self, question: Question) -> Data:
         since, kinds = question.text("since"), question.text("type")

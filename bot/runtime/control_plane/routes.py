@@ -15,6 +15,7 @@ def routes_of(access: DaemonAccess) -> Routes:
         ("GET", "/positions"): reads.positions,
         ("GET", "/orders"): reads.orders,
         ("GET", "/strategies"): reads.strategies,
+        ("GET", "/guardians"): reads.guardians,
         ("GET", "/events"): reads.events,
         ("GET", "/intents"): reads.intents,
         ("GET", "/logs"): reads.logs,

@@ -41,7 +41,7 @@ ANSWER_S: Final = 60.0  # for a route; commands that wait for the end of a pass 
 WARM_ANSWER_S: Final = 3_600.0  # for a route that warms up strategies, however many there are
 WARMING: Final = frozenset({"/reload", "/resume"})
 FROM_MEMORY: Final = frozenset(
-    {"/status", "/positions", "/orders", "/strategies", "/logs"}
+    {"/status", "/positions", "/orders", "/strategies", "/guardians", "/logs"}
 )  # answered at the event loop's next turn
 NAME_BYTES_MAX: Final = 107  # of a Unix socket's name
 _UCRED: Final = struct.Struct("3i")

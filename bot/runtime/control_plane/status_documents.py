@@ -11,6 +11,8 @@ from bot.money import format_decimal
 from bot.runtime.alerts.health import ORDERS
 from bot.runtime.liveness import systemd
 from bot.runtime.model.intents import FINAL, IN_DOUBT
+from bot.strategy.base import declared as declared_indicators
+from bot.strategy.indicators import named_bars
 
 if TYPE_CHECKING:
     from bot.config import Settings, StrategySettings
@@ -66,6 +68,7 @@ def recovered_status(daemon: RoutedDaemon, settings: Settings) -> Data:
         "last_pass_ms": None if passed_ns is None else (monotonic_ns() - passed_ns) // 1_000_000,
         "degraded": dict(kernel.health.degraded),
         "heartbeat": heartbeat(daemon),
+        "health": health(daemon),
         "guardians": guardians(kernel),
         "blocked_by": [{"type": one.type, "id": one.id} for one in mirror.guardians.values() if one.blocks_opens],
         "strategies": strategies(daemon, settings),
@@ -151,7 +154,30 @@ def heartbeat(daemon: RoutedDaemon) -> Data | None:
     return {
         "alive": lease.alive, "armed": lease.armed, "may_open": lease.may_open, "lapsed": lease.lapsed, "beats": lease.beats,
         "failures": lease.failures, "error": lease.error or None, "deadline_s": None if left_ns is None else round(left_ns / 1e9, 1),
-        "next_deadline_ms": lease.next_deadline_ms,
+        "next_deadline_ms": lease.next_deadline_ms, "age_s": None if left_ns is None else round((process.lengths.deadline_ns - left_ns) / 1e9, 1),
+    }  # fmt: skip
+
+
+def health(daemon: RoutedDaemon) -> Data:
+    """How late the loop is, how far behind the events, and what is left of the service's rate limits."""
+    kernel = daemon.kernel
+    return {
+        "loop_lag_s": round(daemon.loop_lag_s, 3),
+        "cursor_lag_s": round(kernel.state.lag_s(kernel.budget.pacer.mono_ms()), 1),
+        "rates": [one._asdict() for one in daemon.client.limiter.budgets()],
+        "journal_fault": daemon.journal.fault,
+    }
+
+
+def declared(instance: StrategyInstance) -> Data:
+    """The params of a strategy, and the indicators that it declares with the number of bars that each uses."""
+    strategy = instance.strategy
+    return {
+        "params": strategy.params.model_dump(mode="json"),
+        "indicators": [
+            {"name": name, "kind": one.kind.__name__, "bars": named_bars(one.period, strategy.params, name), "source": one.source}
+            for name, one in declared_indicators(type(strategy)).items()
+        ],
     }  # fmt: skip
 
 
@@ -167,6 +193,14 @@ def guardians(kernel: Kernel) -> list[Data]:
         }
         for one in kernel.guardians.wanted
     ]
+
+
+def armed_guardians(kernel: Kernel) -> list[Data]:
+    """Every guardian of the account at the service, as the daemon knows it."""
+    return [
+        {"id": one.id, "type": one.type, "market": one.market, "latched": one.latched, "blocks_opens": one.blocks_opens, "active": one.active}
+        for one in kernel.account.mirror.guardians.values()
+    ]  # fmt: skip
 
 
 def newest_reload(daemon: RoutedDaemon) -> Data | None:
@@ -193,6 +227,7 @@ def position(kernel: Kernel, one: MirrorPosition) -> Data:
         "notional_usd": format_decimal(one.notional_usd), "leverage": one.leverage, "strategy": one.owner,
         "shares": {name: format_decimal(share.size) for name, share in kernel.account.attribution.shares.get(one.market, {}).items()},
         "stop_px": None if stop is None else _amount(stop.trigger_px), "target_px": None if target is None else _amount(target.trigger_px),
+        "first_stop_px": _amount(one.first_stop_px),
         "trailing_stops": [{"id": g.id, "active": g.active} for g in mirror.guardians.values() if (g.type, g.market) == ("trailing_stop", one.market)],
         "protected": mirror.is_protected(one.market), "needs_stop": kernel.context.requires_protection(one), "opened_ms": one.opened_ms,
     }  # fmt: skip

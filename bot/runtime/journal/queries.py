@@ -201,6 +201,13 @@ def events_of_coin(db: sqlite3.Connection, coin: str) -> Iterator[Row]:
         yield json.loads(one["payload"]) | {"epoch": one["epoch"]}
 
 
+def newest_events_of_coin(db: sqlite3.Connection, coin: str, *, types: Sequence[str], limit: int) -> list[Row]:
+    """The newest events of a coin and of these types in the newest epoch, oldest first."""
+    marks = ", ".join("?" for _ in types)
+    sql = f"SELECT payload FROM events WHERE coin=? AND type IN ({marks}) AND epoch=(SELECT epoch FROM cursor) ORDER BY seq DESC LIMIT ?"  # noqa: S608 - constants only
+    return [json.loads(one["payload"]) for one in rows(db, sql, (coin, *types, min(limit, PAGE_MAX)))][::-1]
+
+
 def all_events(db: sqlite3.Connection, types: Sequence[str]) -> Iterator[Row]:
     marks = ", ".join("?" for _ in types)
     sql = f"SELECT payload, epoch FROM events WHERE type IN ({marks}) ORDER BY seq"  # noqa: S608 - constants only

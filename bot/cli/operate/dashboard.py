@@ -1,0 +1,95 @@
+"""`bot dashboard`: pages in a browser that show a running daemon. A process of its own; the extra `ui`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from bot.cli.operate.daemon_client import Place
+    from bot.dashboard.server import Running
+
+PORT: Final = 8710
+
+EPILOG = """\b
+Examples:
+  bot dashboard
+  bot dashboard configs/paper.yaml --control
+  bot dashboard --link
+
+\b
+The dashboard listens on this machine only and prints a link that opens it once. If a dashboard of the daemon runs already, the
+command prints a new link for it and ends. Without --control it only reads. It needs: pip install 'bracketbot[ui]'
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("config", type=click.Path(path_type=Path, dir_okay=False), required=False)
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    metavar="DIR",
+    help="The daemon's state directory.",
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=PORT, show_default=True, help="On 127.0.0.1; 0 takes a free one."
+)
+@click.option(
+    "--control", is_flag=True, help="Allow pause, resume, close, cancel and kill, each with a typed confirmation."
+)
+@click.option("--link", "only_link", is_flag=True, help="Print a new link for the dashboard that runs, and end.")
+@click.option("--json", "as_json", is_flag=True, help="The address and the link as one JSON object.")
+@click.option("--ends-with-stdin", is_flag=True, hidden=True, help="End with standard input; `bot run` starts it so.")
+def dashboard(
+    config: Path | None, state_dir: Path | None, *, port: int, control: bool, only_link: bool, as_json: bool, ends_with_stdin: bool
+) -> int:  # fmt: skip
+    """Show a daemon in the browser: account, positions, charts, strategies, orders, guardians, backtests."""
+    from bot.cli.operate.daemon_client import find
+    from bot.errors import BotError, Exit
+    from bot.runtime.liveness.instance_lock import harden, private_dir
+
+    harden()
+    place = find(config, state_dir, dead_too=True)
+    private_dir(place.folder)
+    running, key = _running(place)
+    if running is not None:
+        _print(running, key, place, as_json=as_json)
+        return int(Exit.DONE)
+    if only_link:
+        raise BotError(f"no dashboard runs on {place.folder}: start one with bot dashboard {place.flag}")
+    from bot import logs
+    from bot.dashboard.server import serve
+
+    logs.configure(level="warning")
+
+    def on_ready(running: Running, key: bytes) -> None:
+        if ends_with_stdin:
+            click.echo(json.dumps({"port": running.port}))
+            sys.stdout.flush()
+        else:
+            _print(running, key, place, as_json=as_json)
+
+    serve(place, port=port, control=control, on_ready=on_ready, ends_with_stdin=ends_with_stdin)
+    return int(Exit.DONE)
+
+
+def _running(place: Place) -> tuple[Running | None, bytes]:
+    from bot.dashboard.server import key_of, running_in
+
+    return running_in(place.folder), key_of(place.folder)
+
+
+def _print(running: Running, key: bytes, place: Place, *, as_json: bool) -> None:
+    from bot.dashboard.server import link
+
+    address = link(running, key)
+    if as_json:
+        click.echo(json.dumps({"address": running.address, "link": address}))
+        return
+    click.echo(f"dashboard   {running.address}, of the daemon in {place.folder}")
+    click.echo(f"open once   {address}")

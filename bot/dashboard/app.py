@@ -1,0 +1,238 @@
+"""The application: which address shows which page. Reads are GET; the only changes are `POST /sign-in` and `POST /control/...`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+import structlog
+from sse_starlette.sse import EventSourceResponse
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from bot.clock import SystemClock
+from bot.dashboard import controls
+from bot.dashboard.documents import Documents
+from bot.dashboard.page_models import PAGES, Data, NoSuchPage, Page, Sources
+from bot.dashboard.pages import frame
+from bot.dashboard.request_checks import SIGN_IN, RequestChecks, form_of, refused
+from bot.dashboard.sign_in import COOKIE_S, SignIn
+from bot.errors import BotError
+
+log = structlog.get_logger()
+
+UPDATE_S: Final = 1.0  # between two updates of an open page
+STREAMS_MAX: Final = 20  # open pages
+FRAME: Final = ("status", "notice")  # fragments of every page
+
+
+class Dashboard:
+    """The routes. `control`: changes are allowed."""
+
+    def __init__(self, sources: Sources, documents: Documents, sign_in: SignIn, *, control: bool) -> None:
+        self._sources = sources
+        self._documents = documents
+        self._sign_in = sign_in
+        self._control = control
+        self._streams = 0
+        self.stopping = asyncio.Event()
+
+    def app(self) -> RequestChecks:
+        routes = [
+            Route(SIGN_IN, self.sign_in_form),
+            Route(SIGN_IN, self.sign_in, methods=["POST"]),
+            Route("/static/{name}", self.static),
+            Route("/stream/{page}", self.stream),
+            Route("/data/value", self.value_data),
+            Route("/data/market/{coin}", self.market_data),
+            Route("/control/{action}", self.control_form),
+            Route("/control/{action}", self.change, methods=["POST"]),
+            Route("/", self.overview),
+            Route("/market", self.market),
+            Route("/market/{coin}", self.market),
+        ]
+        return RequestChecks(
+            Starlette(routes=routes, lifespan=self._lifespan, exception_handlers={404: self._missing}),
+            sign_in=self._sign_in,
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
+        yield
+        await self._sources.service.close()
+
+    # -- pages
+
+    async def overview(self, request: Request) -> Response:
+        return await self._page(PAGES["overview"], request)
+
+    async def market(self, request: Request) -> Response:
+        return await self._page(PAGES["market"], request)
+
+    async def _page(self, page: Page, request: Request) -> Response:
+        query = dict(request.query_params) | request.path_params
+        values = await self._values(page, query)
+        if isinstance(values, NoSuchPage):
+            return await self._message(404, "Not found", str(values))
+        stream = request.url_for("stream", page=page.name).include_query_params(
+            **{name: str(value) for name, value in query.items()}
+        )
+        address = f"{stream.path}?{stream.query}" if stream.query else stream.path
+        return self._html(page.template, values | {"title": page.title, "page": page.name, "stream": address})
+
+    async def _values(self, page: Page, query: Mapping[str, str]) -> Data | NoSuchPage:
+        try:
+            return await page.values(self._sources, query)
+        except NoSuchPage as error:
+            return error
+
+    async def _message(self, status: int, title: str, text: str) -> Response:
+        values = await self._frame()
+        return self._html("message", values | {"title": title, "text": text, "page": "", "stream": ""}, status)
+
+    async def _frame(self) -> Data:
+        snapshot = await self._sources.daemon.snapshot()
+        return {"frame": frame.frame(snapshot, now_ms=SystemClock().now_ms())}
+
+    async def _missing(self, request: Request, _error: Exception) -> Response:
+        return await self._message(404, "Not found", f"There is no page {request.url.path}.")
+
+    def _html(self, template: str, values: Data, status: int = 200) -> Response:
+        return HTMLResponse(
+            self._documents.page(template, values | {"pages": frame.PAGES, "control": self._control}), status
+        )
+
+    # -- data and updates
+
+    async def value_data(self, request: Request) -> Response:
+        return await self._chart(PAGES["overview"], request)
+
+    async def market_data(self, request: Request) -> Response:
+        return await self._chart(PAGES["market"], request)
+
+    async def _chart(self, page: Page, request: Request) -> Response:
+        values = await self._values(page, dict(request.query_params) | request.path_params)
+        return refused(404, str(values)) if isinstance(values, NoSuchPage) else JSONResponse(values["chart"])
+
+    async def stream(self, request: Request) -> Response:
+        """Server-sent events: each second the fragments of the page that have changed, and the end of its chart."""
+        page = PAGES.get(request.path_params["page"])
+        if page is None:
+            return refused(404, "no such page")
+        if self._streams >= STREAMS_MAX:
+            return refused(503, f"{STREAMS_MAX} pages are open; close one")
+        return EventSourceResponse(self._updates(page, dict(request.query_params)), ping=15)
+
+    async def _updates(self, page: Page, query: Mapping[str, str]) -> AsyncIterator[dict[str, str]]:
+        self._streams += 1
+        sent: dict[str, str] = {}
+        try:
+            while not self.stopping.is_set():
+                values = await self._values(page, query)
+                if isinstance(values, NoSuchPage):
+                    return
+                yield {"data": json.dumps(self._changed(page, values, sent), separators=(",", ":"))}
+                try:
+                    await asyncio.wait_for(self.stopping.wait(), UPDATE_S)
+                except TimeoutError:
+                    continue
+        finally:
+            self._streams -= 1
+
+    def _changed(self, page: Page, values: Data, sent: dict[str, str]) -> Data:
+        """What differs from what this page was sent before."""
+        shown = values | {"control": self._control}
+        fragments = {}
+        for name in (*FRAME, *page.fragments):
+            text = self._documents.fragment(name, shown)
+            if sent.get(name) != text:
+                sent[name] = fragments[name] = text
+        changed: Data = {"now": SystemClock().now_ms(), "fragments": fragments}
+        chart = values.get("chart_update")
+        text = json.dumps(chart)
+        if chart is not None and sent.get("@chart") != text:
+            sent["@chart"] = text
+            changed["chart"] = chart
+        return changed
+
+    async def static(self, request: Request) -> Response:
+        found = self._documents.static.get(request.path_params["name"])
+        if found is None:
+            return refused(404, "no such file")
+        headers = {"cache-control": "private, max-age=31536000, immutable"} if request.url.query else {}
+        return Response(found[0], media_type=found[1], headers=headers)
+
+    # -- sign-in
+
+    async def sign_in_form(self, request: Request) -> Response:
+        if self._sign_in.knows(request.state.cookie):
+            return RedirectResponse("/", 303)
+        return HTMLResponse(self._documents.page("sign_in", {"problem": ""}))
+
+    async def sign_in(self, request: Request) -> Response:
+        form = await form_of(request)
+        cookie = None if form is None else self._sign_in.redeem(form.get("code", ""))
+        if cookie is None:
+            log.warning("dashboard.sign_in_refused")
+            problem = "This link was used before, is older than ten minutes, or belongs to an earlier start. Run bot dashboard again for a new one."
+            return HTMLResponse(self._documents.page("sign_in", {"problem": problem}), 403)
+        log.info("dashboard.signed_in")
+        response = RedirectResponse("/", 303)
+        response.set_cookie(
+            self._sign_in.cookie_name, cookie, max_age=COOKIE_S, httponly=True, samesite="strict", path="/"
+        )
+        return response
+
+    # -- changes
+
+    async def control_form(self, request: Request) -> Response:
+        action = controls.ACTIONS.get(request.path_params["action"])
+        if action is None:
+            return await self._message(404, "Not found", f"There is no control {request.path_params['action']}.")
+        if not self._control:
+            return await self._message(
+                403, "Read-only", "This dashboard only reads. Start it with --control to allow changes."
+            )
+        values = controls.confirmation(action, request.query_params.get("name", ""))
+        return await self._control_page(request, values)
+
+    async def change(self, request: Request) -> Response:
+        if not self._control:
+            log.warning("dashboard.change_refused", reason="read-only")
+            return refused(403, "this dashboard only reads: start it with --control to allow changes")
+        form, action = await form_of(request), controls.ACTIONS.get(request.path_params["action"])
+        if action is None:
+            return refused(404, f"there is no control {request.path_params['action']}")
+        if form is None or not self._sign_in.is_change_token(request.state.cookie, form.get("token", "")):
+            log.warning("dashboard.change_refused", reason="token")
+            return refused(403, "the token of the page is missing or belongs to another sign-in: open the page again")
+        name, key = form.get("name", ""), form.get("key", "")
+        asked = controls.confirmation(action, name) | ({"key": key} if key else {})
+        if form.get("confirm", "").strip() != asked["word"] or (action.needs_name and not name):
+            return await self._control_page(
+                request, asked | {"problem": f"Nothing was sent: type {asked['word']} to confirm."}, 400
+            )
+        log.warning("dashboard.change", action=request.path_params["action"], subject=name or None)
+        try:
+            answer = await self._sources.daemon.ask("POST", action.path, action.body(name, asked["key"], form))
+        except BotError as error:
+            return await self._control_page(request, asked | {"done": False, "lines": [str(error)]}, 502)
+        lines = controls.answer_lines(request.path_params["action"], answer)
+        return await self._control_page(request, asked | {"done": True, "lines": lines})
+
+    async def _control_page(self, request: Request, values: Data, status: int = 200) -> Response:
+        frame_values = await self._frame()
+        token = self._sign_in.change_token(request.state.cookie)
+        more = {
+            "title": values["subject"],
+            "page": "",
+            "stream": "",
+            "token": token,
+            "action_name": request.path_params["action"],
+        }
+        return self._html("control", frame_values | values | more, status)

@@ -1,0 +1,47 @@
+"""Templates and static files: what the dashboard sends, loaded once at the start."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bot.dashboard.chart_source import NOTICE, chart_script
+from bot.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+FOLDER: Final = Path(__file__).parent
+TYPES: Final = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+CHART_SCRIPT: Final = "lightweight-charts.js"
+
+
+class Documents:
+    """Renders templates, and has the static files by name. ConfigError without the extra `ui`."""
+
+    def __init__(self, *, has_charts: bool = True) -> None:
+        try:
+            from jinja2 import Environment, FileSystemLoader
+        except ImportError as error:
+            raise ConfigError("the dashboard needs the package jinja2: pip install 'bracketbot[ui]'") from error
+        self._environment: Environment = Environment(
+            loader=FileSystemLoader(FOLDER / "templates"), autoescape=True, auto_reload=False, trim_blocks=True, lstrip_blocks=True
+        )  # fmt: skip
+        self.static: dict[str, tuple[bytes, str]] = {
+            path.name: (path.read_bytes(), TYPES[path.suffix]) for path in sorted((FOLDER / "static").iterdir())
+        }
+        script = chart_script() if has_charts else None
+        if script is not None:
+            self.static[CHART_SCRIPT] = (script, TYPES[".js"])
+        digest = hashlib.sha256(b"".join(body for body, _ in self.static.values()))
+        self._environment.globals.update(
+            has_charts=script is not None, chart_notice=NOTICE, version=digest.hexdigest()[:12]
+        )  # fmt: skip
+
+    def page(self, template: str, values: Mapping[str, Any]) -> str:
+        return self._environment.get_template(f"{template}.html").render(values)
+
+    def fragment(self, name: str, values: Mapping[str, Any]) -> str:
+        return self._environment.get_template(f"fragments/{name}.html").render(values)

@@ -1,0 +1,93 @@
+"""The frame of every page: the state of the daemon, the kind of money, the dead-man clock, and what is old."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bot.dashboard import formatting
+from bot.dashboard.sources import Snapshot
+
+OLD_S: Final = 10.0  # an account that was read longer ago is shown as old
+SOON: Final = 0.34  # the part of the dead-man's time below which its clock warns
+
+PAGES: Final = (
+    ("overview", "Overview", "/"), ("market", "Market", "/market"), ("strategies", "Strategies", "/strategies"),
+    ("events", "Orders and events", "/events"), ("guardians", "Guardians", "/guardians"), ("approvals", "Approvals", "/approvals"),
+    ("runs", "Backtests", "/runs"),
+)  # fmt: skip
+
+# State of the daemon -> how it is shown: good, warn or bad.
+TONES: Final = {"RUNNING": "good", "STARTING": "warn", "PAUSED": "warn", "STOPPING": "warn", "DEGRADED": "bad"}
+
+
+@dataclass(frozen=True, slots=True)
+class DeadMan:
+    """The dead-man switch. `fires_at_ms` is on the machine's clock, so that a page can count down without asking."""
+
+    text: str
+    tone: str
+    fires_at_ms: int | None = None
+    window_s: float = 0.0
+    fires_at_service: str = formatting.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    state: str
+    tone: str
+    why: str
+    name: str
+    money: str
+    is_real_money: bool
+    base_url: str
+    clock: str
+    service_time: str
+    dead_man: DeadMan
+    old: str  # what is out of date, as a sentence; "" if nothing is
+
+
+def frame(snapshot: Snapshot, *, now_ms: int) -> Frame:
+    status = snapshot.status or {}
+    state = (
+        status.get("state", "UNKNOWN")
+        if not snapshot.trouble
+        else "NO ANSWER"
+        if snapshot.is_running
+        else "NOT RUNNING"
+    )
+    service = status.get("service") or {}
+    environment = service.get("environment")
+    money = "" if environment is None else "Play money" if environment == "sandbox" else "Real money"
+    speed = service.get("speed", 1)
+    return Frame(
+        state=state, tone=TONES.get(state, "bad"), why=snapshot.trouble or status.get("why") or "", name=status.get("name", "bot"),
+        money=money, is_real_money=money == "Real money", base_url=status.get("base_url", ""),
+        clock="" if speed == 1 else "clock moved by hand" if not speed else f"clock {speed:g}×",
+        service_time=formatting.instant(service.get("now_ms")), dead_man=dead_man(status), old=_old(snapshot, status, now_ms),
+    )  # fmt: skip
+
+
+def dead_man(status: dict[str, Any]) -> DeadMan:
+    beat = status.get("heartbeat")
+    if beat is None:
+        return DeadMan("off", "warn")
+    left_s, age_s = beat.get("deadline_s"), beat.get("age_s")
+    if left_s is None:
+        return DeadMan("not armed", "bad" if status.get("positions") else "warn")
+    window_s = left_s + (age_s or 0.0)
+    fires_ms = status["at_ms"] + round(left_s * 1000)
+    at_service = formatting.clock(beat.get("next_deadline_ms"))
+    if left_s <= 0:
+        return DeadMan("may have acted", "bad", fires_ms, window_s, at_service)
+    tone = (
+        "bad" if beat.get("lapsed") or not beat.get("alive", True) else "warn" if left_s < SOON * window_s else "good"
+    )
+    return DeadMan("armed", tone, fires_ms, window_s, at_service)
+
+
+def _old(snapshot: Snapshot, status: dict[str, Any], now_ms: int) -> str:
+    if snapshot.trouble and snapshot.status is not None:
+        return f"The figures are from {formatting.instant(snapshot.at_ms)} UTC, {formatting.duration((now_ms - snapshot.at_ms) / 1000)} ago."
+    age_s = status.get("old_s") or 0.0
+    return f"The daemon read the account {formatting.duration(age_s)} ago." if age_s > OLD_S else ""

@@ -1,0 +1,269 @@
+"""One market: candles with volume, the indicators that a strategy declares, fills, the lines of stop and targets, the order book."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+from bot.dashboard import formatting
+from bot.dashboard.formatting import number
+from bot.dashboard.pages.overview import targets_of
+from bot.dashboard.sources import Snapshot
+from bot.strategy import indicators
+from bot.strategy.indicators import Columns
+from bot.wire import INTERVAL_MS, Candle
+from bot.wire.market import BookResult
+from bot.wire.resources import Market
+
+Data = Mapping[str, Any]
+
+KINDS: Final = {
+    one.__name__: one
+    for one in (indicators.Sma, indicators.Ema, indicators.Rsi, indicators.Atr, indicators.Highest, indicators.Lowest)
+}
+OWN_SCALE: Final = frozenset({"Rsi", "Atr"})  # not in the unit of the price: drawn below the candles
+COLOURS: Final = 4  # of indicators; a fifth has the first one's again
+LEVELS: Final = 10  # of each side of the book
+FILLS_MAX: Final = 300  # newest, on one chart
+ROWS_MAX: Final = 60  # candles in the table beside the chart
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A horizontal line: what it stands for, and its price."""
+
+    kind: str  # entry, stop, target, liquidation, limit
+    px: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """An indicator: its name in the strategy, and a value for each candle. `pane` 0 is that of the candles."""
+
+    name: str
+    label: str
+    pane: int
+    values: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LegendRow:
+    label: str
+    last: str
+    colour: int
+
+
+@dataclass(frozen=True, slots=True)
+class FillMark:
+    at_ms: int
+    px: float
+    side: str  # bought or sold
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class BookRow:
+    px: str
+    size: str
+    total: str
+    part: int  # of the deepest level, in percent
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A market in the list: with a position or a strategy first."""
+
+    coin: str
+    mark: str
+    change: str
+    direction: str
+    has_position: bool
+    strategies: str
+
+
+def listed(snapshot: Snapshot, markets: Sequence[Market]) -> list[Listed]:
+    """The markets of the strategies and positions; without a daemon, all of the service."""
+    users: dict[str, list[str]] = {}
+    for one in (snapshot.status or {}).get("strategies", ()):
+        for coin in one["markets"]:
+            users.setdefault(coin, []).append(one["name"])
+    held = {one["market"] for one in snapshot.positions}
+    known = {one.coin: one for one in markets}
+    coins = list(dict.fromkeys([*sorted(held), *users])) or list(known)
+    found = []
+    for coin in coins:
+        market = known.get(coin)
+        change = None if market is None else market.change24h_pct
+        found.append(
+            Listed(
+                coin, formatting.px(None if market is None else market.mark_px), formatting.pct(change), formatting.direction(change),
+                coin in held, ", ".join(users.get(coin, ())),
+            )
+        )  # fmt: skip
+    return found
+
+
+def intervals_of(coin: str, snapshot: Snapshot) -> str:
+    """The interval that the market's strategy decides on; else 1m."""
+    for one in (snapshot.status or {}).get("strategies", ()):
+        if coin in one["markets"] and one["interval"] in INTERVAL_MS:
+            return str(one["interval"])
+    return "1m"
+
+
+def overlays(coin: str, candles: Sequence[Candle], strategies: Sequence[Data]) -> list[Overlay]:
+    """The declared indicators of each strategy of the market, over these candles. A running candle counts as if it closed now."""
+    columns = Columns(
+        *([float(getattr(one, name)) for one in candles] for name in ("open", "high", "low", "close", "volume"))
+    )
+    found, pane = list[Overlay](), 2  # Pane 1 has the volume.
+    several = sum(coin in one["markets"] for one in strategies) > 1
+    for strategy in strategies:
+        if coin not in strategy["markets"]:
+            continue
+        for declared in strategy.get("indicators", ()):
+            kind = KINDS.get(declared["kind"])
+            if kind is None:
+                continue
+            values = (
+                tuple(kind(declared["bars"], declared["source"]).column(columns))
+                if kind is not indicators.Atr
+                else tuple(indicators.Atr(declared["bars"]).column(columns))
+            )
+            is_apart = declared["kind"] in OWN_SCALE or declared["source"] == "volume"
+            name = f"{strategy['name']}.{declared['name']}" if several else declared["name"]
+            found.append(
+                Overlay(name, f"{name}: {declared['kind'].upper()} {declared['bars']}", pane if is_apart else 0, values)
+            )
+            pane += is_apart
+    return found
+
+
+def legend(overlays: Sequence[Overlay]) -> list[LegendRow]:
+    """Each indicator with its newest value, in the order and the colours of the chart."""
+    rows = []
+    for n, one in enumerate(overlays):
+        last = one.values[-1] if one.values else None
+        rows.append(LegendRow(one.label, formatting.px(None if last is None else round(last, 8)), n % COLOURS))
+    return rows
+
+
+def lines(coin: str, snapshot: Snapshot, liquidation: Decimal | None) -> list[Line]:
+    """The lines of the open position and of the resting entries."""
+    found = []
+    position = next((one for one in snapshot.positions if one["market"] == coin), None)
+    if position is not None:
+        for kind, value in (
+            ("entry", position.get("entry_px")),
+            ("stop", position.get("stop_px")),
+            ("liquidation", liquidation),
+        ):
+            if (px := number(value)) is not None:
+                found.append(Line(kind, float(px), f"{kind} {formatting.px(px)}"))
+        targets = targets_of(coin, snapshot.orders)
+        for n, px in enumerate(targets, 1):
+            name = "target" if len(targets) == 1 else f"target {n}"
+            found.append(Line("target", float(px), f"{name} {formatting.px(px)}"))
+    for one in snapshot.orders:
+        px = number(one.get("limit_px"))
+        if one["market"] == coin and one["action"] == "open" and px is not None:
+            found.append(Line("limit", float(px), f"entry order {one['side']} {formatting.px(px)}"))
+    return found
+
+
+def fills(events: Sequence[Data]) -> list[FillMark]:
+    """The newest fills among these events, oldest first."""
+    found = []
+    for one in events:
+        if one["type"] != "fill":
+            continue
+        data = one["data"]
+        is_buy = (data["side"] == "long") == (one["subtype"] == "entry")
+        word = "bought" if is_buy else "sold"
+        pnl = number(data.get("realizedPnlUsd"))
+        gain = f", {formatting.signed_usd(pnl)} USD" if one["subtype"] == "exit" and pnl is not None else ""
+        found.append(
+            FillMark(
+                one["ts"],
+                float(data["px"]),
+                word,
+                f"{word} {formatting.size(data['size'])} at {formatting.px(data['px'])}{gain}",
+            )
+        )
+    return found[-FILLS_MAX:]
+
+
+def chart(
+    candles: Sequence[Candle], interval: str, overlays: Sequence[Overlay], marks: Sequence[FillMark], lines: Sequence[Line], *, newest: int | None = None
+) -> dict[str, Any]:  # fmt: skip
+    """The data of the chart for the script, times in seconds. `newest`: only so many of the last candles, for an update."""
+    start = 0 if newest is None else max(0, len(candles) - newest)
+    step_ms = INTERVAL_MS[interval]
+    times = [one.ts // 1000 for one in candles]
+    return {
+        "interval": interval,
+        "candles": [
+            [at, float(one.open), float(one.high), float(one.low), float(one.close), float(one.volume)]
+            for at, one in zip(times[start:], candles[start:], strict=True)
+        ],
+        "overlays": [
+            {"name": one.name, "label": one.label, "pane": one.pane, "values": [[at, value] for at, value in zip(times[start:], one.values[start:], strict=True) if value is not None]}
+            for one in overlays
+        ],
+        "fills": [{"time": one.at_ms // step_ms * step_ms // 1000, "px": one.px, "side": one.side, "text": one.text} for one in marks],
+        "lines": [{"kind": one.kind, "px": one.px, "text": one.text} for one in lines],
+    }  # fmt: skip
+
+
+def table_row(candle: Candle, values: Sequence[float | None]) -> list[str]:
+    """A candle as a row of the table: its time, prices, volume, and the value of each indicator."""
+    prices = [formatting.px(one) for one in (candle.open, candle.high, candle.low, candle.close)]
+    volume = f"{candle.volume:,.4g}" if candle.volume < 1 else f"{candle.volume:,.2f}"
+    return [
+        formatting.instant(candle.ts),
+        *prices,
+        volume,
+        *(formatting.px(None if one is None else round(one, 8)) for one in values),
+    ]
+
+
+def summary(
+    coin: str, interval: str, candles: Sequence[Candle], marks: Sequence[FillMark], lines: Sequence[Line]
+) -> str:
+    """The chart in words."""
+    if not candles:
+        return f"There are no candles of {coin}."
+    first, last = candles[0], candles[-1]
+    change = (last.close - first.open) / first.open * 100 if first.open else Decimal(0)
+    low, high = min(one.low for one in candles), max(one.high for one in candles)
+    text = (
+        f"{coin}, {len(candles)} bars of {interval}: {formatting.px(last.close)} now, {formatting.pct(change)} since {formatting.instant(first.ts)} UTC."
+        f" Lowest {formatting.px(low)}, highest {formatting.px(high)}."
+    )
+    text += "".join(f" {line.text[:1].upper()}{line.text[1:]}." for line in lines)
+    return text + (f" {len(marks)} fills; the newest: {marks[-1].text}." if marks else " No fills.")
+
+
+def book_rows(book: BookResult | None) -> tuple[list[BookRow], list[BookRow]]:
+    """Asks (highest first) and bids (highest first), each with the running total from the best price on."""
+    if book is None:
+        return [], []
+    sides = []
+    deepest = max(
+        (sum((one.sz for one in side[:LEVELS]), Decimal(0)) for side in (book.bids, book.asks)), default=Decimal(0)
+    )
+    places = max(
+        (-int(one.sz.normalize().as_tuple().exponent) for one in (*book.bids[:LEVELS], *book.asks[:LEVELS])), default=0
+    )
+    for side in (book.asks, book.bids):
+        total, rows = Decimal(0), []
+        for level in side[:LEVELS]:
+            total += level.sz
+            part = round(total / deepest * 100) if deepest else 0
+            size, sum_ = (f"{one:,.{max(0, places)}f}" for one in (level.sz, total))
+            rows.append(BookRow(formatting.px(level.px), size, sum_, part))
+        sides.append(rows)
+    return sides[0][::-1], sides[1]

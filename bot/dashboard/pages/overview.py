@@ -1,0 +1,290 @@
+"""The overview: the account in figures, its value over time, the open positions, and the health of the daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+from bot.dashboard import formatting
+from bot.dashboard.formatting import number
+from bot.dashboard.sources import Snapshot
+from bot.wire.resources import Position
+from bot.wire.wallets import WalletNavResult, WalletResult
+
+Data = Mapping[str, Any]
+
+FOREIGN: Final = "@foreign"
+# Figure of health -> from which value on it warns, and from which it is bad.
+BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
+    "loop": (0.25, 2.0), "pass": (5.0, 20.0), "cursor": (1.0, 6.0), "price": (90.0, 300.0),
+}  # fmt: skip
+RATE_WARNS: Final = 0.25  # the part of a rate limit below which it warns
+RATE_BAD: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of the account: a label, the value, a second line, and its direction."""
+
+    label: str
+    value: str
+    note: str = ""
+    direction: str = "flat"
+
+
+@dataclass(frozen=True, slots=True)
+class PositionRow:
+    market: str
+    side: str
+    size: str
+    entry: str
+    mark: str
+    unrealized: str
+    direction: str
+    r: str
+    r_part: float | None  # from -1 at the stop to the target: where the mark stands
+    stop: str
+    stop_away: str
+    targets: tuple[str, ...]
+    liquidation: str
+    notional: str
+    leverage: str
+    strategy: str
+    is_protected: bool
+    held: str
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    label: str
+    value: str
+    tone: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The value of the account over time: instants in milliseconds and USD."""
+
+    points: tuple[tuple[int, float], ...]
+    source: str
+    text: str
+
+
+def figures(snapshot: Snapshot, wallet: WalletResult | None) -> list[Figure]:
+    status = snapshot.status or {}
+    account = status.get("account")
+    if account is None:
+        return []
+    value = number(account["value_usd"]) or Decimal(0)
+    today, total = profit(status)
+    exposure = sum((notional(one) for one in snapshot.positions), Decimal(0))
+    free = number(account["free_usd"]) or Decimal(0)
+    used = (
+        value - free
+        if wallet is None
+        else sum((one.margin_used_usd or Decimal(0) for one in wallet.positions), Decimal(0))
+    )
+    open_profit = sum((number(one["unrealized_usd"]) or Decimal(0) for one in snapshot.positions), Decimal(0))
+    return [
+        Figure("Account value", formatting.usd(value), "USD"),
+        Figure(
+            "Today",
+            formatting.signed_usd(today),
+            f"{_part(today, value - today)} since 00:00 UTC",
+            formatting.direction(today),
+        ),
+        Figure("Total", formatting.signed_usd(total), "net of fees and funding", formatting.direction(total)),
+        Figure(
+            "Open profit",
+            formatting.signed_usd(open_profit),
+            _positions(len(snapshot.positions)),
+            formatting.direction(open_profit),
+        ),
+        Figure(
+            "Exposure",
+            formatting.usd(exposure),
+            f"{formatting.times(exposure / value)} the account" if value > 0 else "",
+        ),
+        Figure(
+            "Margin used",
+            formatting.usd(used),
+            f"{formatting.share(used / value)}; {formatting.usd(free)} free" if value > 0 else "",
+        ),
+    ]
+
+
+def profit(status: Data) -> tuple[Decimal, Decimal]:
+    """Today's and total profit of all strategies, those removed from the config too, as `bot status` has it."""
+    books = [one.get("book") or {} for one in status["strategies"]]
+    books += [one["book"] for one in status.get("other_books", ()) if one["name"] != FOREIGN]
+    today, total = (
+        sum((Decimal(str(book.get(name, 0))) for book in books), Decimal(0)) for name in ("day_usd", "net_usd")
+    )
+    return today, total
+
+
+def notional(position: Data) -> Decimal:
+    """At the mark; at the entry without a mark."""
+    mark, size = number(position.get("mark_px")), number(position["size"]) or Decimal(0)
+    if mark is None or position["market"].startswith("event:"):
+        return number(position.get("notional_usd")) or Decimal(0)
+    return abs(mark * size)
+
+
+def position_rows(snapshot: Snapshot, wallet: WalletResult | None) -> list[PositionRow]:
+    theirs = {} if wallet is None else {one.coin: one for one in wallet.positions}
+    now_ms = snapshot.service_ms
+    rows = [_row(one, snapshot.orders, theirs.get(one["market"]), now_ms) for one in snapshot.positions]
+    return sorted(rows, key=lambda row: (row.is_protected, row.market))
+
+
+def _row(one: Data, orders: Iterable[Data], theirs: Position | None, now_ms: int | None) -> PositionRow:
+    entry, mark, stop = (number(one.get(name)) for name in ("entry_px", "mark_px", "stop_px"))
+    first = number(one.get("first_stop_px"))
+    targets = targets_of(one["market"], orders)
+    shares = one.get("shares") or {}
+    return PositionRow(
+        market=one["market"], side=one["side"], size=formatting.size(one["size"]), entry=formatting.px(entry), mark=formatting.px(mark),
+        unrealized=formatting.signed_usd(one["unrealized_usd"]), direction=formatting.direction(one["unrealized_usd"]),
+        r=formatting.r(r_multiple(one["side"], entry, mark, first)), r_part=_r_part(one["side"], entry, mark, first, targets),
+        stop=formatting.px(stop) if stop is not None else "trailing" if one.get("trailing_stops") else "no stop",
+        stop_away=_away(mark, stop), targets=tuple(map(formatting.px, targets)),
+        liquidation=formatting.px(None if theirs is None else theirs.liquidation_px), notional=formatting.usd(notional(one)),
+        leverage=formatting.times(one.get("leverage")), strategy=" + ".join(shares) if len(shares) > 1 else one["strategy"] or "not ours",
+        is_protected=bool(one["protected"]), held=formatting.duration((now_ms - one["opened_ms"]) / 1000) if now_ms and one.get("opened_ms") else formatting.NONE,
+    )  # fmt: skip
+
+
+def r_multiple(side: str, entry: Decimal | None, mark: Decimal | None, first_stop: Decimal | None) -> Decimal | None:
+    """The profit so far in multiples of the distance from the entry to the first stop."""
+    if entry is None or mark is None or first_stop is None or entry == first_stop:
+        return None
+    gain = mark - entry if side == "long" else entry - mark
+    return gain / abs(entry - first_stop)
+
+
+def targets_of(market: str, orders: Iterable[Data]) -> list[Decimal]:
+    """The prices of the targets of a position, nearest first in the order of the service."""
+    mine = [one for one in orders if one["market"] == market and one["action"] == "close"]
+    prices = [number(one.get("trigger_px")) for one in mine if one["kind"] == "take_profit"]
+    prices += [number(one.get("limit_px")) for one in mine if one["kind"] == "limit"]
+    return sorted({one for one in prices if one is not None})
+
+
+def _r_part(
+    side: str, entry: Decimal | None, mark: Decimal | None, first: Decimal | None, targets: Sequence[Decimal]
+) -> float | None:
+    """The place of the mark between stop (0) and the last target or 2 R (1)."""
+    now = r_multiple(side, entry, mark, first)
+    if now is None:
+        return None
+    far = max((r_multiple(side, entry, one, first) or Decimal(0) for one in targets), default=Decimal(0))
+    top = far if far > 0 else Decimal(2)
+    return float(min(max((now + 1) / (top + 1), Decimal(0)), Decimal(1)))
+
+
+def _away(mark: Decimal | None, px: Decimal | None) -> str:
+    """How far the mark is from a price, in percent of the mark."""
+    return "" if not mark or px is None else f"{abs(px - mark) / mark * 100:.2f} % away"
+
+
+def _part(gain: Decimal, base: Decimal) -> str:
+    return formatting.pct(gain / base * 100) if base > 0 else formatting.NONE
+
+
+def _positions(count: int) -> str:
+    return "no open position" if not count else "1 open position" if count == 1 else f"{count} open positions"
+
+
+def curve(nav: WalletNavResult | None, trips: Sequence[tuple[int, Decimal]], span: str) -> Curve:
+    """The account's value by the service; without it the profit of the closed trades in the journal, added up."""
+    if nav is not None and nav.series:
+        points = tuple((one.ts, float(one.nav_usd)) for one in nav.series)
+        return Curve(points, "Account value by the service, in USD", _in_words(points, "The account"))
+    total, points_found = Decimal(0), []
+    for at_ms, net in trips:
+        total += net
+        points_found.append((at_ms, float(total)))
+    points = tuple(points_found)
+    return Curve(points, "Profit of closed trades in the journal, in USD", _in_words(points, "Closed trades"))
+
+
+def _in_words(points: Sequence[tuple[int, float]], what: str) -> str:
+    if len(points) < 2:
+        return "There are not two points yet."
+    values = [value for _, value in points]
+    first, last, low, high = values[0], values[-1], min(values), max(values)
+    word = "rose" if last > first else "fell" if last < first else "stands as at the beginning"
+    moved = f"{word} by {formatting.usd(abs(last - first))} USD" if last != first else word
+    return (
+        f"{what} {moved}: from {formatting.usd(first)} at {formatting.instant(points[0][0])} to {formatting.usd(last)} at"
+        f" {formatting.instant(points[-1][0])}. Lowest {formatting.usd(low)}, highest {formatting.usd(high)}."
+    )
+
+
+def health(snapshot: Snapshot, price_age_s: float | None) -> list[Health]:
+    status = snapshot.status or {}
+    told, beat = status.get("health") or {}, status.get("heartbeat") or {}
+    passed_ms = status.get("last_pass_ms")
+    found = [
+        _health("Loop lag", told.get("loop_lag_s"), "loop", "how late the newest pass of the daemon began"),
+        _health(
+            "Last pass",
+            None if passed_ms is None else passed_ms / 1000,
+            "pass",
+            "time since the daemon has finished a pass",
+        ),
+        _health("Event lag", told.get("cursor_lag_s"), "cursor", "how long the events could not be read to their end"),
+        _health("Price age", price_age_s, "price", "age of the newest price of the service, on its clock"),
+        _beat(beat),
+        _rate(told.get("rates") or ()),
+    ]
+    fault = told.get("journal_fault")
+    found.append(
+        Health(
+            "Journal",
+            "fault" if fault else "written",
+            "bad" if fault else "good",
+            fault or "the daemon writes each order before it sends it",
+        )
+    )
+    doubt = (status.get("intents") or {}).get("in_doubt", 0)
+    found.append(Health("Orders in doubt", str(doubt), "bad" if doubt else "good", "sent, and without a known outcome"))
+    return found
+
+
+def _health(label: str, value: float | None, bound: str, note: str) -> Health:
+    if value is None:
+        return Health(label, formatting.NONE, "idle", note)
+    warns, bad = BOUNDS[bound]
+    text = f"{value * 1000:,.0f} ms" if value < 1 else f"{value:,.1f} s" if value < 60 else formatting.duration(value)
+    return Health(label, text, "bad" if value >= bad else "warn" if value >= warns else "good", note)
+
+
+def _beat(beat: Data) -> Health:
+    age_s = beat.get("age_s")
+    note = "time since the newest heartbeat that the service accepted"
+    if age_s is None:
+        return Health("Heartbeat age", formatting.NONE, "idle", note)
+    window_s = age_s + beat["deadline_s"]
+    tone = (
+        "bad"
+        if age_s > 0.66 * window_s or beat.get("failures", 0) > 2
+        else "warn"
+        if age_s > 0.4 * window_s
+        else "good"
+    )
+    return Health("Heartbeat age", f"{age_s:,.1f} s", tone, note)
+
+
+def _rate(rates: Sequence[Data]) -> Health:
+    note = "what is left of the service's tightest rate limit"
+    parts = [(one["left"] / one["requests"], one) for one in rates if one["requests"]]
+    if not parts:
+        return Health("Rate budget", formatting.NONE, "idle", note)
+    part, one = min(parts, key=lambda pair: pair[0])
+    tone = "bad" if part < RATE_BAD else "warn" if part < RATE_WARNS else "good"
+    return Health("Rate budget", f"{max(0, one['left']):,} of {one['requests']:,}", tone, f"{note} ({one['policy']})")

@@ -1,0 +1,197 @@
+"""The process of a dashboard: its key, its port, its record in the state directory, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import structlog
+import uvicorn
+
+from bot.clock import SystemClock
+from bot.dashboard.app import Dashboard
+from bot.dashboard.documents import Documents
+from bot.dashboard.page_models import Sources
+from bot.dashboard.sign_in import KEY_BYTES, SignIn
+from bot.dashboard.sources import Control, DaemonSource, ServiceSource
+from bot.errors import ConfigError
+
+log = structlog.get_logger()
+
+HOST: Final = "127.0.0.1"
+KEY_FILE: Final = "dashboard.key"
+RECORD: Final = "dashboard.json"  # the port of the running dashboard, locked while it runs
+STOP_S: Final = 1
+
+
+class Running(NamedTuple):
+    """A dashboard that runs."""
+
+    port: int
+    run_id: str
+
+    @property
+    def address(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+
+def link(running: Running, key: bytes) -> str:
+    """A link that opens the dashboard once. Its code stands behind the `#`, which browsers do not send."""
+    return f"{running.address}/sign-in#{_sign_in(running, key).code()}"
+
+
+def running_in(folder: Path) -> Running | None:
+    """The dashboard of this state directory; None if none runs."""
+    try:
+        with (folder / RECORD).open("r+") as file:
+            if _locked(file):
+                return None
+            written = json.load(file)
+        return Running(int(written["port"]), str(written["run_id"]))
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def key_of(folder: Path) -> bytes:
+    """The key of the folder's dashboards; made at the first call, readable by its owner alone."""
+    path = folder / KEY_FILE
+    with contextlib.suppress(FileNotFoundError):
+        found = path.read_bytes()
+        if len(found) == KEY_BYTES:
+            return found
+    made = secrets.token_bytes(KEY_BYTES)
+    part = path.with_suffix(".part")
+    with contextlib.suppress(FileNotFoundError):
+        part.unlink()
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(made)
+    part.replace(path)
+    return made
+
+
+def serve(
+    control_socket: Control, *, port: int, control: bool, on_ready: Callable[[Running, bytes], None], ends_with_stdin: bool = False
+) -> None:  # fmt: skip
+    """Serve the dashboard of a daemon until SIGINT or SIGTERM; with `ends_with_stdin` also until the end of standard input.
+
+    ConfigError if the port is in use, another dashboard runs on the folder, or the extra `ui` is missing.
+    """
+    folder = control_socket.folder
+    documents = Documents()
+    listener = _listener(port)
+    with contextlib.closing(listener), _recorded(folder, listener.getsockname()[1]) as running:
+        key = key_of(folder)
+        sources = Sources(DaemonSource(control_socket), ServiceSource())
+        asyncio.run(
+            _serve(
+                sources,
+                documents,
+                running,
+                key,
+                listener,
+                control=control,
+                on_ready=on_ready,
+                ends_with_stdin=ends_with_stdin,
+            )
+        )
+
+
+async def _serve(
+    sources: Sources, documents: Documents, running: Running, key: bytes, listener: socket.socket, *, control: bool,
+    on_ready: Callable[[Running, bytes], None], ends_with_stdin: bool,
+) -> None:  # fmt: skip
+    dashboard = Dashboard(sources, documents, _sign_in(running, key), control=control)
+    config = uvicorn.Config(
+        dashboard.app(), log_config=None, access_log=False, server_header=False, proxy_headers=False, ws="none",
+        timeout_graceful_shutdown=STOP_S,
+    )  # fmt: skip
+    server = _Server(config, dashboard, lambda: on_ready(running, key))
+    if ends_with_stdin:
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _at_input, server)
+    await server.serve(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Ends the open event streams first, because they do not end by themselves."""
+
+    def __init__(self, config: uvicorn.Config, dashboard: Dashboard, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._dashboard = dashboard
+        self._on_started = on_started
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """End in order, with exit code 0. uvicorn's own way would raise the signal again."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, self.stop)
+        yield
+
+    def stop(self) -> None:
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._on_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._dashboard.stopping.set()
+        await super().shutdown(sockets)
+
+
+def _at_input(server: _Server) -> None:
+    if not os.read(sys.stdin.fileno(), 4096):
+        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        server.stop()
+
+
+def _sign_in(running: Running, key: bytes) -> SignIn:
+    return SignIn(key, running.run_id, now_s=lambda: SystemClock().now_ms() // 1000)
+
+
+def _listener(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"port {port} on {HOST} cannot be used: {error.strerror}. Give another with --port, or 0 for a free one"
+        ) from error
+    return listener
+
+
+@contextlib.contextmanager
+def _recorded(folder: Path, port: int) -> Iterator[Running]:
+    """Hold the record of the folder and write the port into it."""
+    descriptor = os.open(folder / RECORD, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "r+") as file:
+        if not _locked(file):
+            raise ConfigError(f"another dashboard runs on {folder}: `bot dashboard --link` prints a link for it")
+        running = Running(port, secrets.token_hex(8))
+        file.truncate(0)
+        json.dump({"port": running.port, "run_id": running.run_id, "pid": os.getpid()}, file)
+        file.flush()
+        yield running
+        file.truncate(0)
+
+
+def _locked(file: Any) -> bool:
+    """Lock the open file; False if another process has it locked."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

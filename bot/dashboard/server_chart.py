@@ -1,0 +1,155 @@
+"""Charts as SVG, drawn by the server. They need no script: the pages show them first, and keep them if the chart library is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Final
+
+from bot.dashboard import formatting
+from bot.dashboard.pages.market import COLOURS, FillMark, Line, Overlay
+from bot.wire import INTERVAL_MS, Candle
+
+WIDTH: Final = 960
+HEIGHT: Final = 320
+RIGHT: Final = 84  # for the scale
+TOP: Final = 12
+BOTTOM: Final = 26
+VOLUME: Final = 48  # height of the volume
+CANDLES_MAX: Final = 120  # that stay readable
+GRID: Final = 4
+TEXT_HEIGHT: Final = 12
+
+
+class Drawing(str):
+    """A picture that templates put into the page as it is. Text in it has been escaped."""
+
+    __slots__ = ()
+
+    def __html__(self) -> str:
+        return self
+
+
+class _Scale:
+    """From values to places in the picture."""
+
+    def __init__(self, low: float, high: float, *, top: float, bottom: float) -> None:
+        room = (high - low) * 0.04 or abs(high) * 0.001 or 1.0
+        self.low, self.high = low - room, high + room
+        self._top, self._bottom = top, bottom
+
+    def y(self, value: float) -> float:
+        return round(self._bottom - (value - self.low) / (self.high - self.low) * (self._bottom - self._top), 1)
+
+    def ticks(self) -> list[float]:
+        return [self.low + (self.high - self.low) * n / GRID for n in range(1, GRID)]
+
+
+def value_chart(points: Sequence[tuple[int, float]]) -> Drawing:
+    """The account's value as a line with its area. Empty without two points."""
+    if len(points) < 2:
+        return Drawing()
+    values = [value for _, value in points]
+    scale = _Scale(min(values), max(values), top=TOP, bottom=HEIGHT - BOTTOM)
+    first, last = points[0][0], points[-1][0]
+    inner = WIDTH - RIGHT
+    places = [((at - first) / max(1, last - first) * inner, scale.y(value)) for at, value in points]
+    line = " ".join(f"{x:.1f},{y}" for x, y in places)
+    parts = [_grid(scale, inner)]
+    parts.append(f'<polygon class="area" points="0,{HEIGHT - BOTTOM} {line} {inner},{HEIGHT - BOTTOM}"/>')
+    parts.append(f'<polyline class="value" points="{line}"/>')
+    parts.append(_label(scale.y(values[-1]), formatting.usd(values[-1]), "now", inner))
+    parts += [_time(at, inner * part) for part, at in ((0.0, first), (0.5, (first + last) // 2), (1.0, last))]
+    return _svg(parts, HEIGHT)
+
+
+def candle_chart(
+    candles: Sequence[Candle],
+    interval: str,
+    overlays: Sequence[Overlay],
+    marks: Sequence[FillMark],
+    lines: Sequence[Line],
+) -> Drawing:
+    """The newest candles with volume, the overlays of the price, fills and lines. Rising candles are hollow, falling ones filled."""
+    shown = candles[-CANDLES_MAX:]
+    if not shown:
+        return Drawing()
+    inner, price_bottom = WIDTH - RIGHT, HEIGHT - BOTTOM - VOLUME
+    lows, highs = [float(one.low) for one in shown], [float(one.high) for one in shown]
+    reach = max(highs) - min(lows)
+    near = [
+        one for one in lines if min(lows) - reach <= one.px <= max(highs) + reach
+    ]  # A far line would flatten the candles.
+    scale = _Scale(
+        min([*lows, *(one.px for one in near)]), max([*highs, *(one.px for one in near)]), top=TOP, bottom=price_bottom
+    )
+    step = inner / len(shown)
+    largest = max(float(one.volume) for one in shown) or 1.0
+    parts = [_grid(scale, inner)]
+    for n, one in enumerate(shown):
+        parts.append(_candle(one, scale, x=n * step + step / 2, width=max(1.0, step * 0.6), largest=largest))
+    for count, overlay in enumerate(one for one in overlays if one.pane == 0):
+        values = overlay.values[-len(shown) :]
+        places = " ".join(
+            f"{n * step + step / 2:.1f},{scale.y(value)}" for n, value in enumerate(values) if value is not None
+        )
+        parts.append(
+            f'<polyline class="overlay o{count % COLOURS}" points="{places}"><title>{escape(overlay.label)}</title></polyline>'
+        )
+    for line in near:
+        y = scale.y(line.px)
+        parts.append(f'<line class="level {line.kind}" x1="0" x2="{inner}" y1="{y}" y2="{y}"/>')
+        parts.append(_label(y, formatting.px(line.px), line.kind, inner))
+    step_ms = INTERVAL_MS[interval]
+    for mark in marks:
+        n = (mark.at_ms - shown[0].ts) // step_ms
+        if 0 <= n < len(shown):
+            parts.append(_mark(mark, x=n * step + step / 2, y=scale.y(mark.px)))
+    parts.append(_label(scale.y(float(shown[-1].close)), formatting.px(shown[-1].close), "now", inner))
+    parts += [_time(shown[round(part * (len(shown) - 1))].ts, inner * part) for part in (0.0, 0.5, 1.0)]
+    return _svg(parts, HEIGHT)
+
+
+def _candle(one: Candle, scale: _Scale, *, x: float, width: float, largest: float) -> str:
+    opened, high, low, close = (float(value) for value in (one.open, one.high, one.low, one.close))
+    kind = "up" if close >= opened else "down"
+    top, bottom = scale.y(max(opened, close)), scale.y(min(opened, close))
+    tall = max(0.8, bottom - top)
+    volume = float(one.volume) / largest * (VOLUME - 6)
+    base = HEIGHT - BOTTOM
+    return (
+        f'<g class="{kind}"><line x1="{x:.1f}" x2="{x:.1f}" y1="{scale.y(high)}" y2="{scale.y(low)}"/>'
+        f'<rect x="{x - width / 2:.1f}" y="{top}" width="{width:.1f}" height="{tall:.1f}"/>'
+        f'<rect class="volume" x="{x - width / 2:.1f}" y="{base - volume:.1f}" width="{width:.1f}" height="{volume:.1f}"/></g>'
+    )
+
+
+def _mark(mark: FillMark, *, x: float, y: float) -> str:
+    sign = 1 if mark.side == "bought" else -1
+    points = f"{x:.1f},{y + sign * 3:.1f} {x - 5:.1f},{y + sign * 12:.1f} {x + 5:.1f},{y + sign * 12:.1f}"
+    return f'<polygon class="fill {mark.side}" points="{points}"><title>{escape(mark.text)}</title></polygon>'
+
+
+def _grid(scale: _Scale, inner: float) -> str:
+    lines = []
+    for value in scale.ticks():
+        y = scale.y(value)
+        lines.append(f'<line class="grid" x1="0" x2="{inner}" y1="{y}" y2="{y}"/>')
+        lines.append(f'<text class="scale" x="{inner + 8}" y="{y + 4}">{formatting.px(round(value, 8))}</text>')
+    return Drawing().join(lines)
+
+
+def _label(y: float, text: str, kind: str, inner: float) -> str:
+    return (
+        f'<g class="tag {kind}"><rect x="{inner + 2}" y="{y - 9}" width="{RIGHT - 4}" height="18" rx="3"/>'
+        f'<text x="{inner + 8}" y="{y + 4}">{text}</text></g>'
+    )
+
+
+def _time(at_ms: int, x: float) -> str:
+    anchor = "start" if x < 1 else "end" if x > WIDTH - RIGHT - 1 else "middle"
+    return f'<text class="scale" x="{x:.0f}" y="{HEIGHT - 8}" text-anchor="{anchor}">{formatting.instant(at_ms)[:-3]}</text>'
+
+
+def _svg(parts: Sequence[str], height: int) -> Drawing:
+    return Drawing(f'<svg class="drawn" viewBox="0 0 {WIDTH} {height}" aria-hidden="true">{"".join(parts)}</svg>')

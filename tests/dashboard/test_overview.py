@@ -1,0 +1,174 @@
+"""The overview from the answers of daemon and service: figures, positions, the curve in words, health."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from bot.dashboard.pages import frame, overview
+from bot.dashboard.sources import Snapshot
+from bot.wire.wallets import NavPoint, WalletNavResult, WalletResult
+from tests.dashboard.builders import NOW_MS, book, order, position, snapshot, strategy
+
+
+def wallet(**members: Any) -> WalletResult:
+    held = {
+        "coin": "BTC",
+        "side": "long",
+        "size": "0.5",
+        "leverage": 2,
+        "book": "main",
+        "liquidation_px": "51.5",
+        "margin_used_usd": "26",
+    }
+    return WalletResult.model_validate(
+        {"address": "0xabc", "registered": True, "environment": "sandbox", "account_value_usd": "10000", "unrealized_pnl_usd": "2",
+         "positions": [held], "updated_at": NOW_MS, **members}
+    )  # fmt: skip
+
+
+def by_label(found: list[overview.Figure]) -> dict[str, overview.Figure]:
+    return {one.label: one for one in found}
+
+
+def test_the_profit_counts_removed_strategies_and_not_the_trades_of_others() -> None:
+    shown = snapshot(
+        strategies=[],
+        other_books=[
+            {"name": "gone", "book": book(day_usd="-2", net_usd="5")},
+            {"name": "@foreign", "book": book(day_usd="100", net_usd="100")},
+        ],
+    )
+    assert shown.status is not None
+    shown.status["strategies"] = [strategy(book=book(day_usd="3.5", net_usd="-20"))]
+    found = by_label(overview.figures(shown, None))
+    assert (found["Today"].value, found["Today"].direction) == ("+1.50", "up")
+    assert (found["Total"].value, found["Total"].direction) == ("−15.00", "down")
+
+
+def test_exposure_is_at_the_mark_and_margin_is_the_services() -> None:
+    found = by_label(overview.figures(snapshot(positions=[position()]), wallet()))
+    assert (found["Exposure"].value, found["Exposure"].note) == ("52.00", "0.01× the account")
+    assert found["Margin used"].value == "26.00"
+    assert by_label(overview.figures(snapshot(positions=[position()]), None))["Margin used"].value == "1,000.00"
+
+
+def test_a_daemon_that_does_not_know_its_account_shows_no_figure() -> None:
+    assert overview.figures(Snapshot(NOW_MS, status={"state": "STARTING"}), None) == []
+    assert overview.figures(Snapshot(NOW_MS), None) == []
+
+
+def test_a_position_shows_its_way_from_the_stop_to_the_target() -> None:
+    (row,) = overview.position_rows(snapshot(positions=[position()], orders=[order()]), wallet())
+    assert (row.entry, row.mark, row.stop, row.stop_away) == ("100.00", "104.00", "98.00", "5.77 % away")
+    assert (row.r, row.r_part) == ("+2.00 R", 0.75)  # 4 above an entry with a stop 2 below it; the target is at 3 R
+    assert (row.targets, row.liquidation, row.held) == (("106.00",), "51.50", "1 min")
+
+
+@pytest.mark.parametrize(("mark", "r"), [(98.0, "+1.00 R"), (102.0, "−1.00 R"), (100.0, "0.00 R")])
+def test_r_of_a_short_counts_downwards(mark: float, r: str) -> None:
+    short = position(side="short", mark_px=mark, stop_px="101", first_stop_px="102")
+    (row,) = overview.position_rows(snapshot(positions=[short]), None)
+    assert row.r == r, "measured from the first stop, wherever the stop is now"
+
+
+def test_a_position_without_a_stop_comes_first_and_says_so() -> None:
+    bare = position(market="ETH", stop_px=None, first_stop_px=None, protected=False)
+    rows = overview.position_rows(snapshot(positions=[position(), bare]), None)
+    assert [(one.market, one.is_protected, one.stop, one.r) for one in rows] == [
+        ("ETH", False, "no stop", "–"),
+        ("BTC", True, "98.00", "+2.00 R"),
+    ]
+
+
+def test_several_targets_are_listed_by_price() -> None:
+    orders = [
+        order(kind="limit", limit_px="108", trigger_px=None),
+        order(),
+        order(market="ETH", trigger_px="9"),
+        order(action="open", kind="limit", limit_px="90"),
+    ]
+    assert overview.targets_of("BTC", orders) == [Decimal(106), Decimal(108)]
+
+
+def test_the_curve_is_the_services_and_is_told_in_words() -> None:
+    points = tuple(NavPoint(ts=NOW_MS + n * 60_000, nav_usd=Decimal(value)) for n, value in enumerate((100, 90, 120)))
+    nav = WalletNavResult(address="0xabc", registered=True, range="1d", nav_usd=Decimal(120), series=points)
+    found = overview.curve(nav, (), "1d")
+    assert found.points[-1] == (NOW_MS + 120_000, 120.0)
+    assert found.text.startswith("The account rose by 20.00 USD: from 100.00")
+    assert "Lowest 90.00, highest 120.00." in found.text
+
+
+def test_without_the_services_curve_the_closed_trades_are_added_up() -> None:
+    found = overview.curve(None, [(NOW_MS, Decimal(5)), (NOW_MS + 1000, Decimal(-8))], "1d")
+    assert found.points == ((NOW_MS, 5.0), (NOW_MS + 1000, -3.0))
+    assert "journal" in found.source
+    assert overview.curve(None, [], "1d").text == "There are not two points yet."
+
+
+def tones(**members: Any) -> dict[str, str]:
+    return {one.label: one.tone for one in overview.health(snapshot(**members), 0.0)}
+
+
+def test_the_health_of_a_good_daemon_is_good() -> None:
+    assert set(tones().values()) == {"good"}
+
+
+@pytest.mark.parametrize(
+    ("label", "tone", "members"),
+    [
+        ("Loop lag", "warn", {"health": {"loop_lag_s": 0.3}}),
+        ("Loop lag", "bad", {"health": {"loop_lag_s": 2.0}}),
+        ("Last pass", "bad", {"last_pass_ms": 25_000}),
+        ("Event lag", "warn", {"health": {"cursor_lag_s": 1.5}}),
+        ("Heartbeat age", "bad", {"heartbeat": {"age_s": 25.0, "deadline_s": 5.0, "failures": 0}}),
+        (
+            "Rate budget",
+            "warn",
+            {
+                "health": {
+                    "rates": [{"policy": "a", "left": 300, "requests": 400}, {"policy": "b", "left": 2, "requests": 10}]
+                }
+            },
+        ),
+        ("Journal", "bad", {"health": {"journal_fault": "disk full"}}),
+        ("Orders in doubt", "bad", {"intents": {"in_doubt": 1}}),
+        ("Loop lag", "idle", {"health": {}}),
+    ],
+)
+def test_a_figure_of_health_warns(label: str, tone: str, members: dict[str, Any]) -> None:
+    assert tones(**members)[label] == tone
+
+
+def test_the_dead_man_clock_ends_when_the_service_acts() -> None:
+    shown = frame.frame(snapshot(), now_ms=NOW_MS).dead_man
+    assert (shown.text, shown.tone, shown.fires_at_ms) == ("armed", "good", NOW_MS + 20_000)
+    late = frame.frame(snapshot(heartbeat={"deadline_s": 5.0, "age_s": 25.0}), now_ms=NOW_MS).dead_man
+    assert late.tone == "warn"
+    gone = frame.frame(snapshot(heartbeat={"deadline_s": -1.0, "age_s": 31.0}), now_ms=NOW_MS).dead_man
+    assert (gone.text, gone.tone) == ("may have acted", "bad")
+    assert (
+        frame.frame(
+            snapshot(heartbeat={"deadline_s": None, "age_s": None}, positions=[position()]), now_ms=NOW_MS
+        ).dead_man.text
+        == "not armed"
+    )
+    assert frame.frame(snapshot(heartbeat=None), now_ms=NOW_MS).dead_man.text == "off"
+
+
+def test_figures_of_a_dead_daemon_are_marked_as_old() -> None:
+    dead = Snapshot(NOW_MS, "the daemon is not running", is_running=False, status=snapshot().status)
+    shown = frame.frame(dead, now_ms=NOW_MS + 90_000)
+    assert (shown.state, shown.tone) == ("NOT RUNNING", "bad")
+    assert "1 min 30 s ago" in shown.old
+    assert frame.frame(snapshot(old_s=30.0), now_ms=NOW_MS).old == "The daemon read the account 30 s ago."
+    assert frame.frame(snapshot(), now_ms=NOW_MS).old == ""
+
+
+def test_real_money_is_named() -> None:
+    assert frame.frame(snapshot(), now_ms=NOW_MS).money == "Play money"
+    live = frame.frame(snapshot(service={"environment": "production", "speed": 1, "now_ms": NOW_MS}), now_ms=NOW_MS)
+    assert (live.money, live.is_real_money) == ("Real money", True)

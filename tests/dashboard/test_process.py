@@ -1,0 +1,109 @@
+"""`bot dashboard` as a process: its link, its files, its end, and what it says when it cannot run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from bot.cli.app import call
+from bot.dashboard import server
+
+WAIT_S = 30
+
+
+@contextlib.contextmanager
+def running(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    command = [sys.executable, "-m", "bot", "dashboard", "--state-dir", str(folder), "--port", "0", "--json", *options]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.stderr and process.stderr.read()
+        try:
+            yield process, json.loads(line)
+        finally:
+            process.kill()
+
+
+def enter(link: str) -> httpx.Client:
+    """A browser that has opened the link."""
+    address, _, code = link.partition("#")
+    base = address.removesuffix("/sign-in")
+    client = httpx.Client(base_url=base, headers={"Accept": "text/html"})
+    answer = client.post("/sign-in", data={"code": code}, headers={"Origin": base})
+    assert answer.status_code == 303, answer.text
+    return client
+
+
+def test_a_dashboard_opens_by_its_link_gives_another_one_and_ends_in_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running(tmp_path) as (process, told):
+        with contextlib.closing(enter(told["link"])) as client:
+            page = client.get("/")
+        assert page.status_code == 200
+        assert "NOT RUNNING" in page.text, "no daemon runs in this folder"
+        assert call(["dashboard", "--state-dir", str(tmp_path), "--json"]) == 0
+        second = json.loads(capsys.readouterr().out)
+        assert second["address"] == told["address"]
+        assert second["link"] != told["link"]
+        enter(second["link"]).close()
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, out) == (0, "")
+    code = told["link"].partition("#")[2]
+    assert code not in err, "no log has the code of a link"
+    assert call(["dashboard", "--state-dir", str(tmp_path), "--link"]) == 1
+    assert "no dashboard runs" in capsys.readouterr().err
+    for name in (server.KEY_FILE, server.RECORD):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+
+
+def test_a_dashboard_that_a_daemon_started_ends_with_it(tmp_path: Path) -> None:
+    with running(tmp_path, "--ends-with-stdin") as (process, told):
+        assert set(told) == {"port"}, "a daemon's log gets no link"
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(WAIT_S) == 0
+
+
+def test_a_port_in_use_is_an_error_that_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        assert call(["dashboard", "--state-dir", str(tmp_path), "--port", str(port)]) == 4
+    assert f"port {port} on 127.0.0.1 cannot be used" in capsys.readouterr().err
+
+
+def test_without_the_extra_the_error_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert call(["dashboard", "--state-dir", str(tmp_path), "--port", "0"]) == 4
+    assert "pip install 'bracketbot[ui]'" in capsys.readouterr().err
+
+
+def test_a_key_that_was_cut_is_made_anew(tmp_path: Path) -> None:
+    key = server.key_of(tmp_path)
+    assert server.key_of(tmp_path) == key
+    (tmp_path / server.KEY_FILE).write_bytes(key[:5])
+    assert len(server.key_of(tmp_path)) == len(key)
+    assert server.key_of(tmp_path) != key
+
+
+def test_a_record_of_a_dashboard_that_was_killed_names_none(tmp_path: Path) -> None:
+    (tmp_path / server.RECORD).write_text(json.dumps({"port": 1, "run_id": "x", "pid": os.getpid()}))
+    assert server.running_in(tmp_path) is None
