@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from bot.errors import StrategyError
 from bot.strategy.bar import Bar
-from bot.strategy.indicators import Columns, Indicator, Series, Source
+from bot.strategy.indicators import (
+    Columns,
+    Described,
+    Indicator,
+    Series,
+    Source,
+    atr,
+    ema,
+    highest,
+    lowest,
+    rsi,
+    sma,
+)
 
 if TYPE_CHECKING:
     from talipp.indicators.Indicator import Indicator as Calculation
@@ -72,7 +84,7 @@ def macd(
     def start(fast: int, slow: int, signal: int, source: Source) -> Series:
         return CalculatedSeries(_library().MACD(fast, slow, signal), slow + fast + signal, read, source=source)
 
-    return Indicator(start, fast, slow, signal, source=source, bars=until, periods=3)
+    return Indicator("macd", start, fast, slow, signal, source=source, bars=until, periods=3, line=line)
 
 
 def bollinger(
@@ -84,7 +96,9 @@ def bollinger(
     def start(period: int, deviations: float, source: Source) -> Series:
         return CalculatedSeries(_library().BB(period, deviations), period, read, source=source)
 
-    return Indicator(start, period, deviations, source=source, bars=lambda period, _: period)
+    return Indicator(
+        "bollinger", start, period, deviations, source=source, bars=lambda period, _: period, line=line, on_price=True
+    )
 
 
 def adx(period: int | str = 14, *, line: Literal["adx", "plus", "minus"] = "adx") -> Indicator:
@@ -94,7 +108,7 @@ def adx(period: int | str = 14, *, line: Literal["adx", "plus", "minus"] = "adx"
     def start(period: int, _: Source) -> Series:
         return CalculatedSeries(_library().ADX(period, period), 2 * period + 1, read, _whole_bar)
 
-    return Indicator(start, period, source="close", bars=lambda period: 2 * period if line == "adx" else period + 1)
+    return Indicator("adx", start, period, bars=lambda period: 2 * period if line == "adx" else period + 1, line=line)
 
 
 def stochastic(period: int | str = 14, smoothing: int | str = 3, *, line: Literal["k", "d"] = "k") -> Indicator:
@@ -106,7 +120,7 @@ def stochastic(period: int | str = 14, smoothing: int | str = 3, *, line: Litera
         return CalculatedSeries(_library().Stoch(period, smoothing), period + smoothing, read, _whole_bar)
 
     return Indicator(
-        start, period, smoothing, source="close", periods=2,
+        "stochastic", start, period, smoothing, periods=2, line=line,
         bars=lambda period, smoothing: period + (smoothing - 1 if line == "d" else 0),
     )  # fmt: skip
 
@@ -122,7 +136,7 @@ def keltner(
         return CalculatedSeries(made, max(period, atr_period) + 1, read, _whole_bar)
 
     return Indicator(
-        start, period, atr_period, multiplier, source="close", periods=2,
+        "keltner", start, period, atr_period, multiplier, periods=2, line=line, on_price=True,
         bars=lambda period, atr_period, _: max(period, atr_period),
     )  # fmt: skip
 
@@ -134,7 +148,7 @@ def donchian(period: int | str = 20, *, line: Band = "middle") -> Indicator:
     def start(period: int, _: Source) -> Series:
         return CalculatedSeries(_library().DonchianChannels(period), period, read, _whole_bar)
 
-    return Indicator(start, period, source="close", bars=lambda period: period)
+    return Indicator("donchian", start, period, bars=lambda period: period, line=line, on_price=True)
 
 
 def vwap(period: int | str) -> Indicator:
@@ -143,7 +157,7 @@ def vwap(period: int | str) -> Indicator:
     def start(period: int, _: Source) -> Series:
         return CalculatedSeries(_library().VWMA(period), period, input_of=_typical_bar)
 
-    return Indicator(start, period, source="close", bars=lambda period: period)
+    return Indicator("vwap", start, period, bars=lambda period: period, on_price=True)
 
 
 def supertrend(
@@ -161,7 +175,9 @@ def supertrend(
     def start(period: int, multiplier: float, _: Source) -> Series:
         return CalculatedSeries(_library().SuperTrend(period, multiplier), period + 1, read, _whole_bar)
 
-    return Indicator(start, period, multiplier, source="close", bars=lambda period, _: period + 1)
+    return Indicator(
+        "supertrend", start, period, multiplier, bars=lambda period, _: period + 1, line=line, on_price=line == "value"
+    )
 
 
 def stddev(period: int | str, source: Source = "close") -> Indicator:
@@ -170,7 +186,7 @@ def stddev(period: int | str, source: Source = "close") -> Indicator:
     def start(period: int, source: Source) -> Series:
         return CalculatedSeries(_library().StdDev(period), period, source=source)
 
-    return Indicator(start, period, source=source, bars=lambda period: period)
+    return Indicator("stddev", start, period, source=source, bars=lambda period: period)
 
 
 def roc(period: int | str, source: Source = "close") -> Indicator:
@@ -179,7 +195,23 @@ def roc(period: int | str, source: Source = "close") -> Indicator:
     def start(period: int, source: Source) -> Series:
         return CalculatedSeries(_library().ROC(period), period + 1, source=source)
 
-    return Indicator(start, period, source=source, bars=lambda period: period + 1)
+    return Indicator("roc", start, period, source=source, bars=lambda period: period + 1)
+
+
+FUNCTIONS: Final[Mapping[str, Callable[..., Indicator]]] = {
+    one.__name__: one
+    for one in (
+        sma, ema, rsi, atr, highest, lowest, macd, bollinger, adx, stochastic, keltner, donchian, vwap, supertrend, stddev, roc,
+    )
+}  # fmt: skip
+
+
+def series_of(described: Described) -> Series:
+    """The calculation of an indicator that is known as plain data. StrategyError if its library is not installed."""
+    named: dict[str, Any] = {"line": described.line} if described.line is not None else {}
+    if described.source != "close":
+        named["source"] = described.source
+    return FUNCTIONS[described.function](*described.numbers, **named).start(None)
 
 
 def _slowest(fast: int, slow: int, _: int) -> int:

@@ -237,6 +237,24 @@ class Values(dict[str, float | None]):
         raise StrategyError(f"market {market!r} is not one of this strategy's: {', '.join(self) or 'it has none'}")
 
 
+class Described(NamedTuple):
+    """An indicator of a strategy as plain data, for charts. `function` is its name in `bot`; `line` is None if it has one line."""
+
+    name: str
+    function: str
+    numbers: tuple[float, ...]
+    line: str | None
+    source: Source
+    on_price: bool  # drawn over the candles; otherwise on a scale of its own
+
+    @property
+    def label(self) -> str:
+        """For people: `SMA 10`, `BOLLINGER 20 2 upper`."""
+        return " ".join(
+            [self.function.upper(), *(f"{number:g}" for number in self.numbers), *filter(None, [self.line])]
+        )
+
+
 class Indicator:
     """A declaration: which calculation, with which numbers, on which number of the bar. Each strategy and market has its own state.
 
@@ -245,16 +263,20 @@ class Indicator:
     """
 
     def __init__(
-        self, start: Callable[..., Series], *numbers: float | str, source: Source, bars: Callable[..., int], periods: int = 1
+        self, function: str, start: Callable[..., Series], *numbers: float | str, bars: Callable[..., int], periods: int = 1, source: Source = "close",
+        line: str | None = None, on_price: bool = False,
     ) -> None:  # fmt: skip
         if source not in SOURCES:
             raise StrategyError(f"source is one of {', '.join(SOURCES)}, not {source!r}")
         self.source = source
         self.name = ""
         self.numbers = numbers
+        self._function = function
         self._start = start
         self._bars = bars
         self._periods = periods
+        self._line = line
+        self._on_price = on_price and source != "volume"
         for number, given in enumerate(numbers):
             if not isinstance(given, str):
                 self._checked(number, given, "an indicator")
@@ -276,6 +298,11 @@ class Indicator:
 
     def start(self, params: Any) -> Series:
         return self._start(*self._resolved(params), self.source)
+
+    def described(self, params: Any) -> Described:
+        """This indicator as plain data, with the numbers that `params` give."""
+        numbers = tuple(self._resolved(params))
+        return Described(self.name, self._function, numbers, self._line, self.source, self._on_price)
 
     def _resolved(self, params: Any) -> list[float]:
         return [
@@ -346,32 +373,32 @@ def _stepper(market: str, made: list[tuple[Values, list[float | None]]]) -> Call
 
 def sma(period: int | str, source: Source = "close") -> Indicator:
     """Simple moving average of the last `period` values."""
-    return Indicator(Sma, period, source=source, bars=lambda n: n)
+    return Indicator("sma", Sma, period, source=source, bars=lambda n: n, on_price=True)
 
 
 def ema(period: int | str, source: Source = "close") -> Indicator:
     """Exponential moving average, weight 2 / (period + 1), started with the mean of the first `period` values."""
-    return Indicator(Ema, period, source=source, bars=lambda n: n)
+    return Indicator("ema", Ema, period, source=source, bars=lambda n: n, on_price=True)
 
 
 def rsi(period: int | str, source: Source = "close") -> Indicator:
     """Wilder's relative strength index, 0 to 100; needs period + 1 bars."""
-    return Indicator(Rsi, period, source=source, bars=lambda n: n + 1)
+    return Indicator("rsi", Rsi, period, source=source, bars=lambda n: n + 1)
 
 
 def atr(period: int | str) -> Indicator:
     """Wilder's average true range, in the price's unit."""
-    return Indicator(Atr, period, source="close", bars=lambda n: n)
+    return Indicator("atr", Atr, period, bars=lambda n: n)
 
 
 def highest(period: int | str, source: Source = "close") -> Indicator:
     """Highest of the last `period` values, this bar's included."""
-    return Indicator(Highest, period, source=source, bars=lambda n: n)
+    return Indicator("highest", Highest, period, source=source, bars=lambda n: n, on_price=True)
 
 
 def lowest(period: int | str, source: Source = "close") -> Indicator:
     """Lowest of the last `period` values, this bar's included."""
-    return Indicator(Lowest, period, source=source, bars=lambda n: n)
+    return Indicator("lowest", Lowest, period, source=source, bars=lambda n: n, on_price=True)
 
 
 def named_bars(bars: int | str, params: Any, what: str) -> int:

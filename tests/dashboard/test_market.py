@@ -11,13 +11,13 @@ import pytest
 from bot.dashboard import server_chart
 from bot.dashboard.pages import market
 from bot.strategy import Bar
-from bot.strategy.indicators import Atr, Ema
+from bot.strategy.indicators import Atr, Ema, atr, ema
 from bot.wire.market import BookResult, Level
 from tests.dashboard.builders import NOW_MS, candle, order, position, snapshot, strategy
 
 CANDLES = [candle(n, 100 + n % 7) for n in range(40)]
-EMA = {"name": "fast", "kind": "Ema", "bars": 4, "source": "close"}
-ATR = {"name": "range", "kind": "Atr", "bars": 16, "source": "close"}
+EMA = {**ema(4).described(None)._asdict(), "name": "fast"}
+ATR = {**atr(16).described(None)._asdict(), "name": "range"}
 
 
 def fill(subtype: str, side: str, **data: Any) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from bot import (
 )
 from bot.errors import StrategyError
 from bot.strategy import Bar, Field, Indicator, Params
+from bot.strategy.indicator_library import series_of
 from bot.strategy.indicators import Columns
 from tests.strategy.toy import walk
 
@@ -142,6 +143,16 @@ def test_columns_in_chunks_equal_bar_by_bar_to_the_last_bit(declared: Indicator,
         rows = [bar[2:] for bar in bars[first:end]]
         found += series.column(Columns(*map(list, zip(*rows, strict=True))))
     assert found == values(declared, bars)
+
+
+@every
+def test_an_indicator_made_from_its_description_has_the_same_values(declared: Indicator, bars: list[Bar]) -> None:
+    series = series_of(declared.described(NO_PARAMS))
+    assert [series.update(bar) for bar in bars] == values(declared, bars)
+
+
+def test_a_label_names_the_function_its_numbers_and_its_line() -> None:
+    assert bollinger(20, 2.5, line="upper").described(NO_PARAMS).label == "BOLLINGER 20 2.5 upper"
 
 
 @every

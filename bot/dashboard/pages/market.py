@@ -11,19 +11,15 @@ from bot.dashboard import formatting
 from bot.dashboard.formatting import number
 from bot.dashboard.pages.overview import targets_of
 from bot.dashboard.sources import Snapshot
-from bot.strategy import indicators
-from bot.strategy.indicators import Columns
+from bot.errors import StrategyError
+from bot.strategy.indicator_library import series_of
+from bot.strategy.indicators import Columns, Described
 from bot.wire import INTERVAL_MS, Candle
 from bot.wire.market import BookResult
 from bot.wire.resources import Market
 
 Data = Mapping[str, Any]
 
-KINDS: Final = {
-    one.__name__: one
-    for one in (indicators.Sma, indicators.Ema, indicators.Rsi, indicators.Atr, indicators.Highest, indicators.Lowest)
-}
-OWN_SCALE: Final = frozenset({"Rsi", "Atr"})  # not in the unit of the price: drawn below the candles
 COLOURS: Final = 4  # of indicators; a fifth has the first one's again
 LEVELS: Final = 10  # of each side of the book
 FILLS_MAX: Final = 300  # newest, on one chart
@@ -125,20 +121,15 @@ def overlays(coin: str, candles: Sequence[Candle], strategies: Sequence[Data]) -
         if coin not in strategy["markets"]:
             continue
         for declared in strategy.get("indicators", ()):
-            kind = KINDS.get(declared["kind"])
-            if kind is None:
+            described = Described(**declared)
+            try:
+                values = series_of(described).column(columns)
+            except StrategyError:  # The daemon has a library that is not installed here.
                 continue
-            values = (
-                tuple(kind(declared["bars"], declared["source"]).column(columns))
-                if kind is not indicators.Atr
-                else tuple(indicators.Atr(declared["bars"]).column(columns))
-            )
-            is_apart = declared["kind"] in OWN_SCALE or declared["source"] == "volume"
-            name = f"{strategy['name']}.{declared['name']}" if several else declared["name"]
-            found.append(
-                Overlay(name, f"{name}: {declared['kind'].upper()} {declared['bars']}", pane if is_apart else 0, values)
-            )
-            pane += is_apart
+            name = f"{strategy['name']}.{described.name}" if several else described.name
+            place = 0 if described.on_price else pane
+            found.append(Overlay(name, f"{name}: {described.label}", place, tuple(values)))
+            pane += not described.on_price
     return found
 
 

@@ -12,7 +12,6 @@ from bot.runtime.alerts.health import ORDERS
 from bot.runtime.liveness import systemd
 from bot.runtime.model.intents import FINAL, IN_DOUBT
 from bot.strategy.base import declared as declared_indicators
-from bot.strategy.indicators import named_bars
 
 if TYPE_CHECKING:
     from bot.config import Settings, StrategySettings
@@ -170,15 +169,14 @@ def health(daemon: RoutedDaemon) -> Data:
 
 
 def declared(instance: StrategyInstance) -> Data:
-    """The params of a strategy, and the indicators that it declares with the number of bars that each uses."""
+    """The params of a strategy, and the indicators that it declares."""
     strategy = instance.strategy
     return {
         "params": strategy.params.model_dump(mode="json"),
         "indicators": [
-            {"name": name, "kind": one.kind.__name__, "bars": named_bars(one.period, strategy.params, name), "source": one.source}
-            for name, one in declared_indicators(type(strategy)).items()
+            one.described(strategy.params)._asdict() for one in declared_indicators(type(strategy)).values()
         ],
-    }  # fmt: skip
+    }
 
 
 def guardians(kernel: Kernel) -> list[Data]:
