@@ -131,7 +131,7 @@ async def _run_to_end(stack: AsyncExitStack, supervisor: Supervisor, *, beat_at_
     settings, journal, clock = supervisor.request.settings, supervisor.journal, supervisor.client.clock
     sources = Sources(
         supervisor.passes.meter, supervisor.kernel, lambda: supervisor.heartbeats.process, supervisor.notifier,
-        state=lambda: supervisor.access.state().word, is_recovered=lambda: supervisor.is_recovered,
+        state=lambda: supervisor.access.state().word, is_recovered=lambda: supervisor.is_recovered, prices=supervisor.prices,
     )  # fmt: skip
     port = None if settings.metrics is None else settings.metrics.port
     try:

@@ -20,6 +20,7 @@ from bot.runtime.assembly import kernel_settings
 from bot.runtime.control_plane import reporting
 from bot.runtime.control_plane.commands import Commands
 from bot.runtime.control_plane.daemon_access import DaemonAccess
+from bot.runtime.control_plane.price_watch import PriceWatch
 from bot.runtime.execution.dispatch import ABREAST
 from bot.runtime.journal.failover import disk_hint
 from bot.runtime.journal.journal import Journal
@@ -80,6 +81,7 @@ class Supervisor:
             skew_ms=lambda: None if client.clock.is_sandbox else client.clock.skew_ms, stale=lambda: client.clock.stale
         )
         self.watchdog = systemd.Watchdog()
+        self.prices = PriceWatch(client)
         self.passed_ns: int | None = None
         self.kernel = self._kernel(specs)
         self.resync = Resync(self.kernel, self.clocks, self.heartbeats)
@@ -178,6 +180,7 @@ class Supervisor:
                 if self.client.clock.speed > 0:
                     wakeup = listen(self.client, self._cursor, self.scheduler.wake, knows=self._is_known)
                     tasks.append(asyncio.create_task(wakeup, name="stream-wakeup"))
+                    tasks.append(asyncio.create_task(self.prices.run(), name="price-watch"))
                 await self.passes.run(self._reload_after_hangup, self.access.mailbox.do_next)
         except TimeoutError:
             if not limit.expired():

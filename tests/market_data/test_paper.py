@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -60,8 +61,12 @@ def processes_of(url: str) -> list[int]:
 
 
 def test_a_killed_run_continues_with_its_account_and_leaves_nothing_running_at_its_end(
-    ticking: Exchange, place: Path
+    ticking: Exchange, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def said(*command: str) -> str:
+        call([*command])
+        return capsys.readouterr().out
+
     command = ("paper", "--exchange", "binance", "--market", "BTC", "--json")
     with python(*command, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None
@@ -70,6 +75,9 @@ def test_a_killed_run_continues_with_its_account_and_leaves_nothing_running_at_i
             line = first.stdout.readline()
             assert line, "it ended by itself"
             seen.append(json.loads(line)["event"])
+        connected = re.compile(r"^  prices      ccxt:binance connected .*1 market, oldest price \d s$", re.MULTILINE)
+        until("the status has the prices", lambda: connected.search(said("status", "--config", "paper-binance.yaml")))
+        assert "ok    prices      ccxt:binance is connected" in said("doctor", "paper-binance.yaml")
         first.send_signal(signal.SIGKILL)
     url = os.environ["BOT_MARKETS_URL"]
     assert processes_of(url), "the service survives the kill"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 OLD_S: Final = 10.0  # since the last complete pass; a strategy's call may take five seconds of a pass
 FOLLOW_S: Final = 0.5  # between two requests for new lines
+APART_MS: Final = 1_000  # between the clocks of the service and of its prices, to be shown
 LINES_MAX: Final = 2_000  # as many as the daemon keeps in memory
 
 OTHERS: Final = {  # attribution that belongs to no strategy
@@ -303,6 +304,7 @@ def status_lines(told: Mapping[str, Any]) -> Iterable[str]:
             left = f"MAY HAVE ACTED: its deadline passed {-left_s} s ago without a heartbeat"
         trouble = f", last error {beat['error']}" if beat["error"] else ""
         yield f"  dead-man    {left}, {many(beat['beats'], 'heartbeat')} tried{trouble}"
+    yield from _price_lines(told.get("prices"))
     for one in told["guardians"]:
         if not one["stands"]:
             yield f"  guardian    {one['name']} IS NOT ARMED; the daemon arms it again"
@@ -327,6 +329,34 @@ def status_lines(told: Mapping[str, Any]) -> Iterable[str]:
     if passed is not None:
         bar = "no bar yet" if told["last_bar_ms"] is None else f"last bar {iso(told['last_bar_ms'])}"
         yield f"  kernel      last pass {passed / 1000:.1f} s ago, {bar}"
+
+
+def _price_lines(prices: Mapping[str, Any] | None) -> Iterable[str]:
+    """The source of the service's prices, and each market with something to say. A daemon of an older version does not send them."""
+    from bot.clock import iso
+
+    if prices is None:
+        return
+    since = f" since {iso(prices['since_ms'])}" if prices["since_ms"] is not None else ""
+    if prices["connected"]:
+        how = f" by {prices['transport']}" if prices["transport"] else ""
+        state = f"connected{how}{since}"
+    else:
+        trouble = next(iter((prices["trouble"] or "it has sent no price yet").splitlines()))
+        state = f"NOT CONNECTED{since}: {trouble}"
+    apart_ms = abs(prices["clock_difference_ms"] or 0)
+    clock = f", its clock is {apart_ms / 1000:.1f} s off" if apart_ms >= APART_MS else ""
+    ages = [one["age_s"] for one in prices["markets"] if one["age_s"] is not None]
+    oldest = f", oldest price {max(ages):.0f} s" if ages else ""
+    yield f"  prices      {prices['source']} {state}{clock}; {many(len(prices['markets']), 'market')}{oldest}"
+    for what, why in prices["missing"].items():
+        yield f"  prices      without {what}: {why}"
+    for one in prices["markets"]:
+        refused = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in one["refused"].items() if count)
+        dropped = f"quotes refused: {refused}" if refused else ""
+        closed = "" if one["open"] else f"CLOSED FOR OPENINGS since {iso(one['since_ms'])}: {one['reason']}"
+        if closed or dropped:
+            yield f"  prices      {one['market']} {'; '.join(filter(None, (closed, dropped)))}"
 
 
 def _money(told: Mapping[str, Any]) -> str:

@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from bot.cli.run.embedded_service import Embedded
     from bot.client import Client
     from bot.config import Settings
+    from bot.wire.market import StatusResult
 
 DISK_WARN_MB: Final = 1_024
 DISK_FAIL_MB: Final = 64
 WAL_WARN_MB: Final = 64  # SQLite cannot shrink the write-ahead log while another program reads the journal
 SQLITE_SAFE: Final = (3, 51, 3)  # in older versions two writing processes can damage a file; the daemon is the only one
 ASK_S: Final = 5.0
+APART_MS: Final = 5_000  # between the clocks of the service and of its prices, to be a warning
 
 EPILOG = """\b
 Examples:
@@ -590,6 +592,44 @@ async def _versions(patient: Patient, client: Client, base_url: str) -> None:
         )
     else:
         patient.say("service", "ok", f"{words}, API {status.api_version}, limits version {status.limits_version}")
+    _prices(patient, status)
+
+
+def _prices(patient: Patient, status: StatusResult) -> None:
+    """Check the source of the service's prices, if the service names one."""
+    from bot.clock import iso
+
+    prices = status.prices
+    if prices is None:
+        return
+    network = (
+        "check the network of this machine and the status page of the exchange; the service connects again by itself"
+    )
+    if not prices.connected:
+        patient.say(
+            "prices",
+            "warn",
+            f"{prices.source} is not connected: {prices.trouble or 'it has sent no price yet'}",
+            network,
+        )
+    closed = [one for one in prices.markets if not one.open]
+    for one in closed:
+        since = "" if one.since is None else f" since {iso(one.since)}"
+        patient.say("prices", "warn", f"{one.coin} opens no position{since}: {one.reason}", network)
+    apart_ms = abs(prices.clock_difference_ms or 0)
+    if apart_ms > APART_MS:
+        patient.say(
+            "prices", "warn", f"the clocks of {prices.source} and of the service are {apart_ms / 1000:.0f} s apart",
+            "set this machine's clock (timedatectl set-ntp true)",
+        )  # fmt: skip
+    if prices.connected and not closed:
+        ages = [status.server_time - one.quoted_at for one in prices.markets if one.quoted_at and status.server_time]
+        oldest = f", oldest price {max(ages) / 1000:.0f} s" if ages else ""
+        refused = sum(sum(one.refused.values()) for one in prices.markets)
+        how = f" by {prices.transport}" if prices.transport else ""
+        patient.say(
+            "prices", "ok", f"{prices.source} is connected{how}: {many(len(prices.markets), 'market')}{oldest}, {many(refused, 'quote')} refused"
+        )  # fmt: skip
 
 
 def _skew(patient: Patient, client: Client) -> None:

@@ -26,7 +26,7 @@ BARS_EVERY_NS: Final = 900_000_000  # between two bar lines of one market
 
 STYLES: Final = {
     "bar": "dim", "decision": "cyan", "plan": "cyan", "order": "bold", "fill": "bold green", "stop": "yellow", "target": "yellow",
-    "guardian": "magenta", "heartbeat": "blue", "account": "bold blue", "warning": "red", "error": "bold red", "service": "blue",
+    "guardian": "magenta", "heartbeat": "blue", "account": "bold blue", "warning": "red", "error": "bold red", "service": "blue", "prices": "blue",
 }  # fmt: skip
 
 QUIET_REASONS: Final = ("sibling_filled", "position_closed")  # a stop or target that ends with its position
@@ -230,6 +230,19 @@ class Narrator:
     def not_restarted(self, event: Event) -> None:
         self._line("error", event, f"the service died and does not start: {event.get('message')}; the daemon retries")
 
+    def prices_connected(self, event: Event) -> None:
+        how = f" by {event['transport']}" if event.get("transport") else ""
+        self._line("prices", event, f"{event.get('source')} is connected{how}")
+
+    def prices_disconnected(self, event: Event) -> None:
+        self._line("warning", event, f"{event.get('source')} is not connected: {_first_line(event)}")
+
+    def market_opened(self, event: Event) -> None:
+        self._line("prices", event, "prices come; positions may be opened")
+
+    def market_closed(self, event: Event) -> None:
+        self._line("warning", event, f"no position may be opened: {_first_line(event)}")
+
     def quarantined(self, event: Event) -> None:
         self._line("error", event, f"{event.get('strategy')} is quarantined: {event.get('message')}")
 
@@ -263,6 +276,10 @@ _PRINTERS: Final[Mapping[str, Callable[[Narrator, Event], None]]] = {
     "service.restarted": Narrator.restarted,
     "service.not_restarted": Narrator.not_restarted,
     "strategy.quarantined": Narrator.quarantined,
+    "prices.connected": Narrator.prices_connected,
+    "prices.disconnected": Narrator.prices_disconnected,
+    "prices.market_opened": Narrator.market_opened,
+    "prices.market_closed": Narrator.market_closed,
 }
 
 
@@ -319,6 +336,10 @@ def _signal_text(event: Event) -> str:
         part = f" {fields['fraction']} of it" if "fraction" in fields else f" {amount}" if amount else ""
         return f"close{part}"
     return "cancel" if text.startswith("Cancel(") else text
+
+
+def _first_line(event: Event) -> str:
+    return next(iter(str(event.get("message") or "").splitlines()), "")
 
 
 def _why(event: Event) -> str:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from bot.client import Client
 from bot.config import Settings
+from bot.runtime.control_plane.price_watch import PriceWatch
 from bot.runtime.journal.journal import Journal
 from bot.runtime.kernel import Kernel
 from bot.runtime.liveness.heartbeat_supervision import HeartbeatSupervision
@@ -24,6 +25,7 @@ class DaemonHandle(Protocol):
     heartbeats: HeartbeatSupervision
     workers: WorkerPool
     progress: ProgressWriter
+    prices: PriceWatch
     passed_ns: int | None  # monotonic time when the newest pass ended
 
     @property

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from bot.runtime.alerts.notifier import Notifier
+    from bot.runtime.control_plane.price_watch import PriceWatch
     from bot.runtime.kernel import Kernel
     from bot.runtime.liveness.heartbeat import HeartbeatProcess
 
@@ -65,6 +66,7 @@ class Sources:
     notifier: Notifier | None
     state: Callable[[], str]
     is_recovered: Callable[[], bool]
+    prices: PriceWatch | None = None
 
 
 class Described(NamedTuple):
@@ -123,6 +125,13 @@ METRICS: Final[Mapping[str, Described]] = {
     ),
     "journal_bytes": Described("gauge", "Size of the journal's file and its write-ahead log."),
     "journal_fault": Described("gauge", "1 while the journal's file cannot be written."),
+    "prices_connected": Described("gauge", "1 while the source of the service's prices is connected.", ("source",)),
+    "prices_clock_difference_seconds": Described("gauge", "The clock of the source of prices less the service's."),
+    "price_age_seconds": Described("gauge", "Since the newest price of a market; up to 5 s too high.", ("market",)),
+    "price_closed": Described("gauge", "1 for a market that opens no position for want of a price.", ("market",)),
+    "prices_refused": Described(
+        "counter", "Quotes that gave no price, since the start of the service.", ("market", "reason")
+    ),
     **{f"strategy_{name}": Described("gauge", text, ("strategy",)) for name, (text, _) in PROFIT.items()},
     "strategy_fills": Described("counter", "Fills.", ("strategy",)),
     "strategy_paused": Described(
@@ -195,6 +204,7 @@ class Figures:
         if self._of.is_recovered():  # Before that a 0 would be taken for the account's figure.
             yield from self._trading()
         yield from self._guards(now_ns)
+        yield from self._prices()
         yield from self._strategies()
 
     def _trading(self) -> Iterator[Metric]:
@@ -235,6 +245,20 @@ class Figures:
         journal = kernel.journal
         yield _family("journal_bytes", [((), _bytes(journal.path))])
         yield _family("journal_fault", [((), float(journal.fault is not None))])
+
+    def _prices(self) -> Iterator[Metric]:
+        """The source of the service's prices, if the service names one."""
+        watch = self._of.prices
+        if watch is None or (now := watch.newest) is None:
+            return
+        yield _family("prices_connected", [((now.source,), float(now.connected))])
+        if now.clock_difference_ms is not None:
+            yield _family("prices_clock_difference_seconds", [((), now.clock_difference_ms / 1_000)])
+        ages = [((one.coin,), age_s) for one in now.markets if (age_s := watch.age_s(one)) is not None]
+        yield _family("price_age_seconds", ages)
+        yield _family("price_closed", [((one.coin,), float(not one.open)) for one in now.markets])
+        refused = [((one.coin, reason), count) for one in now.markets for reason, count in one.refused.items()]
+        yield _family("prices_refused", refused)
 
     def _strategies(self) -> Iterator[Metric]:
         kernel = self._of.kernel

@@ -68,6 +68,7 @@ def recovered_status(daemon: RoutedDaemon, settings: Settings) -> Data:
         "degraded": dict(kernel.health.degraded),
         "heartbeat": heartbeat(daemon),
         "health": health(daemon),
+        "prices": daemon.prices.document(),
         "guardians": guardians(kernel),
         "blocked_by": [{"type": one.type, "id": one.id} for one in mirror.guardians.values() if one.blocks_opens],
         "strategies": strategies(daemon, settings),

@@ -1,0 +1,83 @@
+"""What the service says about the source of its prices, if it names one: for `bot status`, the metrics and the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from bot.errors import ApiError
+
+if TYPE_CHECKING:
+    from bot.client import Client
+    from bot.wire.market import LivePriceMarket, LivePriceStatus
+
+log = structlog.get_logger()
+
+ASK_S: Final = 5.0  # between two requests
+
+
+class PriceWatch:
+    """Asks the service every few seconds, and logs each change."""
+
+    def __init__(self, client: Client) -> None:
+        self.newest: LivePriceStatus | None = None  # None: the service names no source
+        self.changed_ms: int | None = None  # when this daemon saw the source connect or disconnect; the service's clock
+        self._client = client
+
+    async def run(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        """Ask until cancelled. Ends at once if the service names no source."""
+        while await self._ask():
+            await sleep(ASK_S)
+
+    async def _ask(self) -> bool:
+        """Ask once. False if the service names no source."""
+        try:
+            answer = await self._client.status()
+        except ApiError:
+            return True  # The service is away, which the passes report.
+        before, now = self.newest, answer.prices
+        if now is None:
+            self.newest = None
+            return False
+        if before is None or before.connected != now.connected:
+            self.changed_ms = self._client.clock.now_ms()
+        self.newest = now
+        _log_changes(before, now)
+        return True
+
+    def age_s(self, market: LivePriceMarket) -> float | None:
+        """Seconds since the market's newest price, too high by ASK_S at most. None: it has no price yet."""
+        at_ms = market.quoted_at
+        return None if at_ms is None else max(0, self._client.clock.now_ms() - at_ms) / 1_000
+
+    def document(self) -> dict[str, Any] | None:
+        """The state of the prices for `bot status`; None if the service names no source."""
+        now = self.newest
+        if now is None:
+            return None
+        return {
+            "source": now.source, "connected": now.connected, "since_ms": self.changed_ms, "trouble": now.trouble, "transport": now.transport,
+            "clock_difference_ms": now.clock_difference_ms, "missing": dict(now.missing),
+            "markets": [
+                {"market": one.coin, "symbol": one.symbol, "open": one.open, "reason": one.reason, "since_ms": one.since, "age_s": self.age_s(one),
+                 "refused": dict(one.refused)}
+                for one in now.markets
+            ],
+        }  # fmt: skip
+
+
+def _log_changes(before: LivePriceStatus | None, now: LivePriceStatus) -> None:
+    if before is None or before.connected != now.connected:
+        if now.connected:
+            log.info("prices.connected", source=now.source, transport=now.transport)
+        else:
+            log.warning("prices.disconnected", source=now.source, message=now.trouble or "it has sent no price yet")
+    were_closed = {one.coin for one in (() if before is None else before.markets) if not one.open}
+    for one in now.markets:
+        if one.open and one.coin in were_closed:
+            log.info("prices.market_opened", market=one.coin)
+        elif not one.open and one.coin not in were_closed:
+            log.warning("prices.market_closed", market=one.coin, message=one.reason, since_ms=one.since)
