@@ -38,8 +38,7 @@ from bot.runtime.control_plane import log_tail, metrics
 from bot.runtime.execution import order_sender
 from bot.runtime.journal import journal, retention
 from bot.runtime.liveness import clock_watch, heartbeat_rule, instance_lock
-from bot.runtime.model import run_state
-from bot.runtime.risk import risk_engine
+from bot.runtime.model import order_rules, run_state
 from bot.runtime.strategy_host import loader, worker
 from bot.service.docs.html_docs import START
 from bot.testing.sandbox import Sandbox
@@ -129,7 +128,7 @@ WORDS = {1: "a", 2: "two", 3: "three", 5: "five", 6: "six", 10: "ten"}
 # A sentence of the docs and the constant that it states. The tests of the constant's module test its effect.
 NUMBERS = (
     ("takes longer than {} seconds", worker.LIMIT_S),
-    ("must be zero or worth at least {} USD", risk_engine.LEAST_USD),
+    ("must be zero or worth at least {} USD", order_rules.LEAST_USD),
     ("tries to start the service at least every {} seconds", embedded_service.AGAIN_S_MAX),
     ("are restored within {} seconds", instance_lock.KEPT_LOOK_S),
     ("Repeated failed starts share {} heartbeats", heartbeat_rule.BOOT_BEATS_MAX),

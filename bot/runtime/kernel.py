@@ -136,7 +136,7 @@ class Kernel:
             mirror, limits, self.execution, self.conditions, account.attribution, checks_plans=self.strategy_host.checks_plans,
             judges_freshness=port.clock.speed > 0, foreign_positions=settings.foreign_positions,
         )  # fmt: skip
-        self.risk.size_decimals = account.size_decimals
+        self.risk.order_rules = account.order_rules
         context = RepairContext(
             port, journal, self.state, account, self.health, self.budget, self.execution, self.guardians, self.strategy_host, ForeignActivity(),
             ComparisonSchedule(pacer, settings.reconcile_ms), limits, settings.foreign_positions, settings.require_protection, now_ms, self.risk,
@@ -175,7 +175,7 @@ class Kernel:
         if not state.alone_since_ms:
             state.began_ms = self.now_ms()
             state.alone_since_ms = state.began_ms + int(LATE_MS * max(1.0, self.port.clock.speed))
-        if not account.size_decimals:
+        if not account.order_rules:
             account.learn_markets((await self.port.markets(view="all", limit=MARKETS_MAX)).markets)
         self._check_key(snapshot)
         account.mirror.of_snapshot(snapshot)

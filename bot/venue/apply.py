@@ -82,6 +82,9 @@ def _list_market(state: State, command: c.ListMarket) -> None:
     spec = command.spec
     assert spec.coin not in state.markets
     assert command.px > 0
+    assert (
+        spec.lot > 0 and (spec.tick is None or (spec.tick > 0 and spec.sig_figs is None)) and spec.min_notional >= 0
+    ), spec
     assert 0 <= spec.taker_rate < E8 and -E8 < spec.maker_rate < E8, spec
     market = state.markets[spec.coin] = Market(spec, command.px, command.px, command.px, funding_rate=spec.funding_rate)
     index.schedule_expiry(state, market)

@@ -43,11 +43,15 @@ def fee_of(notional: int, rate: int) -> int:
     return fee - fee % MICRO
 
 
-def tick_table(sz_decimals: int, *, sig_figs: int | None, px_decimals: int | None) -> tuple[int, ...]:
+def tick_table(
+    sz_decimals: int, *, sig_figs: int | None, px_decimals: int | None, tick: int | None = None
+) -> tuple[int, ...]:
     """Tick in 1e-8 units by the number of digits of the scaled price: at most 5 significant figures and 6 - szDecimals decimals; integers always.
 
-    With `sig_figs=None` the grid has `px_decimals` decimals at every price.
+    With `sig_figs=None` the grid has `px_decimals` decimals at every price. With `tick` it has that tick at every price.
     """
+    if tick is not None:
+        return (tick,) * PX_DIGITS_MAX
     decimals = PX_DECIMALS_MAX - sz_decimals if px_decimals is None else px_decimals
     ticks = []
     for digits in range(PX_DIGITS_MAX):
@@ -57,6 +61,15 @@ def tick_table(sz_decimals: int, *, sig_figs: int | None, px_decimals: int | Non
             power = max(power, min(0, magnitude - sig_figs + 1))
         ticks.append(10 ** max(0, 8 + power))
     return tuple(ticks)
+
+
+def decimals_of(step: int) -> int:
+    """Decimals of a scaled step's multiples: 2 for 0.05, 0 for 5."""
+    decimals = 8
+    while decimals and step % 10 == 0:
+        step //= 10
+        decimals -= 1
+    return decimals
 
 
 def digits_of(px: int) -> int:

@@ -14,7 +14,6 @@ from bot.venue.order_sizes import (
     sizing_px,
 )
 from bot.venue.state import (
-    MIN_NOTIONAL,
     Account,
     Key,
     Market,
@@ -104,7 +103,7 @@ def largest_order(
     """The largest order that opens at most `left` USD, in the caller's unit. None if that is below the minimum order."""
     unit_cost = highest_unit_cost(market, order.side, fills, limit_px)
     most = reduce + max(0, left) * E8 // unit_cost // market.lot * market.lot
-    if most * min(unit_cost, market.mid) // E8 < MIN_NOTIONAL:
+    if most * min(unit_cost, market.mid) // E8 < market.spec.min_notional:
         return None
     if order.usd is not None:
         # The proceeds of the closing part, and the amount that may be opened.
@@ -114,7 +113,7 @@ def largest_order(
         if reduce and outcome.is_paid(market.spec):
             spendable = spendable * outcome.share_px(market.spec, order.side, first_px) // unit_cost
         usd = reduce * outcome.share_px(market.spec, -order.side, first_px) // E8 + spendable
-        return {"field": "usdAmount", "value": text_of(usd)} if usd >= MIN_NOTIONAL else None
+        return {"field": "usdAmount", "value": text_of(usd)} if usd >= market.spec.min_notional else None
     return {"field": "size", "value": text_of(most)}
 
 
@@ -131,7 +130,7 @@ def refuse_margin(
     most = (reduce + max(0, spendable) * E8 // unit) // market.lot * market.lot
     fix: dict[str, Any] = {"action": "close_first"}
     unit_px = outcome.share_px(spec, buy, sizing_px)
-    if most * min(unit_px, market.mid) // E8 >= MIN_NOTIONAL:
+    if most * min(unit_px, market.mid) // E8 >= spec.min_notional:
         # In USD: the proceeds of the closing part, and the cost of the rest.
         usd = div_up(reduce * outcome.share_px(spec, -buy, sizing_px) + (most - reduce) * unit_px, E8)
         fix = {"field": "size", "value": text_of(most)}

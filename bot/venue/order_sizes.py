@@ -9,7 +9,6 @@ from bot.venue import ledger, outcome
 from bot.venue.book import level_px, walk
 from bot.venue.numbers import BPS, E8, div_up, round_figures, text_of
 from bot.venue.state import (
-    MIN_NOTIONAL,
     Market,
     MarketSpec,
     Order,
@@ -35,7 +34,7 @@ def bound_of(market: Market, mid: int, buy: int, bps: int) -> int:
 
 def least_size(market: Market, px: int) -> int:
     """Smallest size worth the minimum notional at `px`: 10 USD of BTC at 103,457 are 0.0001."""
-    return div_up(div_up(MIN_NOTIONAL * E8, px), market.lot) * market.lot
+    return div_up(div_up(market.spec.min_notional * E8, px), market.lot) * market.lot
 
 
 def sizing_px(market: Market, mid: int, buy: int, bound: int, *, limit: bool) -> int:

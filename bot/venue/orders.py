@@ -16,7 +16,6 @@ from bot.venue.quote_draft import Quote
 from bot.venue.record import emit, emit_order, next_oid, next_seq, open_trade
 from bot.venue.refusals import no_market
 from bot.venue.state import (
-    MIN_NOTIONAL,
     Account,
     Key,
     Market,
@@ -183,13 +182,13 @@ def _size_of_close(market: Market, position: Position, command: ClosePosition) -
                 value=text_of(down or market.lot),
             )
         size = min(position.size, command.size)
-    if size < position.size and unit_px * size // E8 < MIN_NOTIONAL:
+    if size < position.size and unit_px * size // E8 < market.spec.min_notional:
         least = min(least_size(market, unit_px), position.size)
         fix = {"field": "size", "value": text_of(least)}
         if command.usd is not None:
             fix = {"field": "usdAmount", "value": text_of(div_up(least * unit_px, E8))}
         elif command.fraction is not None:
             fix = {"field": "fraction", "value": text_of(div_up(least * E8, position.size))}
-        return Refusal("below_min_notional", f"this part is worth {text_of(unit_px * size // E8)} USD; the minimum is 10 USD. The whole position can always be closed",
+        return Refusal("below_min_notional", f"this part is worth {text_of(unit_px * size // E8)} USD; the minimum is {text_of(market.spec.min_notional)} USD. The whole position can always be closed",
                        fix=fix)  # fmt: skip
     return size

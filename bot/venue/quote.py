@@ -42,7 +42,6 @@ from bot.venue.quote_draft import Draft, Quote
 from bot.venue.quote_protection import set_bracket, set_guardians, set_protection
 from bot.venue.refusals import no_market
 from bot.venue.state import (
-    MIN_NOTIONAL,
     Account,
     Key,
     OrderSpec,
@@ -132,7 +131,7 @@ def _refuse_size(draft: Draft) -> Refusal | None:
     spec = market.spec
     whole_exit = position is not None and draft.against and size == position.size
     unit_px = outcome.share_px(spec, draft.side, draft.value_px)
-    if unit_px * size // E8 < MIN_NOTIONAL and not whole_exit:
+    if unit_px * size // E8 < spec.min_notional and not whole_exit:
         least = least_size(market, unit_px)
         fix = {"field": "size", "value": text_of(least)}
         if order.usd is not None:
@@ -141,7 +140,7 @@ def _refuse_size(draft: Draft) -> Refusal | None:
             fix = {"field": "usdAmount", "value": text_of(usd)}
         return Refusal(
             "below_min_notional",
-            f"the order is worth {text_of(unit_px * size // E8)} USD; the minimum is 10 USD",
+            f"the order is worth {text_of(unit_px * size // E8)} USD; the minimum is {text_of(spec.min_notional)} USD",
             fix=fix,
         )
     if draft.opening and spec.strict_hours and market.external == "closed":

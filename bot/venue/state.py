@@ -86,6 +86,16 @@ class MarketSpec:
     funding_factor: int = E8  # multiplies the rate of a premium: one half for stocks
     expires_ms: int | None = None  # when an event market is settled
     bar_length_ms: int = 0  # prices come in bars of this length, and a missing bar has no price; 0: continuous prices
+    min_notional: int = MIN_NOTIONAL  # scaled USD of the smallest order
+    tick: int | None = (
+        None  # the distance of two prices at every price, with sig_figs None; None: by sig_figs and px_decimals
+    )
+    size_step: int | None = None  # None: the last of sz_decimals
+
+    @property
+    def lot(self) -> int:
+        """Every order's size is a multiple of it."""
+        return 10 ** (8 - self.sz_decimals) if self.size_step is None else self.size_step
 
 
 def px_inside(opened: int, closed: int, since_ms: int, length_ms: int) -> int:
@@ -133,8 +143,8 @@ class Market:
 
     def __post_init__(self) -> None:
         spec = self.spec
-        self.ticks = tick_table(spec.sz_decimals, sig_figs=spec.sig_figs, px_decimals=spec.px_decimals)
-        self.lot = 10 ** (8 - spec.sz_decimals)
+        self.ticks = tick_table(spec.sz_decimals, sig_figs=spec.sig_figs, px_decimals=spec.px_decimals, tick=spec.tick)
+        self.lot = spec.lot
         self.tiers = tiers_of(spec.tiers or ((0, spec.max_leverage),))
         self.deepen()
 

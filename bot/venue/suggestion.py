@@ -46,6 +46,7 @@ class Suggestion:
     fee: int | None
     margin: int | None
     min_size: int
+    min_notional: int
     max_size: int
     bound_bps: int
     changes_leverage: bool = False  # of the open position; the order must acknowledge it
@@ -102,7 +103,7 @@ def suggest(
         warnings.append(("partial_depth" if depth < (size or 0) else "rounded", f"the size is cut to {text_of(want)}"))
     suggestion = Suggestion(
         coin=coin, intent=intent, side=side, feasible=0 < low <= want <= most, size=None, notional=None, leverage=None if closing else used,
-        mid=market.mid, est_px=None, slippage_bps=None, fee=None, margin=0, min_size=low, max_size=most, bound_bps=bps,
+        mid=market.mid, est_px=None, slippage_bps=None, fee=None, margin=0, min_size=low, min_notional=market.spec.min_notional, max_size=most, bound_bps=bps,
         changes_leverage=not closing and extra_margin(account, market, used, buy) is not None, warnings=warnings,
     )  # fmt: skip
     if suggestion.feasible:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from bot.wire.base import Amount, Num, Resource
+from bot.wire.base import AbsentNone, Amount, Num, Resource
 
 
 class Warning_(Resource):  # noqa: N801  the wire calls it Warning, a name Python has taken
@@ -209,6 +209,8 @@ class KeyRevoked(Revoked):
 
 
 class Market(Resource):
+    """`tick_size` and `size_step`: the grids of prices and sizes where they do not follow from `sz_decimals`."""
+
     coin: str
     market: str
     name: str
@@ -237,6 +239,8 @@ class Market(Resource):
     closes_at: int | None = None
     expires_at: int | None = None
     outcome_px: Amount | None = None
+    tick_size: Amount | None = AbsentNone
+    size_step: Amount | None = AbsentNone
 
 
 class Plan(Resource):

@@ -597,7 +597,8 @@ def test_a_strategy_that_raises_is_quarantined_with_the_line_of_its_own_file(
         (("--maker-fee", "-100%"), "maker fee -1.00: must be a fraction above -1"),
         (("--fee", "BTC=0.05"), "'0.05' has no unit; write 0.05% or 0.05bps"),
         (("--spread", "2"), "'2' has no unit; write 2% or 2bps"),
-        (("--tick", "0.3"), "tick 0.3: must be 1, 0.1"),
+        (("--tick", "0.000000001"), "tick 0.000000001: must be above 0 and at most 1,000,000, with at most 8 decimals"),
+        (("--lot", "0"), "lot 0: must be above 0"),
         (
             ("--outage", "2025-06-01T01:00+1h", "--outage", "2025-06-01T01:30+1h"),
             "outages must have a length and must not overlap",

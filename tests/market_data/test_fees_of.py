@@ -16,7 +16,16 @@ from bot.market_data.source import Instrument
 from tests.backtest.builders import config, minutes, write
 
 BTC = Instrument(
-    "BTC/USDT:USDT", "BTC", "USDT", "swap", linear=True, taker="0.0005", maker="0.0002", tick="0.1", size_step="0.001"
+    "BTC/USDT:USDT",
+    "BTC",
+    "USDT",
+    "swap",
+    linear=True,
+    taker="0.0005",
+    maker="0.0002",
+    tick="0.1",
+    size_step="0.001",
+    min_notional="100",
 )
 
 
@@ -45,30 +54,28 @@ def rules(of: dict[str, object]) -> object:
 
 def test_fees_tick_and_lot_are_the_exchanges(tmp_path: Path, data: Path) -> None:
     made = manifest(tmp_path, data, "--fees-of", "binance")
-    assert rules(made) == {"taker": "0.0005", "maker": "0.0002", "tick": "0.1", "lot": "0.001"}
-    assert "fees, tick and lot of BTC/USDT:USDT of ccxt:binance" in str(made["assumptions"])
+    assert rules(made) == {"taker": "0.0005", "maker": "0.0002", "tick": "0.1", "lot": "0.001", "min_notional": "100"}
+    assert "fees, tick, lot and smallest order of BTC/USDT:USDT of ccxt:binance" in str(made["assumptions"])
 
 
 def test_a_given_fee_wins(tmp_path: Path, data: Path) -> None:
     made = manifest(tmp_path, data, "--fees-of", "ccxt:binance", "--fee", "0.1%", "--tick", "BTC=1")
-    assert rules(made) == {"taker": "0.001", "maker": "0.0002", "tick": "1", "lot": "0.001"}
+    assert rules(made) == {"taker": "0.001", "maker": "0.0002", "tick": "1", "lot": "0.001", "min_notional": "100"}
 
 
 def test_a_rebate_is_passed_on_and_said(tmp_path: Path, data: Path) -> None:
     write_origin(Store(data), Origin("BTC", "1m", "ccxt:binance", BTC.symbol, 0, (), replace(BTC, maker="-0.0001")))
     made = manifest(tmp_path, data, "--fees-of", "binance")
-    assert rules(made) == {"taker": "0.0005", "maker": "-0.0001", "tick": "0.1", "lot": "0.001"}
+    assert rules(made) == {"taker": "0.0005", "maker": "-0.0001", "tick": "0.1", "lot": "0.001", "min_notional": "100"}
     assert "taker 0.05 %, maker rebate 0.01 %" in str(made["assumptions"])
 
 
-def test_an_odd_tick_is_counted_by_what_the_venue_has_and_said(tmp_path: Path, data: Path) -> None:
-    odd = replace(BTC, tick="0.5", size_step="10")
+def test_a_tick_and_a_lot_that_are_no_powers_of_ten_are_exact(tmp_path: Path, data: Path) -> None:
+    odd = replace(BTC, tick="0.5", size_step="10.0", min_notional="5")
     write_origin(Store(data), Origin("BTC", "1m", "ccxt:binance", BTC.symbol, 0, (), odd))
     made = manifest(tmp_path, data, "--fees-of", "binance")
-    assert rules(made) == {"taker": "0.0005", "maker": "0.0002", "tick": "0.1", "lot": "1"}
-    said = str(made["assumptions"])
-    for text in ("the tick 0.5 is counted as 0.1", "the lot 10 is counted as 1"):
-        assert text in said
+    assert rules(made) == {"taker": "0.0005", "maker": "0.0002", "tick": "0.5", "lot": "10", "min_notional": "5"}
+    assert "tick by 0.5, sizes by 10, orders of at least 5 USD" in str(made["assumptions"])
 
 
 def test_another_exchange_is_refused_with_the_one_that_is_there(

@@ -57,7 +57,9 @@ class Author:
     wild: float = 0.004
     used_keys: list[str] = field(default_factory=list)
     doors: random.Random = field(default_factory=lambda: random.Random(0))  # randomness of sign-ins and webhooks
-    terms: random.Random = field(default_factory=lambda: random.Random(0))  # randomness of maker fees
+    terms: random.Random = field(
+        default_factory=lambda: random.Random(0)
+    )  # randomness of maker fees, odd grids and minimums
 
     def say(self, command: c.Command, now_ms: int | None = None) -> None:
         if now_ms is not None:
@@ -97,9 +99,20 @@ class Author:
             tiers=LOW_TIERS if coin == "BTC" and rng.random() < 0.5 else (), half_spread=half_spread, level_step=level_step, level_size=level_size,
             level_growth=level_growth, slippage_bps=rng.choice((100, 200)), funding_rate=rng.choice((12_500_000, -90_000_000, 0, 4 * E12 // 100)),
             limit_touch=rng.random() < 0.3, taker_rate=rng.choice((45_000, 90_000, 0)),
-            maker_rate=self.terms.choice((15_000, 0, -10_001, -2_000_000)),
+            maker_rate=self.terms.choice((15_000, 0, -10_001, -2_000_000)), **self.grids(sz_decimals, px),
         )  # fmt: skip
         return c.ListMarket(market, px)
+
+    def grids(self, sz_decimals: int, px: int) -> dict[str, Any]:
+        """In a part of the worlds: a tick or a size step that is no power of ten, or another smallest order."""
+        terms, found = self.terms, dict[str, Any]()
+        if terms.random() < 0.2:
+            found |= {"tick": terms.choice((5, 25, 3)) * 10 ** max(0, len(str(px)) - 6), "sig_figs": None}
+        if terms.random() < 0.2:
+            found["size_step"] = terms.choice((5, 25, 3)) * 10 ** (8 - sz_decimals)
+        if terms.random() < 0.2:
+            found["min_notional"] = terms.choice((1, 5, 100)) * E8
+        return found
 
     def event(self, coin: str, px: int) -> c.ListMarket:
         """Shares of an event that is settled soon, with the fee of event markets."""

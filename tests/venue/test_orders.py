@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bot.venue.commands import CancelCoin, CancelOrder, CreateKey
+from bot.venue.commands import CancelCoin, CancelOrder, ClosePosition, CreateKey
 from bot.venue.events import OrderChanged
 from bot.venue.numbers import E8
 from bot.venue.state import Key, Rules, oid_text
@@ -167,6 +167,41 @@ def test_a_rebate_belongs_to_the_margin_of_an_isolated_position():
     """)
     assert venue.position().margin == e8("99.0495")
     assert venue.account.balance == e8("9901")
+
+
+def test_prices_and_sizes_off_a_grid_that_is_no_power_of_ten_are_refused_with_their_neighbours():
+    spec = market(tick=e8("0.5"), sig_figs=None, sz_decimals=2, size_step=e8("0.05"), half_spread=100_000)
+    venue = VenueDriver((spec, "1000"))
+    refused = venue.place(order(size="1", limit_px="990.3")).answer
+    assert refused.code == "invalid_input"
+    assert refused.fix == {"field": "limitPx", "value": "990", "neighbours": ["990", "990.5"]}
+    refused = venue.place(order(size="1.02")).answer
+    assert refused.fix == {"field": "size", "value": "1", "neighbours": ["1", "1.05"]}
+    assert code_of(venue.place(order(size="1.05", stop="990.5", take="1010.5"))) == ""
+    assert venue.position().entry_px() == e8("1001"), "the best ask 1000.1 is rounded up to a tick of 0.5"
+    assert code_of(venue.place(order(size="1", stop="990.3"))) == "invalid_input"
+    refused = venue.do(ClosePosition("a", "BTC", size=e8("0.07"))).answer
+    assert (refused.code, refused.fix["value"]) == ("invalid_input", "0.05")
+
+
+def test_an_amount_in_usd_becomes_whole_steps_of_a_size():
+    venue = VenueDriver((market(sz_decimals=0, size_step=e8("5")), "3"))
+    assert code_of(venue.place(order(usd="100"))) == ""
+    assert venue.position().size == e8("30"), "33.3 rounded down to a multiple of 5"
+
+
+def test_the_smallest_order_is_the_markets_own():
+    venue = VenueDriver((market(sz_decimals=2, min_notional=e8("100")), "50"))
+    refused = venue.place(order(size="1.99")).answer
+    assert (refused.code, refused.fix) == ("below_min_notional", {"field": "size", "value": "2"})
+    assert refused.message == "the order is worth 99.5 USD; the minimum is 100 USD"
+    assert code_of(venue.place(order(size="2.5"))) == ""
+    refused = venue.do(ClosePosition("a", "BTC", size=e8("1"))).answer
+    assert (refused.code, refused.fix) == ("below_min_notional", {"field": "size", "value": "2"})
+    assert "the minimum is 100 USD" in refused.message
+    assert code_of(venue.do(ClosePosition("a", "BTC"))) == "", "the whole position can always be closed"
+    small = VenueDriver((market(sz_decimals=2, min_notional=e8("5")), "50"))
+    assert code_of(small.place(order(size="0.1"))) == ""
 
 
 @pytest.mark.parametrize("fill_at", ["now", "next"])

@@ -71,7 +71,7 @@ class Session:
             exchange, port.clock, self.stats, latency_ms=options.latency_ms, wait=wait, started_ms=timeline.start_ms
         )
         self.log_sink: LogSink | None = None  # takes what the strategies log
-        self.grids: Mapping[str, Grid] = {}  # of the markets whose tick the options set
+        self.grids: Mapping[str, Grid] = {}  # of the markets whose grid of prices does not follow from their listing
         self.timers: Sequence[tuple[str, str, Spec]] = ()  # strategy, name of its timer, when it is due
         self.paths = Paths.of(timeline)
         self._place = place
@@ -231,7 +231,9 @@ def local(
     session = Session(settings, timeline, options, exchange=exchange, port=port, journal=journal, place=place)
     listings = {cursor.coin: exchange.state.markets[cursor.coin].spec for cursor in timeline.cursors}
     session.grids = {
-        coin: Grid(one.px_decimals, one.sig_figs) for coin, one in listings.items() if one.px_decimals is not None
+        coin: Grid(one.px_decimals, one.sig_figs)
+        for coin, one in listings.items()
+        if one.px_decimals is not None and one.tick is None
     }
     session.timers = [(spec.strategy.name, *timer) for spec in specs for timer in spec.strategy.timers.items()]
     if options.latency_ms:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from bot.backtest.engine.caps import Cap, caps_as_json, caps_from_json, check_caps
 from bot.errors import ConfigError
-from bot.venue.numbers import E8
+from bot.venue.numbers import E8, decimals_of
 from bot.venue.state import MarketSpec
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ PATHS: Final[tuple[PathPolicy, ...]] = ("sl_first", "ohlc", "olhc", "adaptive")
 BALANCE_USD: Final = Decimal(10_000)  # what a sandbox account starts with
 BALANCE_USD_MAX: Final = Decimal(1_000_000_000)
 LATENCY_MS_MAX: Final = 600_000
-DECIMALS_MAX: Final = 8  # a price and a size are integers of 1e-8
+STEP_MAX: Final = 1_000_000  # of a tick, a size step and a smallest order; more than any exchange has
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,7 @@ class MarketRules:
     depth_usd: Decimal | None = None  # size of the first of twenty levels
     tick: Decimal | None = None
     lot: Decimal | None = None
+    min_notional: Decimal | None = None  # USD of the smallest order
 
     def over(self, other: MarketRules) -> MarketRules:
         """These overrides, with the other's where these have None."""
@@ -114,15 +115,18 @@ class MarketRules:
             made["maker_rate"] = _scaled(self.maker, "maker fee", least=-1)
         if self.spread_bps is not None:
             made["half_spread"] = _scaled(self.spread_bps / 20_000, "half of the spread")
-        sz_decimals = spec.sz_decimals
         if self.lot is not None:
-            sz_decimals = made["sz_decimals"] = _decimals(self.lot, "lot")
+            step = _step(self.lot, "lot")
+            decimals = made["sz_decimals"] = decimals_of(step)
+            made["size_step"] = None if step == 10 ** (8 - decimals) else step
             # A new lot size leaves the listing's tick unchanged.
             made["px_decimals"] = spec.px_decimals if spec.px_decimals is not None else 6 - spec.sz_decimals
         if self.tick is not None:
-            made["px_decimals"], made["sig_figs"] = _decimals(self.tick, "tick"), None
+            made["tick"], made["sig_figs"] = _step(self.tick, "tick"), None
+        if self.min_notional is not None:
+            made["min_notional"] = _step(self.min_notional, "least order")
         if self.depth_usd is not None:
-            lot = 10 ** (8 - sz_decimals)
+            lot = replace(spec, **made).lot
             size = int(self.depth_usd * E8) * E8 // px // lot * lot
             made["level_size"] = max(lot, size) if self.depth_usd else 0
         return replace(spec, **made)
@@ -137,12 +141,12 @@ def _scaled(value: Decimal, name: str, *, least: int = 0) -> int:
     return scaled
 
 
-def _decimals(step: Decimal, name: str) -> int:
-    """0.01 -> 2: only powers of ten make a grid."""
-    for decimals in range(DECIMALS_MAX + 1):
-        if step == Decimal(1).scaleb(-decimals):
-            return decimals
-    raise ConfigError(f"{name} {step}: must be 1, 0.1, 0.01 and so on, down to 0.00000001")
+def _step(value: Decimal, name: str) -> int:
+    """A tick, a size step or an amount in units of 1e-8."""
+    scaled = int(value * E8)
+    if scaled != value * E8 or not 0 < value <= STEP_MAX:
+        raise ConfigError(f"{name} {value:f}: must be above 0 and at most {STEP_MAX:,}, with at most 8 decimals")
+    return scaled
 
 
 @dataclass(frozen=True, slots=True)

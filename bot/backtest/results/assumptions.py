@@ -19,7 +19,7 @@ from bot.venue.funding import CLAMP, INTEREST
 from bot.venue.liquidation import PARTIAL_FROM
 from bot.venue.numbers import BPS, E8, E12, digits_of
 from bot.venue.order_sizes import CLOSE_SLIPPAGE_BPS, TRIGGER_SLIPPAGE_BPS
-from bot.venue.state import BOOK_LEVELS, CLOSED_DEPTH, Market
+from bot.venue.state import BOOK_LEVELS, CLOSED_DEPTH, MIN_NOTIONAL, Market
 
 COARSE: Final = 0.001  # of a price: a larger tick is named
 INSTANTS: Final = 200  # of a timer: the first ones show whether it is due between two closes
@@ -90,7 +90,15 @@ def _of_market(
     yield (
         f"prices come from {cursor.interval} candles; taker {spec.taker_rate / E8 * 100:.4g} %{of_what}, "
         f"maker {'rebate ' if spec.maker_rate < 0 else ''}{abs(spec.maker_rate) / E8 * 100:.4g} %{of_what}, spread {2 * spec.half_spread / E8 * 10_000:.4g} bps{of}, {depth}, tick by "
-        + (f"{spec.sig_figs} figures" if spec.sig_figs else f"{spec.px_decimals} decimals")
+        + (
+            f"{spec.sig_figs} figures"
+            if spec.sig_figs
+            else f"{spec.px_decimals} decimals"
+            if spec.tick is None
+            else format_e8(spec.tick)
+        )
+        + ("" if spec.size_step is None else f", sizes by {format_e8(spec.size_step)}")
+        + ("" if spec.min_notional == MIN_NOTIONAL else f", orders of at least {format_e8(spec.min_notional)} USD")
     )
     lowest = round(min(cursor.low[cursor.first : cursor.end]) * E8)
     tick = market.ticks[digits_of(lowest)]

@@ -116,7 +116,7 @@ CUTS: Final = 5  # repeated runs of --prove-causal
     "--fees-of",
     "fees_of",
     metavar="EXCHANGE",
-    help="Fees, ticks and lots of this exchange, as `bot data pull --from ccxt:EXCHANGE` stored them. --fee and others win over them.",
+    help="Fees, ticks, lots and smallest orders of this exchange, as `bot data pull --from ccxt:EXCHANGE` stored them. --fee and others win over them.",
 )
 @click.option(
     "--funding",

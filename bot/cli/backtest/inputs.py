@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from decimal import Decimal
+from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +76,7 @@ def rules_of(given: Mapping[str, Any], markets: Collection[str]) -> dict[str, Ma
 def with_fees_of(
     exchange: str, data: Sequence[str], markets: Collection[str], given: Mapping[str, MarketRules]
 ) -> tuple[dict[str, MarketRules], list[str]]:
-    """The rules of --fees-of: fees, ticks and lots of an exchange from the stores of --data, below those that were given. Returns the assumptions too."""
+    """The rules of --fees-of: fees, ticks, lots and smallest orders of an exchange from the stores of --data, below those that were given. Returns the assumptions too."""
     from bot.backtest.engine.options import MarketRules
     from bot.errors import ConfigError
     from bot.service.market_data.instruments import CATALOGUE
@@ -93,11 +93,11 @@ def with_fees_of(
     rules, notes, none = dict(given), [], MarketRules()
     for market, origin in sorted(found.items()):
         assert origin.instrument is not None
-        listed, odd = _rules_of(origin.instrument)
+        listed = _rules_of(origin.instrument)
         by_class = given.get(CATALOGUE[market].spec.asset_class, none) if market in CATALOGUE else none
         rules[market] = given.get(market, none).over(by_class).over(given.get("", none)).over(listed)
         notes.append(
-            f"{market}: fees, tick and lot of {origin.symbol} of {origin.source}, without discounts" + "".join(odd)
+            f"{market}: fees, tick, lot and smallest order of {origin.symbol} of {origin.source}, without discounts"
         )
     return rules, notes
 
@@ -116,19 +116,14 @@ def _exchange_of(origin: Origin) -> str:
     return origin.source.partition("@")[0].removeprefix("ccxt:")
 
 
-def _rules_of(instrument: Instrument) -> tuple[MarketRules, list[str]]:
-    """The rules of a source's market as the venue has them, and what had to be changed for that."""
+def _rules_of(instrument: Instrument) -> MarketRules:
+    """The rules of a source's market. None where the source does not say."""
     from bot.backtest.engine.options import MarketRules
+    from bot.money import format_decimal
 
-    taker, maker, tick, lot = (
-        None if text is None else Decimal(text)
-        for text in (instrument.taker, instrument.maker, instrument.tick, instrument.size_step)
+    taker, maker = (None if text is None else Decimal(text) for text in (instrument.taker, instrument.maker))
+    tick, lot, least = (
+        None if text is None else Decimal(format_decimal(Decimal(text).quantize(Decimal("1e-8"), ROUND_CEILING)))
+        for text in (instrument.tick, instrument.size_step, instrument.min_notional)
     )
-    odd = []
-    grids = []
-    for name, step in (("tick", tick), ("lot", lot)):
-        grid = None if step is None or step <= 0 else min(Decimal(1), Decimal(1).scaleb(step.adjusted()))
-        if grid is not None and grid != step:
-            odd.append(f"; the {name} {step:f} is counted as {grid:f}")
-        grids.append(grid)
-    return MarketRules(taker=taker, maker=maker, tick=grids[0], lot=grids[1]), odd
+    return MarketRules(taker=taker, maker=maker, tick=tick or None, lot=lot or None, min_notional=least or None)

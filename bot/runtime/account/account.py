@@ -10,7 +10,7 @@ from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.attribution import Attribution
 from bot.runtime.account.entry_margin import entry_terms
 from bot.runtime.account.ownership import OrderOwners, PositionOwners
-from bot.runtime.model.shares import size_step
+from bot.runtime.model.order_rules import OrderRules, order_rules, rules_of
 from bot.wire import bare_coin
 
 if TYPE_CHECKING:
@@ -25,21 +25,21 @@ class Account:
 
     def __init__(self, journal: Journal, live: Mapping[str, Intent], feed: BarFeed, now_ms: Callable[[], int]) -> None:
         self._feed = feed
-        self.size_decimals: dict[str, int] = {}  # by market; empty until `learn_markets`
+        self.order_rules: dict[str, OrderRules] = {}  # by market; empty until `learn_markets`
         self.order_owners = OrderOwners(journal, live)
         self.mirror = AccountState(self.order_owners.owner_of, self.order_owners.keys_of, self.order_owners.leverage_of)
         self.attribution = Attribution.of_journal(
             journal,
             owner_of=self.order_owners.owner_of,
             mark_at=self.mark_at,
-            step_of=lambda market: size_step(self.size_decimals, market),
+            step_of=lambda market: rules_of(self.order_rules, market).size_step,
         )
         self.position_owners = PositionOwners(journal, self.mirror, self.attribution, self.order_owners, now_ms)
 
     def learn_markets(self, markets: Iterable[Market]) -> None:
-        """Take over the decimals and the entry terms of each market."""
+        """Take over the order rules and the entry terms of each market."""
         for one in markets:
-            self.size_decimals[bare_coin(one.coin)] = one.sz_decimals
+            self.order_rules[bare_coin(one.coin)] = order_rules(one)
             self.mirror.terms[bare_coin(one.coin)] = entry_terms(one)
 
     def mark_at(self, market: str, at_ms: int | None) -> Decimal | None:

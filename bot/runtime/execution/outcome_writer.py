@@ -21,7 +21,7 @@ log = logs.FastLogger()
 WAY_OUT: Final = "look at the account, then bot resume"
 SMALL_SHARE: Final = (
     "This is all that the strategy has of a shared position, and it is worth too little to be closed by itself. The way out: an entry"
-    " that makes it 10 USD again, then the close; or the others close theirs first. The stop takes it too, and bot kill --flatten"
+    " that makes it worth the minimum again, then the close; or the others close theirs first. The stop takes it too, and bot kill --flatten"
 )
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Final, NamedTuple
 
 from bot.runtime.model.positions import is_no
-from bot.wire import bare_coin
 
 FOREIGN: Final = "@foreign"  # placed by somebody else or by the service, or before this journal began
 
@@ -20,9 +18,6 @@ UNIT: Final = Decimal("0.00000001")
 
 
 NOUGHT: Final = Decimal(0)
-
-
-SIZE_DECIMALS: Final = 8  # of a market whose own are not known yet
 
 
 EXACT: Final = Context(prec=64)  # price times size has up to 40 digits; the default of 28 would round
@@ -109,8 +104,3 @@ class StrategyTotals:
     def net_usd(self) -> Decimal:
         """Realised and unrealised profit, with funding, less fees and lost margin."""
         return self.realized_usd + self.unrealized_usd - self.fees_usd + self.funding_usd - self.margin_lost_usd
-
-
-def size_step(size_decimals: Mapping[str, int], market: str) -> Decimal:
-    """The smallest size in this market. `size_decimals` are those of each market."""
-    return Decimal(1).scaleb(-size_decimals.get(bare_coin(market), SIZE_DECIMALS))

@@ -10,11 +10,12 @@ number of the target and the try. A run that starts again finds in the journal w
 
 from __future__ import annotations
 
-from decimal import ROUND_DOWN, Decimal
+from decimal import Decimal
 from itertools import count
 from typing import Final
 
 from bot.runtime.model.intents import FINAL, FIRST_LEG, RUNTIME, TARGET_LEG, CancelOrders, Intent, intent_key
+from bot.runtime.model.order_rules import whole_steps
 from bot.runtime.model.positions import MirrorOrder, MirrorPosition
 from bot.runtime.reconciliation.context import RepairContext
 from bot.runtime.risk.order_builder import target_px, target_request, targets_in
@@ -92,7 +93,7 @@ def _requests_of(
     entry_px = sum((size * px for size, px, _ in fills), Decimal(0)) / filled
     found = []
     for n, target in enumerate(targets_in(entry.targets), 1):
-        size = min((target.fraction * filled).quantize(risk.step(market), ROUND_DOWN), position.size)
+        size = min(whole_steps(target.fraction * filled, risk.step(market)), position.size)
         px = target_px(target.level, entry_px, position.first_stop_px, side, risk.grid(market))
         if size and px is not None and px > 0:
             found.append((n, target_request(market, side, size, px)))

@@ -32,10 +32,11 @@ EVENT_PX_DECIMALS: Final = 3  # decimals of an event price, which is between 0 a
 
 
 class Grid(NamedTuple):
-    """The prices that a market accepts, by the venue's rule on size decimals; the interface does not show them. `figures` None: a fixed tick."""
+    """The prices that a market accepts: multiples of `tick`, or by the venue's rule on size decimals. `figures` None: the same decimals at every price."""
 
-    decimals: int
+    decimals: int = 0
     figures: int | None = None
+    tick: Decimal | None = None
 
     def down(self, px: Decimal) -> Decimal:
         return self._whole(px, ROUND_FLOOR)
@@ -45,6 +46,8 @@ class Grid(NamedTuple):
 
     def _whole(self, px: Decimal, rounding: str) -> Decimal:
         px = px.quantize(_UNIT)  # 0.1 + 0.2 is 0.3, not the tick above.
+        if self.tick is not None:
+            return (px / self.tick).to_integral_value(rounding) * self.tick
         least = -self.decimals
         power = least if self.figures is None else max(least, min(0, px.adjusted() - self.figures + 1))
         return px.quantize(Decimal(1).scaleb(power), rounding)

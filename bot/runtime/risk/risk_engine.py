@@ -7,7 +7,7 @@ nothing else makes the request that is sent.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from decimal import ROUND_DOWN, ROUND_UP, Decimal
+from decimal import ROUND_UP, Decimal
 from typing import Final, Protocol
 
 from pydantic import ValidationError
@@ -18,8 +18,8 @@ from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.attribution import Attribution
 from bot.runtime.model.intents import FINAL, CancelOrders, Intent, Path
 from bot.runtime.model.limits import FRESH_INTERVALS, ApprovedOrder, RiskRequest, StrategyLimits
+from bot.runtime.model.order_rules import SIZE_DECIMALS, OrderRules, rules_of, whole_steps
 from bot.runtime.model.positions import EVENT, PROTECTIVE, MirrorOrder, unit_px
-from bot.runtime.model.shares import SIZE_DECIMALS, size_step
 from bot.runtime.risk.exposure import staying_usd
 from bot.runtime.risk.order_builder import (
     EVENT_PX_DECIMALS,
@@ -40,7 +40,6 @@ from bot.wire import (
     message_of,
 )
 
-LEAST_USD: Final = Decimal(10)  # the interface's minimum of an order, and of a part of a position that is closed
 WHOLE: Final = CloseRequest(fraction=Decimal(1), source="agent")  # the request that closes all of any position
 
 
@@ -80,7 +79,7 @@ class RiskEngine:
         self.checks_plans = checks_plans  # true of a strategy that has a `confirm` of its own
         self.judges_freshness = judges_freshness  # not under a manual clock, nor in a session
         self.foreign_positions = foreign_positions
-        self.size_decimals: Mapping[str, int] = {}  # by market
+        self.order_rules: Mapping[str, OrderRules] = {}  # by market
         self.grids: Mapping[str, Grid] = {}  # by market, in a session that was given another tick
 
     def limit(self, strategy_limits: Mapping[str, StrategyLimits]) -> None:
@@ -210,8 +209,8 @@ class RiskEngine:
         if isinstance(size, Refusal):
             return size
         if limits.nets:
-            if size is None or size >= whole or (price and (whole - size) * price < LEAST_USD):
-                size = whole  # A share worth less than LEAST_USD cannot be closed alone.
+            if size is None or size >= whole or (price and (whole - size) * price < self.least_usd(signal.market)):
+                size = whole  # A share worth less cannot be closed alone.
         elif size is None or size >= whole:
             return ApprovedOrder(WHOLE, "close", signal.market, "direct")
         return ApprovedOrder(CloseRequest(size=format_decimal(size), source="agent"), "close", signal.market, "direct")
@@ -286,11 +285,15 @@ class RiskEngine:
 
     def step(self, market: str) -> Decimal:
         """The smallest size in this market."""
-        return size_step(self.size_decimals, market)
+        return rules_of(self.order_rules, market).size_step
+
+    def least_usd(self, market: str) -> Decimal:
+        """The value of the smallest order in this market, and of the smallest part of a position that can be closed."""
+        return rules_of(self.order_rules, market).least_usd
 
     def _size(self, market: str, size: Decimal) -> Decimal:
         """The size rounded down to the market's step."""
-        return size.quantize(self.step(market), ROUND_DOWN)
+        return whole_steps(size, self.step(market))
 
     def grid(self, market: str) -> Grid:
         coin = bare_coin(market)
@@ -298,8 +301,12 @@ class RiskEngine:
             return self.grids[coin]
         if market.startswith(EVENT):
             return Grid(EVENT_PX_DECIMALS)
-        decimals = self.size_decimals.get(coin)
-        return Grid(SIZE_DECIMALS) if decimals is None else Grid(max(0, PX_DECIMALS - decimals), PX_FIGURES)
+        rules = self.order_rules.get(coin)
+        if rules is None:
+            return Grid(SIZE_DECIMALS)
+        if rules.tick is not None:
+            return Grid(tick=rules.tick)
+        return Grid(max(0, PX_DECIMALS - rules.size_decimals), PX_FIGURES)
 
 
 def _why(error: ValueError | ArithmeticError) -> str:
@@ -428,11 +435,12 @@ def fits_targets(risk: RiskEngine, limits: StrategyLimits, ask: RiskRequest) -> 
             message = f"the target {level.value} is on the wrong side of the entry of a {signal.side} at {entry_px}"
             return Refusal("invalid_input", message, {"field": "targets"})
     smallest = min((target.fraction for target in plan.orders), default=None)
-    if smallest is not None and notional * smallest < LEAST_USD:
+    least = risk.least_usd(signal.market)
+    if smallest is not None and notional * smallest < least:
         return Refusal(
             "below_min_notional",
-            f"a target of {smallest} closes {notional * smallest:.2f} USD of {notional:.2f}; the service closes no part below {LEAST_USD} USD",
-            {"field": "usd", "value": format_decimal((LEAST_USD / smallest).quantize(Decimal("0.01"), ROUND_UP))},
+            f"a target of {smallest} closes {notional * smallest:.2f} USD of {notional:.2f}; the service closes no part below {format_decimal(least)} USD",
+            {"field": "usd", "value": format_decimal((least / smallest).quantize(Decimal("0.01"), ROUND_UP))},
         )
     return None
 

@@ -22,7 +22,7 @@ MEANINGS: Final[dict[str, tuple[str, str]]] = {
     "rate_limited": ("Too many requests.", "Wait Retry-After seconds, then send the same request again."),
     "insufficient_funds": ("The free margin is too small for this order.", "Order less, or add funds. fix has the largest allowed value."),
     "limit_exceeded": ("A self-limit, a platform limit or a guardian blocks this.", "See details: resetsAt for daily caps, guardianId if a guardian blocks new positions."),
-    "below_min_notional": ("The order is below the venue minimum of about 10 USD.", "fix has the smallest allowed value."),
+    "below_min_notional": ("The order is below the market's minNotionalUsd, mostly 10 USD.", "fix has the smallest allowed value."),
     "leverage_too_high": ("The leverage is higher than the market or the key allows.", "fix has the largest allowed leverage. With leverageMode clamp the service uses that value."),
     "insufficient_depth": ("The order book cannot fill this order within the slippage limit.", "Retry, order less, allow more slippage, or allow a partial fill."),
     "market_closed": ("The market is closed.", "details.opensAt says when it opens, if that is known."),

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from decimal import Decimal
+from decimal import ROUND_CEILING, Decimal
 from functools import partial
 from typing import Final
 
@@ -19,11 +19,11 @@ from bot.market_data.source import Instrument, LiveSource, NoAnswer, NotOffered,
 from bot.market_data.symbols import Mapped, mapped
 from bot.service.market_data.instruments import CATALOGUE, Listing, LiveListing, listing_at
 from bot.service.state_machine.bootstrap import LiveOptions
+from bot.venue.numbers import E8, decimals_of
 from bot.venue.state import MarketSpec
 
 log = structlog.get_logger()
 
-DECIMALS_MAX: Final = 8  # of prices and sizes in the venue
 FIRST_QUOTES_SECONDS: Final = 30.0  # markets without a quote until then are not listed
 
 
@@ -105,31 +105,33 @@ async def _first_prices(source: LiveSource, symbols: list[str]) -> dict[str, int
 
 
 def _listing(one: Mapped, px: int) -> Listing:
-    """The catalogue's market at the source's price, with the source's tick, size step and leverage."""
+    """The catalogue's market at the source's price, with the source's fees, grids, minimum and leverage."""
     listing = listing_at(CATALOGUE[one.coin], px)
     spec = replace(listing.spec, strict_hours=True, hours=None)  # Openings are refused while the source is silent.
     if one.instrument is not None:
         spec = _with_rules(spec, one.instrument)
-    lot = 10 ** (8 - spec.sz_decimals)
+    lot = spec.lot
     return replace(listing, spec=replace(spec, level_size=max(lot, spec.level_size // lot * lot)))
 
 
 def _with_rules(spec: MarketSpec, instrument: Instrument) -> MarketSpec:
     """The rules of the source where it says them."""
-    if instrument.tick is not None:
-        spec = replace(spec, sig_figs=None, px_decimals=_decimals(instrument.tick))
-    if instrument.size_step is not None:
-        spec = replace(spec, sz_decimals=_decimals(instrument.size_step))
+    if tick := _units(instrument.tick):
+        spec = replace(spec, sig_figs=None, tick=tick)
+    if step := _units(instrument.size_step):
+        decimals = decimals_of(step)
+        spec = replace(spec, sz_decimals=decimals, size_step=None if step == 10 ** (8 - decimals) else step)
+    if least := _units(instrument.min_notional):
+        spec = replace(spec, min_notional=least)
     if instrument.max_leverage is not None:
         most = max(1, min(spec.max_leverage, int(Decimal(instrument.max_leverage))))
         spec = replace(spec, max_leverage=most, tiers=tuple((lower, min(most, tier)) for lower, tier in spec.tiers))
     return spec
 
 
-def _decimals(step: str) -> int:
-    """The decimals that a step needs, for example 2 for 0.05."""
-    exponent = Decimal(step).normalize().as_tuple().exponent
-    return max(0, min(DECIMALS_MAX, -int(exponent)))
+def _units(text: str | None) -> int:
+    """A tick, step or amount in units of 1e-8, rounded up to one that the venue can hold. 0: the source does not say."""
+    return 0 if text is None else int((Decimal(text) * E8).to_integral_value(ROUND_CEILING))
 
 
 def _say(line: str) -> None:

@@ -278,6 +278,6 @@ def listing_at(listing: Listing, px: int) -> Listing:
     if listing.spec.margin_mode == "full":
         assert PX_MIN <= px <= PX_MAX, px
         return listing
-    lot = 10 ** (8 - listing.spec.sz_decimals)
+    lot = listing.spec.lot
     size = max(lot, listing.spec.level_size * listing.px // px // lot * lot) if listing.spec.level_size else 0
     return replace(listing, spec=replace(listing.spec, level_size=size), px=px)

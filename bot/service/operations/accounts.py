@@ -16,7 +16,7 @@ from bot.service.views.responses import Answer, Refused, invalid
 from bot.venue import ledger, pages
 from bot.venue.commands import OpenAccount, ResetAccount
 from bot.venue.events import AccountChanged, Event
-from bot.venue.state import EVENTS_KEPT, GUARDIANS_MAX, KEYS_MAX, OPEN_ORDERS_MAX, Account, Key, event_id
+from bot.venue.state import EVENTS_KEPT, GUARDIANS_MAX, KEYS_MAX, MIN_NOTIONAL, OPEN_ORDERS_MAX, Account, Key, event_id
 from bot.wire.headers import LIMITS_VERSION
 from bot.wire.queries import EventsQuery, TradesQuery
 from bot.wire.requests import ResetRequest, SandboxAccountRequest
@@ -134,11 +134,15 @@ class AccountOperations(OperationExecutor):
             "rate": self.rate_limits.views(principal.caller, context.ip),
         }
 
+    def _least_notional(self) -> int:
+        """The lowest minimum of all markets, scaled USD."""
+        return min((one.spec.min_notional for one in self.machine.state.markets.values()), default=MIN_NOTIONAL)
+
     def platform(self) -> dict[str, Any]:
         """The limits that apply to every account."""
         return {
             "maxNotionalUsd": None,
-            "minNotionalUsd": "10",
+            "minNotionalUsd": format_e8(self._least_notional()),
             "usdAmountMax": "1000000",
             "leverageMax": 50,
             "slippageBpsMax": 1000,

@@ -296,7 +296,7 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
             sources[coin] = recorded[coin]
             continue
         if coin in symbols:
-            sources[coin] = LiveCandles(10 ** (8 - listing.spec.sz_decimals))
+            sources[coin] = LiveCandles(listing.spec.lot)
             continue
         if listing.spec.expires_ms is not None:
             sources[coin] = series.source(listing.spec)
@@ -363,7 +363,7 @@ def _file(coin: str | None, path: Path) -> tuple[str, Path, str]:
 def _recorded(path: Path, listing: Listing) -> RecordedSource:
     spec = listing.spec
     candles = read_candles(path, sz_decimals=spec.sz_decimals, are_odds=is_paid(spec))
-    return RecordedSource(candles, interval_of(path, candles), 10 ** (8 - spec.sz_decimals))
+    return RecordedSource(candles, interval_of(path, candles), spec.lot)
 
 
 def recorded_start(recorded: Mapping[str, RecordedSource]) -> int:

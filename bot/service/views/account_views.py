@@ -304,7 +304,7 @@ def suggestion(found: Suggestion) -> Body:
         "feeUsd": opt(found.fee),
         "marginUsd": opt(found.margin),
         "minSize": format_e8(found.min_size),
-        "minNotionalUsd": "10",
+        "minNotionalUsd": format_e8(found.min_notional),
         "maxSize": format_e8(max(0, found.max_size)),
         "warnings": warnings(found.warnings),
     }
@@ -329,7 +329,7 @@ def market(state: State, listed: Market, store: CandleStore, now_ms: int) -> Bod
     # An event market's fee per share is rate * p * (1 - p), shown relative to the price of Yes.
     fee_part = (outcome.PAYOUT - listed.mark, outcome.PAYOUT) if paid else (1, 1)
     settled = listed.status == "settled"
-    return {
+    body = {
         "coin": spec.coin,
         "market": market_name(spec.coin),
         "name": spec.name,
@@ -350,7 +350,7 @@ def market(state: State, listed: Market, store: CandleStore, now_ms: int) -> Bod
         "szDecimals": spec.sz_decimals,
         "maxLeverage": spec.max_leverage,
         "marginMode": spec.margin_mode,
-        "minNotionalUsd": "10",
+        "minNotionalUsd": format_e8(spec.min_notional),
         "takerFeeBps": num(spec.taker_rate * 10_000 * fee_part[0] // fee_part[1] // 10_000 * 10_000),
         "makerFeeBps": num(spec.maker_rate * 10_000),
         "external": listed.external,
@@ -359,6 +359,11 @@ def market(state: State, listed: Market, store: CandleStore, now_ms: int) -> Bod
         "expiresAt": spec.expires_ms,
         "outcomePx": opt(listed.outcome_px),
     }
+    if spec.tick is not None:
+        body["tickSize"] = format_e8(spec.tick)
+    if spec.size_step is not None:
+        body["sizeStep"] = format_e8(spec.size_step)
+    return body
 
 
 # ── Limits, health, credit ──────────────────────────────────────────────────────────────────────────────────────────

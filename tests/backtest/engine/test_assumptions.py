@@ -371,6 +371,20 @@ def test_a_maker_rebate_is_a_negative_fee_in_every_figure():
     assert spec.maker_rate == -20_000
 
 
+def test_orders_keep_to_a_tick_and_a_lot_that_are_no_powers_of_ten():
+    def odd(view: View, bar: Bar) -> Iterable[Intent]:
+        if bar.at_ms == START_MS + MINUTE_MS:
+            yield Open("BTC", "long", size=0.0123, limit_px=99_900.3, bracket=Bracket(stop_px=99_000.1))
+
+    rules = {"": replace(FREE[""], tick=Decimal("0.5"), lot=Decimal("0.005"))}
+    rows = candles(FLAT, (100_000.0, 100_050.0, 99_800.0, 100_000.0), FLAT)
+    told = [json.loads(line) for line in ran([rows], script=odd, rules=rules).lines]
+    (fill,) = [one["data"] for one in told if one["type"] == "fill"]
+    assert (fill["size"], fill["px"]) == ("0.01", "99900")
+    (stop,) = [one["data"] for one in told if one["type"] == "order" and one["subtype"] == "armed"]
+    assert stop["triggerPx"] == "99000.5"
+
+
 @pytest.mark.parametrize(
     ("maker", "said"), [("-1", "above -1 to below 1"), ("1", "above -1"), ("-0.000000001", "at most 8 decimals")]
 )

@@ -14,6 +14,7 @@ from bot.errors import Refusal
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.model.intents import CancelOrders, Intent
 from bot.runtime.model.limits import ApprovedOrder, RiskRequest, StrategyLimits
+from bot.runtime.model.order_rules import OrderRules
 from bot.runtime.model.positions import MirrorOrder, MirrorPosition
 from bot.runtime.model.shares import Share
 from bot.runtime.risk.risk_engine import RiskEngine
@@ -47,7 +48,7 @@ def risk(
     )
     conditions = SimpleNamespace(entries_stopped=lambda _now: stopped, strategy_stopped=lambda _strategy, _now: None)
     engine = RiskEngine(mirror, {"trend": limits}, intents, conditions, attribution)
-    engine.size_decimals = {"BTC": 3}
+    engine.order_rules = {"BTC": OrderRules(3, Decimal("0.001"))}
     return engine
 
 
@@ -217,7 +218,7 @@ def test_a_price_goes_to_the_grid_of_its_market_and_no_entry_is_worse_than_wante
     market: str, decimals: int | None, side: Any, limit: float, stop: float, target: float, sent: tuple[str, str, str]
 ) -> None:
     it = risk(markets=frozenset({market}))
-    it.size_decimals = {} if decimals is None else {market: decimals}
+    it.order_rules = {} if decimals is None else {market: OrderRules(decimals, Decimal(1).scaleb(-decimals))}
     answer = judge(
         it, Open(market, side, usd=500, limit_px=limit, bracket=Bracket(stop_px=stop, target_px=target)), price="100"
     )
@@ -228,6 +229,14 @@ def test_a_price_goes_to_the_grid_of_its_market_and_no_entry_is_worse_than_wante
     assert bracket.stop_loss is not None
     assert bracket.take_profit is not None
     assert (answer.request.limit_px, bracket.stop_loss.px, bracket.take_profit.px) == sent
+
+
+def test_a_target_below_the_minimum_of_its_market_is_refused() -> None:
+    two = Bracket(stop_pct=1, targets=[(0.5, "1R"), (0.5, "2R")])
+    it = risk()
+    for least, answer in (("10", "permitted"), ("100", "below_min_notional")):
+        it.order_rules = {"BTC": OrderRules(3, Decimal("0.001"), least_usd=Decimal(least))}
+        assert code(judge(it, Open("BTC", "long", usd=150, bracket=two))) == answer
 
 
 def test_what_passes_is_the_request_that_was_meant() -> None:

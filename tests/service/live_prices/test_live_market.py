@@ -30,7 +30,13 @@ def source() -> FakeSource:
 
 async def test_the_first_start_lists_the_markets_with_the_rules_of_the_source(source: FakeSource) -> None:
     spec = Live(source).machine.state.markets["BTC"].spec
-    assert (spec.px_decimals, spec.sig_figs, spec.sz_decimals, spec.max_leverage) == (1, None, 3, 20)
+    assert (spec.tick, spec.sig_figs, spec.sz_decimals, spec.size_step, spec.max_leverage) == (
+        10_000_000,
+        None,
+        3,
+        None,
+        20,
+    )
     assert Live(source).machine.state.markets["BTC"].mark == scaled(94_000.0)
 
 
