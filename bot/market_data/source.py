@@ -178,7 +178,7 @@ class Source(Protocol):
 
 @runtime_checkable
 class LiveSource(Source, Protocol):
-    """A source that also has the prices of now. Both methods may be in use at the same time."""
+    """A source that also has the prices of now. Several calls of all methods may run at the same time."""
 
     def quotes(self, symbols: Sequence[str]) -> AsyncIterator[Sequence[Update]]:
         """The quotes of some markets as they come, and whatever else the source tells about them. An iterator may be silent for ever: the caller

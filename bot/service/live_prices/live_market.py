@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 import structlog
@@ -12,6 +13,7 @@ from bot.service.market_data.live_candles import LiveCandles
 from bot.service.market_data.simulator import Candle
 from bot.service.state_machine.machine import Machine
 from bot.venue.commands import SetMarket
+from bot.venue.quiet_band import INFINITY, band_of
 
 log = structlog.get_logger()
 
@@ -23,8 +25,9 @@ WAITING_MAX: Final = 3_600  # quotes that wait for the candles of a gap
 class LiveMarket:
     """A market and its place in the stream of prices.
 
-    While the market is closed, its quotes wait. When all missed minutes have arrived from the source, the machine applies them in order, then the
-    waiting quotes. Then the market opens.
+    While the market is closed, its quotes wait. The market opens when the closed minutes reach the first quote that waits: the machine applies the
+    missed minutes in order, then the later quotes. A market without a position and without an order has nothing that a missed price could reach, so
+    it opens with the first quote.
     """
 
     def __init__(self, machine: Machine, coin: str, symbol: str) -> None:
@@ -37,8 +40,7 @@ class LiveMarket:
         self.lived_ms = lived_ms  # every price before it was applied
         self.quoted_ms: int | None = None  # when the newest accepted quote came
         self._machine = machine
-        self._waiting: list[int] = []
-        self._first_waiting_ms = 0
+        self._waiting: deque[tuple[int, int]] = deque(maxlen=WAITING_MAX)  # (instant, price), by the source's clock
         self._missed: list[Candle] = []
 
     @property
@@ -67,33 +69,31 @@ class LiveMarket:
             return
         if self.closed_reason is None:
             self.lived_ms = self.quoted_ms = self._machine.live_price(self.coin, px)
+            self._missed.clear()  # The silence before this quote was too short to be a gap.
             return
         self.quoted_ms = self._machine.clock.now_ms()
-        if not self._waiting:
-            self._first_waiting_ms = self.quoted_ms
-        self._waiting = [*self._waiting[-WAITING_MAX + 1 :], px]
+        self._waiting.append((self.quoted_ms if quote.at_ms is None else quote.at_ms, px))
         self.open_if_ready()
 
     def take_minutes(self, page: Page) -> None:
         """Add closed minutes. Open the market if they reach the first quote that waits."""
         fresh = self.candles.extend([candle_of(row) for row in page.rows], page.until_ms)
+        self._missed += [candle for candle in fresh if candle.ts + MINUTE_MS > self.lived_ms]
         if self.closed_reason is not None:
-            self._missed += [candle for candle in fresh if candle.ts + MINUTE_MS > self.lived_ms]
             self.open_if_ready()
 
     def check_age(self, now_ms: int) -> None:
         """Close the market if its newest price is too old."""
         newest = self.quoted_ms
         if newest is None or now_ms - newest > AGE_MAX_MS:
-            self._waiting = []  # Older quotes say nothing about now.
+            self._waiting.clear()  # Older quotes say nothing about now.
             self.close(f"no price for {AGE_MAX_MS // 1_000} s", now_ms)
 
     def open_if_ready(self) -> None:
-        """Live through the gap and open, if a fresh quote waits and every minute before it is known."""
-        if not self._waiting or self.candles.until_ms < self._first_waiting_ms - self._first_waiting_ms % MINUTE_MS:
+        """Live through the gap and open, if a fresh quote waits and every price before it is known or can reach nothing."""
+        if not self._waiting or (self._has_levels() and self.candles.until_ms < self._waiting[0][0]):
             return
-        missed, waiting = self._missed, self._waiting
-        self._missed, self._waiting, self.closed_reason = [], [], None
+        missed, self._missed, self.closed_reason = self._missed, [], None
         self._machine.catch_up()
         self._machine.run(SetMarket(self.coin, external="open"))
         for candle in missed:
@@ -101,9 +101,17 @@ class LiveMarket:
                 close = candle.close
                 candle = Candle(candle.ts, close, close, close, close, candle.volume)
             self._machine.missed_candle(self.coin, candle)
-        for px in waiting:
-            self.lived_ms = self._machine.live_price(self.coin, px)
+        self.lived_ms = self._machine.caught_ms
+        for at_ms, px in self._waiting:
+            if at_ms >= self.candles.until_ms:  # The candles have the prices before it.
+                self._machine.live_price(self.coin, px)
+        self._waiting.clear()
         log.info("market.opened", coin=self.coin, missed_minutes=len(missed), at_ms=self.lived_ms)
+
+    def _has_levels(self) -> bool:
+        """Whether the market has anything that a price may reach: an order, a stop, a margin level."""
+        band = band_of(self._machine.state, self.coin)
+        return (band.lo, band.hi) != (-INFINITY, INFINITY)
 
 
 def candle_of(row: Row) -> Candle:

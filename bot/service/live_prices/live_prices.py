@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any, Final
 
 import structlog
@@ -26,7 +27,13 @@ log = structlog.get_logger()
 SILENCE_MAX_MS: Final = 60_000  # without any quote; an open connection may be dead and raise nothing
 SESSION_MAX_MS: Final = DAY_MS
 CLOSE_WAIT_MS: Final = 6_000  # after a minute's end, until the source has surely closed its candle
+LATE_TRIES: Final = 3  # to fetch a minute that the source had not closed by then
+LATE_WAIT_SECONDS: Final = 4.0
+FETCHES_MAX: Final = 8  # markets whose minutes are fetched at once; the source keeps its own rate limit
 HISTORY_BARS: Final = 1_000  # of each interval above a minute
+SAVED_AGE_MS: Final = (
+    5_000  # a kill may make a market forget prices of this span, which a pass of quotes is shorter than
+)
 WAIT_FIRST_SECONDS: Final = 1.0  # between two sessions
 WAIT_MAX_SECONDS: Final = 60.0
 
@@ -52,7 +59,10 @@ class LivePrices:
         self.markets = [LiveMarket(machine, coin, symbol) for coin, symbol in live["symbols"].items()]
         self._by_symbol = {market.symbol: market for market in self.markets}
         self._heard_ms = 0  # when the newest batch of quotes came
-        self._coarse = [(market, interval) for interval in list(INTERVAL_MS)[1:] for market in self.markets]
+        self._coarse = [
+            (0, market, interval) for interval in list(INTERVAL_MS)[1:] for market in self.markets
+        ]  # (due, ...)
+        self._saved: dict[str, int] | None = None  # what the database has
 
     def begin(self) -> None:
         """Close all markets until the source has sent prices."""
@@ -90,14 +100,19 @@ class LivePrices:
 
     async def _read_quotes(self, source: LiveSource) -> None:
         async for updates in source.quotes(list(self._by_symbol)):
-            if any(isinstance(update, Quote) for update in updates):
-                if not self.is_connected:
-                    self.is_connected, self.trouble = True, None
-                    log.info("prices.connected", source=self.source)
-                self._heard_ms = self._machine.clock.now_ms()
-            for update in updates:
-                self._take(update)
+            self.take_updates(updates)
         raise NoAnswer(f"{self.source} has ended the stream of quotes")
+
+    def take_updates(self, updates: Sequence[Update]) -> None:
+        """Apply a batch of what the source tells."""
+        if any(isinstance(update, Quote) for update in updates):
+            if not self.is_connected:
+                self.is_connected, self.trouble = True, None
+                log.info("prices.connected", source=self.source)
+            self._heard_ms = self._machine.clock.now_ms()
+        for update in updates:
+            self._take(update)
+        self._save_closed()
 
     def _take(self, update: Update) -> None:
         if isinstance(update, Connection):
@@ -114,33 +129,62 @@ class LivePrices:
             market.take(update)
 
     async def _fetch_candles(self, source: LiveSource) -> None:
-        """Fetch the minutes of each market after each minute's end. Fetch older coarse candles in the time between."""
+        """Fetch the minutes of all markets after each minute's end. Fetch older coarse candles in the time between."""
         while True:
             now_ms = self._machine.clock.now_ms()
-            end_ms = now_ms - (now_ms - CLOSE_WAIT_MS) % MINUTE_MS + MINUTE_MS
-            for market in self.markets:
+            closed_ms = (now_ms - CLOSE_WAIT_MS) // MINUTE_MS * MINUTE_MS
+            end_ms = closed_ms + MINUTE_MS + CLOSE_WAIT_MS
+            await self._fetch_minutes(source, self.markets)
+            for _ in range(LATE_TRIES):  # The source's clock may be behind ours, or its candles come late.
+                late = [market for market in self.markets if market.candles.until_ms < closed_ms]
+                if not late:
+                    break
+                await self._sleep(LATE_WAIT_SECONDS)
+                await self._fetch_minutes(source, late)
+            while self._coarse and self._coarse[0][0] <= self._machine.clock.now_ms() < end_ms:
+                _, market, interval = self._coarse[0]
+                again_ms = await self._fetch_coarse(source, market, interval)
+                self._coarse = sorted((*self._coarse[1:], *again_ms), key=itemgetter(0))
+            await self._sleep(max(0, end_ms - self._machine.clock.now_ms()) / SECOND_MS)
+
+    async def _fetch_minutes(self, source: LiveSource, markets: Sequence[LiveMarket]) -> None:
+        """Fetch the closed minutes of some markets, of a few at a time."""
+        waiting = iter(markets)
+
+        async def fetch() -> None:
+            for market in waiting:
+                now_ms = self._machine.clock.now_ms()
                 first_ms = min(market.lived_ms, now_ms - DAY_MS)  # Whole days, so that the coarse bars are whole.
                 since_ms = market.candles.until_ms or first_ms - first_ms % DAY_MS
                 try:
                     market.take_minutes(await source.minutes(market.symbol, since_ms, _say))
                 except NotOffered as error:  # It was delisted. The other markets go on.
                     market.close(str(error), self._machine.catch_up())
-            self._save_closed()
-            while self._coarse and self._machine.clock.now_ms() < end_ms:
-                await self._fetch_coarse(source, *self._coarse[0])
-                del self._coarse[0]
-            await self._sleep(max(0, end_ms - self._machine.clock.now_ms()) / SECOND_MS)
+                self._save_closed()
 
-    async def _fetch_coarse(self, source: LiveSource, market: LiveMarket, interval: str) -> None:
+        with _one_error():
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(min(FETCHES_MAX, len(markets))):
+                    tasks.create_task(fetch())
+
+    async def _fetch_coarse(
+        self, source: LiveSource, market: LiveMarket, interval: str
+    ) -> list[tuple[int, LiveMarket, str]]:
+        """Fetch the history of an interval. Returns when to fetch it again, if its last bar is unfinished."""
         now_ms = self._machine.clock.now_ms()
+        if not market.candles.until_ms:  # Its minutes come first.
+            return [(now_ms + MINUTE_MS, market, interval)]
         since_ms = now_ms - HISTORY_BARS * INTERVAL_MS[interval]
         try:
             pages = source.history(market.symbol, interval, since_ms - since_ms % DAY_MS, now_ms, _say)
-            rows = [row async for page in pages for row in page.rows]
+            found = [page async for page in pages]
         except NotOffered as error:
             log.warning("prices.no_history", coin=market.coin, interval=interval, message=str(error))
-            return
-        market.candles.older(interval, [candle_of(row) for row in rows])
+            return []
+        end_ms = market.candles.older(interval, [candle_of(row) for page in found for row in page.rows])
+        if min(found[-1].until_ms, market.candles.until_ms) >= end_ms:
+            return []
+        return [(max(end_ms, now_ms) + MINUTE_MS, market, interval)]
 
     async def _watch(self, begun_ms: int) -> None:
         """Watch the age of the prices. End the session when the source is silent, or after a day."""
@@ -162,19 +206,25 @@ class LivePrices:
     def check_ages(self) -> int:
         """Close the markets whose price is too old. Returns now."""
         now_ms = self._machine.catch_up()
-        before = self._closed()
         for market in self.markets:
             market.check_age(now_ms)
-        if self._closed() != before:
-            self._save_closed()
+        self._save_closed()
         return now_ms
 
-    def _closed(self) -> dict[str, int]:
-        return {market.coin: market.lived_ms for market in self.markets if market.closed_reason is not None}
-
     def _save_closed(self) -> None:
-        """Save what each closed market has lived through, so that the next start fills its gap."""
-        self._machine.log.save_meta(CLOSED_META, json.dumps(self._closed()))
+        """Save up to when each market that is closed or silent has lived through its prices, so that the next start fills its gap.
+
+        The caller saves in the same step of the event loop as the change, so that the database has both or neither after a kill.
+        """
+        recent_ms = self._machine.caught_ms - SAVED_AGE_MS
+        closed = {
+            market.coin: market.lived_ms
+            for market in self.markets
+            if market.closed_reason is not None or market.lived_ms < recent_ms
+        }
+        if closed != self._saved:
+            self._saved = closed
+            self._machine.log.save_meta(CLOSED_META, json.dumps(closed))
 
     # ── Status ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

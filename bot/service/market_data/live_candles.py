@@ -24,6 +24,7 @@ class LiveCandles(CandleStore):
         self.lot = lot
         self.until_ms = self.lived_ms = 0
         self._whole_from_ms: int | None = None  # bars that began earlier lack minutes
+        self._with_history: set[str] = set()  # intervals that have the source's history
         self._quoted: list[Candle] = []  # minutes by their quotes, from `until_ms` on
         self._parts: dict[str, list[Candle]] = {name: [] for name, _ in STEPS[1:]}  # minutes of the running coarse bar
 
@@ -66,10 +67,23 @@ class LiveCandles(CandleStore):
         self._quoted = [candle for candle in self._quoted if candle.ts >= self.until_ms]
         return fresh
 
-    def older(self, interval: str, candles: Sequence[Candle]) -> None:
-        """Insert the source's history of a coarse interval before the bars that are made of minutes."""
-        step, from_ms = INTERVAL_MS[interval], self._whole_from_ms or 0
-        self._closed[interval].prepend([candle for candle in candles if candle.ts < -(-from_ms // step) * step])
+    def older(self, interval: str, candles: Sequence[Candle]) -> int:
+        """Insert the source's history of a coarse interval before the bars that are made of minutes.
+
+        Returns the end of that history. Call again once `until_ms` has reached it, because until then its last bar is unfinished.
+        """
+        end_ms = -(-(self._whole_from_ms or 0) // (step := INTERVAL_MS[interval])) * step
+        before = [candle for candle in candles if candle.ts + step <= min(end_ms, self.until_ms)]
+        closed = self._closed[interval]
+        newest = closed.last(1)
+        if interval not in self._with_history:
+            self._with_history.add(interval)
+            closed.prepend(before)
+        elif not newest or newest[0].ts < end_ms:  # Otherwise a later bar has been read, and none may come before it.
+            for candle in before:
+                if not newest or candle.ts > newest[0].ts:
+                    closed.append(candle)
+        return end_ms
 
     def _end_bars(self, at_ms: int) -> None:
         """Close the coarse bars that end at or before an instant. A bar that began before the first known minute comes from `older`."""

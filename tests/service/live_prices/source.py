@@ -125,6 +125,15 @@ class Live:
         since_ms = market.candles.until_ms or START - 86_400_000
         market.take_minutes(await self.source.minutes(market.symbol, since_ms, print))
 
+    async def wait_for_minute(self, px: float, coin: str = "BTC") -> None:
+        """Send quotes from the end of this minute into the next one, and then fetch this minute."""
+        symbol = self.market(coin).symbol
+        self.move((MINUTE - 10_000 - self.source.now_ms) % MINUTE)
+        self.market(coin).take_quote(quote(px, symbol))
+        self.move(20_000)
+        self.market(coin).take_quote(quote(px, symbol))
+        await self.fetch(coin)
+
     async def open(self, coin: str = "BTC", px: float = 94_000.0) -> None:
         await self.fetch(coin)
         self.market(coin).take_quote(quote(px, self.market(coin).symbol))

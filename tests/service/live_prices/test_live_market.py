@@ -11,13 +11,13 @@ from bot.errors import ConfigError, Refusal
 from bot.market_data.quote_filter import scaled
 from bot.market_data.source import NoAnswer, NotOffered
 from bot.service.live_prices.listings import live_options
-from bot.service.live_prices.live_market import AGE_MAX_MS
+from bot.service.live_prices.live_market import AGE_MAX_MS, candle_of
 from bot.service.state_machine.bootstrap import PriceOptions, open_machine
 from bot.service.state_machine.command_log import CommandLog
 from bot.venue.commands import ClosePosition, OpenAccount, PlaceOrder
 from bot.venue.events import Fill
 from bot.venue.orders import OrderPlaced
-from bot.venue.state import LegSpec, OrderSpec
+from bot.venue.state import GuardianSpec, LegSpec, OrderSpec
 from tests.service.live_prices.source import BTC, ETH, MINUTE, NOW, START, FakeSource, Live, quote, row
 
 NOON = NOW - 30_000
@@ -129,7 +129,7 @@ async def test_a_stop_inside_a_gap_fills_at_the_price_of_the_gap(source: FakeSou
     source.rows[BTC.symbol][dip] = row(NOON + 2 * MINUTE, 94_000.0, low=93_000.0)
     live.market().take_quote(quote(94_100.0))
     assert live.machine.state.accounts["me"].positions, "the gap is not known yet"
-    await live.fetch()
+    await live.wait_for_minute(94_100.0)
     assert not live.machine.state.accounts["me"].positions
     fills = [event for event in live.machine.state.accounts["me"].events if isinstance(event, Fill)]
     assert scaled(93_400.0) < fills[-1].px <= scaled(93_500.0)
@@ -146,23 +146,140 @@ async def test_the_part_of_a_minute_before_the_gap_fires_no_stop(source: FakeSou
     live.move(2 * MINUTE)
     half = next(n for n, one in enumerate(source.rows[BTC.symbol]) if one.at_ms == NOON)
     source.rows[BTC.symbol][half] = row(NOON, 94_000.0, low=93_000.0)
-    live.market().take_quote(quote(94_000.0))
-    await live.fetch()
+    await live.wait_for_minute(94_000.0)
     assert live.market().closed_reason is None
     assert live.machine.state.accounts["me"].positions
 
 
-async def test_a_market_waits_for_the_minutes_of_its_gap(source: FakeSource) -> None:
+async def test_a_market_with_a_stop_waits_for_the_minutes_of_its_gap(source: FakeSource) -> None:
     live = Live(source)
     await live.open()
+    trade(live, stop=90_000.0)
     live.move(3 * MINUTE)
     source.now_ms = NOW  # The source tells no newer minute yet.
     live.market().take_quote(quote(94_000.0))
     await live.fetch()
     assert live.market().closed_reason is not None
     source.now_ms = NOW + 3 * MINUTE
-    await live.fetch()
+    await live.wait_for_minute(94_000.0)
     assert live.market().closed_reason is None
+
+
+async def test_a_market_without_orders_opens_with_the_first_quote_after_a_gap(source: FakeSource) -> None:
+    live = Live(source)
+    await live.open()
+    live.move(3 * MINUTE)
+    live.market().take_quote(quote(94_000.0))
+    assert live.market().closed_reason is None
+
+
+async def test_a_stop_in_the_minute_of_the_first_quote_after_a_gap_fires(source: FakeSource) -> None:
+    """The first part of that minute belongs to the gap."""
+    live = Live(source)
+    await live.open()
+    trade(live, stop=93_500.0)
+    live.move(5 * MINUTE)
+    dip = next(n for n, one in enumerate(source.rows[BTC.symbol]) if one.at_ms == NOON + 5 * MINUTE)
+    source.rows[BTC.symbol][dip] = row(NOON + 5 * MINUTE, 94_000.0, low=93_000.0)
+    await live.fetch()
+    live.market().take_quote(quote(94_000.0))
+    await live.wait_for_minute(94_000.0)
+    assert not live.machine.state.accounts["me"].positions
+
+
+async def test_a_minute_that_came_before_its_silence_was_noticed_is_lived_through(source: FakeSource) -> None:
+    live = Live(source)
+    await live.open()
+    live.move(20_000)
+    live.market().take_quote(quote(94_000.0))
+    trade(live, stop=93_500.0)
+    last = next(n for n, one in enumerate(source.rows[BTC.symbol]) if one.at_ms == NOON)
+    source.rows[BTC.symbol][last] = row(NOON, 93_000.0)
+    live.move(16_000)
+    await live.fetch()
+    assert live.market().closed_reason is None, "it has been silent for 16 s only"
+    live.move(2 * MINUTE)
+    await live.fetch()
+    await live.wait_for_minute(94_000.0)
+    assert not live.machine.state.accounts["me"].positions
+
+
+async def test_quotes_older_than_the_missed_minutes_are_not_applied_after_them(source: FakeSource) -> None:
+    """While the quotes wait, the candles of their minutes come late. A price that goes back would fire a trailing stop."""
+    live = Live(source)
+    await live.open()
+    live.machine.run(OpenAccount("me", "0x0", None, 10_000 * 10**8))
+    trail = GuardianSpec("trailing_stop", coin="BTC", trail_pct=10**8)
+    live.machine.run(PlaceOrder("me", OrderSpec("BTC", 1, size=1_000_000, leverage=1, guardians=(trail,))))
+    rise = {NOON + n * MINUTE: min(96_000.0, 94_000.0 + 500.0 * n) for n in range(8)}
+    source.rows[BTC.symbol] = [
+        row(one.at_ms, rise[one.at_ms]) if one.at_ms in rise else one for one in source.rows[BTC.symbol]
+    ]
+    live.move(MINUTE)
+    for _ in range(12):
+        live.market().take_quote(quote(rise[source.now_ms // MINUTE * MINUTE]))
+        live.move(20_000)
+    await live.wait_for_minute(96_000.0)
+    assert live.market().closed_reason is None
+    assert live.machine.state.accounts["me"].positions
+
+
+async def test_a_gap_that_was_lived_through_is_not_lived_through_again_after_a_kill(
+    source: FakeSource, tmp_path: Path
+) -> None:
+    live = Live(source, tmp_path / "s.db")
+    await live.open()
+    live.move(5 * MINUTE)
+    dip = next(n for n, one in enumerate(source.rows[BTC.symbol]) if one.at_ms == NOON + 2 * MINUTE)
+    source.rows[BTC.symbol][dip] = row(NOON + 2 * MINUTE, 94_000.0, low=93_000.0)
+    await live.fetch()
+    live.prices.take_updates([quote(94_000.0)])
+    trade(live, stop=93_500.0)
+    live.machine.log.close()  # The clock is saved no more.
+
+    later = Live(source, tmp_path / "s.db", markets=())
+    later.move(5 * MINUTE)
+    await later.fetch()
+    await later.wait_for_minute(94_000.0)
+    assert later.market().closed_reason is None
+    assert later.machine.state.accounts["me"].positions
+    later.end()
+
+
+async def test_the_silence_before_a_kill_is_lived_through(source: FakeSource, tmp_path: Path) -> None:
+    live = Live(source, tmp_path / "s.db")
+    await live.open()
+    trade(live, stop=93_500.0)
+    live.move(29_000)
+    live.move(2_000)
+    live.machine.save_clock()
+    live.machine.log.close()
+    dip = next(n for n, one in enumerate(source.rows[BTC.symbol]) if one.at_ms == NOON + MINUTE)
+    source.rows[BTC.symbol][dip] = row(NOON + MINUTE, 94_000.0, low=93_000.0)
+
+    later = Live(source, tmp_path / "s.db", markets=())
+    later.move(2 * MINUTE)
+    await later.fetch()
+    await later.wait_for_minute(94_000.0)
+    assert not later.machine.state.accounts["me"].positions
+    later.end()
+
+
+async def test_a_coarse_bar_that_was_unfinished_in_the_history_comes_when_it_ends(source: FakeSource) -> None:
+    """An exchange that lists a market, or gives few minutes, has no minutes of the running day's first part."""
+    live = Live(source)
+    candles = live.market().candles
+    first = [candle_of(row(NOON + n * MINUTE, 94_000.0)) for n in range(-7, 5)]
+    candles.extend(first[:6], NOON - MINUTE)
+    history = [candle_of(row(NOON - n * 5 * MINUTE, 94_000.0)) for n in (3, 2, 1)]
+    assert candles.older("5m", history) == NOON - 5 * MINUTE
+    assert [one.ts for one, closed in candles.page("5m", 9, NOON) if closed] == [NOON - 15 * MINUTE, NOON - 10 * MINUTE]
+    hour = [candle_of(row(NOON - 3_600_000, 94_000.0))]
+    assert candles.older("1h", hour) == NOON
+    assert [closed for _, closed in candles.page("1h", 9, NOON)] == [False], "it ends with the next minute"
+    candles.extend(first[6:7], NOON)
+    assert candles.older("1h", hour) == NOON
+    assert [(one, closed) for one, closed in candles.page("1h", 9, NOON)] == [(hour[0], True)]
 
 
 async def test_a_restart_fills_the_time_in_between(source: FakeSource, tmp_path: Path) -> None:
@@ -176,7 +293,7 @@ async def test_a_restart_fills_the_time_in_between(source: FakeSource, tmp_path:
     later = Live(source, tmp_path / "s.db", markets=())
     later.move(5 * MINUTE)
     assert later.machine.state.accounts["me"].positions
-    await later.open()
+    await later.wait_for_minute(94_000.0)
     assert not later.machine.state.accounts["me"].positions
     later.end()
 
