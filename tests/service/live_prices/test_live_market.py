@@ -217,8 +217,8 @@ async def test_quotes_older_than_the_missed_minutes_are_not_applied_after_them(s
     ]
     live.move(MINUTE)
     for _ in range(12):
-        live.market().take_quote(quote(rise[source.now_ms // MINUTE * MINUTE]))
         live.move(20_000)
+        live.market().take_quote(quote(rise[source.now_ms // MINUTE * MINUTE]))
     await live.wait_for_minute(96_000.0)
     assert live.market().closed_reason is None
     assert live.machine.state.accounts["me"].positions
@@ -250,8 +250,9 @@ async def test_the_silence_before_a_kill_is_lived_through(source: FakeSource, tm
     live = Live(source, tmp_path / "s.db")
     await live.open()
     trade(live, stop=93_500.0)
-    live.move(29_000)
-    live.move(2_000)
+    live.move(15_000)
+    live.market().take_quote(quote(94_000.0))
+    live.move(25_000)
     live.machine.save_clock()
     live.machine.log.close()
     dip = next(n for n, one in enumerate(source.rows[BTC.symbol]) if one.at_ms == NOON + MINUTE)
