@@ -229,6 +229,23 @@ def _set_marks(state: State, command: c.SetMarks) -> None:
             market.volume_left = 0
 
 
+def _set_quotes(state: State, command: c.SetQuotes) -> None:
+    for coin, mark, bid, ask in command.quotes:
+        state.markets[coin].see_quote(mark, bid, ask)
+
+
+def _set_book(state: State, command: c.SetBook) -> None:
+    market = state.markets[command.coin]
+    assert command.level_size > 0, "an unlimited book is not set"
+    market.spec = replace(
+        market.spec,
+        level_step=command.level_step,
+        level_size=command.level_size,
+        level_growth=command.level_growth,
+    )
+    market.deepen()
+
+
 # ── Accounts and keys ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -419,11 +436,14 @@ HANDLERS: Final[dict[type, Callable[[State, Any], Any]]] = {
     c.Pulse: _pulse,
     c.RunOverdue: _pulse,
     c.PricePoint: matching.price_point,
+    c.QuotePoint: matching.quote_point,
+    c.SetBook: _set_book,
     c.PayFunding: _pay_funding,
     c.PassBar: _pass_bar,
     c.PassBars: _pass_bars,
     c.PassPoints: _pass_points,
     c.SetMarks: _set_marks,
+    c.SetQuotes: _set_quotes,
     c.ShiftDeadlines: _shift_deadlines,
     c.OpenAccount: _open_account,
     c.CreateKey: _create_key,

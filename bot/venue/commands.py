@@ -61,6 +61,26 @@ class PricePoint:
 
 
 @dataclass(slots=True)
+class QuotePoint:
+    """A quote of a real exchange. Triggers and liquidations go by the mark, resting limits by bid and ask, and fills by the book around them."""
+
+    coin: str
+    mark: int
+    bid: int
+    ask: int
+
+
+@dataclass(slots=True)
+class SetBook:
+    """The book of a market, of the form that `book.py` describes: its step and growth are fractions scaled 1e8, its size that of the first level."""
+
+    coin: str
+    level_step: int
+    level_size: int
+    level_growth: int
+
+
+@dataclass(slots=True)
 class PayFunding:
     """Apply the funding that is due, before the prices of this instant. ((coin, px), ...) are the opens among those prices."""
 
@@ -109,6 +129,13 @@ class SetMarks:
 
     marks: tuple[tuple[str, int], ...]
     running: bool = False
+
+
+@dataclass(slots=True)
+class SetQuotes:
+    """Quotes inside the quiet band: ((coin, mark, bid, ask), ...)."""
+
+    quotes: tuple[tuple[str, int, int, int], ...]
 
 
 @dataclass(slots=True)
@@ -356,11 +383,14 @@ Command = (
     | Pulse
     | RunOverdue
     | PricePoint
+    | QuotePoint
+    | SetBook
     | PayFunding
     | PassBar
     | PassBars
     | PassPoints
     | SetMarks
+    | SetQuotes
     | ShiftDeadlines
     | OpenAccount
     | CreateKey

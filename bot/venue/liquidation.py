@@ -52,7 +52,7 @@ def _one(state: State, account: Account, market: Market, position: Position, ref
         size = max(market.lot, size // 5 // market.lot * market.lot)
         position.liquidation_cooldown_ms = state.now_ms + COOLDOWN_MS
         position.watched_point = market.point
-    fills = walk(market, ref_px, -position.side, size)
+    fills = walk(market, market.mid if market.is_quoted else ref_px, -position.side, size)
     lost = sum((ref_px - px) * position.side * sz // E8 for px, sz in fills)
     if not fills or 3 * (equity - lost) < 2 * need:
         _backstop(state, account, position)

@@ -24,7 +24,7 @@ from bot.venue import (
     protection,
 )
 from bot.venue.book import level_px, walk
-from bot.venue.commands import PassBar, PricePoint
+from bot.venue.commands import PassBar, PricePoint, QuotePoint
 from bot.venue.events import Triggered
 from bot.venue.numbers import E8, div_up
 from bot.venue.order_margin import freed_by_closing
@@ -47,6 +47,7 @@ def point(
         return
     last = market.mark
     market.point += 1
+    market.is_quoted = False
     if step == 0:
         market.bar_ms = bar_ms
         market.begin_bar(bar_ms, px, close)
@@ -79,17 +80,38 @@ def point(
         market.mid = px if mid is None else mid
 
 
+def quote_point(state: State, command: QuotePoint) -> None:
+    """Move the market to a quote. The price jumps, so everything that it reaches fills around the bid or the ask."""
+    market = state.markets[command.coin]
+    assert not market.pending, "orders wait for the next point only in backtests, which have no quotes"
+    assert 0 < command.bid <= command.ask
+    if market.status == "settled":
+        return
+    if market.next_funding_ms and state.now_ms >= market.next_funding_ms:
+        funding.pay(state, market, market.oracle)
+    last = market.mark
+    market.point += 1
+    market.bar_ms, market.volume_left = 0, -1  # It is in no bar, and limits no volume.
+    market.see_quote(command.mark, command.bid, command.ask)
+    for account_id, number in list(market.working):
+        account = state.accounts[account_id]
+        if number in account.orders:
+            exits.work(state, account, market, account.orders[number])
+    _meet(state, market, last, command.mark, step=0, jump=True, ahead=None)
+
+
 def sweep(state: State, market: Market) -> None:
     """Fire stops and targets that a command armed beyond their triggers, at the current price."""
     mark, falling, rising = market.mark, market.falling, market.rising
-    if (falling and falling[-1][0] >= mark) or (rising and -rising[-1][0] <= mark):
+    if (falling and falling[-1][0] >= mark) or (rising and -rising[-1][0] <= mark) or market.is_quoted:
         _meet(state, market, mark, mark, step=0, jump=True, ahead=None)
 
 
 def _meet(state: State, market: Market, last: int, px: int, *, step: int, jump: bool, ahead: Ahead | None) -> None:
     """Act on every level between `last` and `px` that this point may reach, until none is left."""
     falling, rising = market.falling, market.rising
-    if (not falling or falling[-1][0] < px) and (not rising or -rising[-1][0] > px):
+    low, high = _reach(market, px)
+    if (not falling or falling[-1][0] < low) and (not rising or -rising[-1][0] > high):
         return  # The usual case: the nearest level on each side lies beyond.
     watched: list[str] = []
     drawn: list[str] = []
@@ -114,29 +136,29 @@ def _meet(state: State, market: Market, last: int, px: int, *, step: int, jump: 
                 watched.append(account.id)
             continue
         if kind == "drawdown":
-            market.mark = market.mid = px if jump else _nearer(level_px, px, last)
+            _stand_at(market, px if jump else _nearer(level_px, px, last))
             drawn.append(account.id)
             guardian_actions.touch_floor(state, account, market)
             continue
         if kind == "trail_move":
-            market.mark = market.mid = px
+            _stand_at(market, px)
             guardian_actions.move_trail(state, account, market, account.guardians[level.number], px)
             continue
         if kind == "trail":
             guardian = account.guardians[level.number]
-            ref = px if jump or guardian.through else level_px
-            market.mark = market.mid = ref
-            guardian_actions.fire_trail(state, account, market, guardian, ref)
+            _stand_at(market, px if jump or guardian.through else level_px)
+            guardian_actions.fire_trail(state, account, market, guardian, market.mid)
             continue
         order = account.orders[level.number]
         if kind == "limit":
-            _fill_limit(state, account, market, order, px if jump else last, by_limit=not jump)
+            _fill_limit(
+                state, account, market, order, _limits_meet(market, order, px if jump else last), by_limit=not jump
+            )
         else:
-            ref = px if jump or order.through else level_px
-            market.mark = market.mid = ref
-            fire_trigger(state, account, market, order, ref, gapped=jump or order.through)
+            _stand_at(market, px if jump or order.through else level_px)
+            fire_trigger(state, account, market, order, market.mid, gapped=jump or order.through)
     if watched or drawn:
-        market.mark = market.mid = px
+        _stand_at(market, px)
         for account_id in drawn:
             ledger.rewatch_floor(state, state.accounts[account_id])
         for account_id in watched:
@@ -147,6 +169,30 @@ def _meet(state: State, market: Market, last: int, px: int, *, step: int, jump: 
 
 
 _URGENT: Final = frozenset({"liquidation", "drawdown"})
+
+
+def _stand_at(market: Market, px: int) -> None:
+    """Set mark and mid to the price of an action. A quote has set both already."""
+    if not market.is_quoted:
+        market.mark = market.mid = px
+
+
+def _reach(market: Market, px: int) -> tuple[int, int]:
+    """The lowest and the highest price that a level may meet at `px`: of a quote also its ask and its bid."""
+    if not market.is_quoted:
+        return px, px
+    return min(px, level_px(market, market.mid, 1, 0)), max(px, level_px(market, market.mid, -1, 0))
+
+
+def _limits_meet(market: Market, order: Order, px: int) -> int:
+    """The price that a resting limit meets: of a quote the ask or the bid."""
+    return level_px(market, market.mid, order.buy, 0) if market.is_quoted else px
+
+
+def _is_met(market: Market, level: Level, stored_px: int, *, falls: bool) -> bool:
+    """Whether a quote has reached this level: a limit meets ask or bid, every other level the mark."""
+    px = level_px(market, market.mid, 1 if falls else -1, 0) if level.kind == "limit" else market.mark
+    return stored_px >= px if falls else stored_px <= px
 
 
 def _nearer(level_px: int, px: int, last: int) -> int:
@@ -161,12 +207,15 @@ def _next(
 ) -> tuple[int, Level] | None:
     """The level that acts next: if `urgent`, liquidations first and then drawdowns; otherwise the one nearest to the start of the path."""
     first: tuple[int, Level] | None = None
+    low, high = _reach(market, px)
     for falls in (True, False) if px <= last else (False, True):
-        levels, reach = (market.falling, px) if falls else (market.rising, -px)
+        levels, reach = (market.falling, low) if falls else (market.rising, -high)
         for at in range(len(levels) - 1, -1, -1):
             stored, _, _, level = levels[at]
             if stored < reach:
                 break
+            if market.is_quoted and not _is_met(market, level, stored if falls else -stored, falls=falls):
+                continue
             if not _may_act(state, market, level, step=step, ahead=ahead):
                 continue
             found = (stored if falls else -stored), level
@@ -263,9 +312,9 @@ def _fill_limit(state: State, account: Account, market: Market, order: Order, be
     """
     assert order.limit_px is not None
     fill_px = order.limit_px
-    market.mark = market.mid = fill_px
+    _stand_at(market, fill_px)
     if (order.limit_px - begin) * order.buy > 0:
-        market.mark = market.mid = begin
+        _stand_at(market, begin)
         if by_limit:
             found = level_px(market, begin, order.buy, 0)
         else:
@@ -426,7 +475,7 @@ def _bound_of_pending(market: Market, order: Order) -> int:
 
 def _liquidated(state: State, account: Account, market: Market, position: Position, ref: int, px: int) -> bool:
     """Liquidate if the account is below maintenance on the way to `px`. False if only this market's share of the slack was used up."""
-    market.mark = market.mid = ref
+    _stand_at(market, ref)
     equity, need = liquidation.standing(state, account, position)
     if equity >= need and ref != px:
         level = ledger.level_of_slack(market, position, ledger.slack_of(state, account, position))

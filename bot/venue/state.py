@@ -7,7 +7,7 @@ are derived: `index.rebuild` makes them again.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from bot.venue import text_set
@@ -133,6 +133,7 @@ class Market:
     bar_opened_ms: int = 0  # for prices in bars: open time, open and close of the newest bar
     bar_open: int = 0
     bar_close: int = 0
+    is_quoted: bool = False  # the newest price was a quote: mark and mid differ, and a limit fills by bid or ask
     falling: list[tuple[int, int, int, Level]] = field(default_factory=list, repr=False, compare=False)
     rising: list[tuple[int, int, int, Level]] = field(default_factory=list, repr=False, compare=False)
     ticks: tuple[int, ...] = field(default=(), repr=False, compare=False)
@@ -159,8 +160,20 @@ class Market:
     def see(self, px: int) -> None:
         """Set mark and mid to a quiet price, and the oracle while the outside price is open."""
         self.mark = self.mid = px
+        self.is_quoted = False
         if self.external != "closed":
             self.oracle = px
+
+    def see_quote(self, mark: int, bid: int, ask: int) -> None:
+        """Set mark, mid and spread to a quote, and the oracle while the outside price is open."""
+        self.mark, self.mid, self.is_quoted = mark, (bid + ask) // 2, True
+        half = (
+            (ask - self.mid) * E8 // self.mid
+        )  # Rounded down: the book's prices are then rounded to the grid, which gives bid and ask.
+        if half != self.spec.half_spread:
+            self.spec = replace(self.spec, half_spread=half)
+        if self.external != "closed":
+            self.oracle = mark
 
     def begin_bar(self, opened_ms: int, opened: int, closed: int) -> None:
         """Begin the next bar, for prices that come in bars."""

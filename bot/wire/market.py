@@ -105,7 +105,9 @@ class StatusLimits(Resource):
 
 
 class LivePriceMarket(Resource):
-    """A market with live prices. `since`: since when it accepts no new position. `refused`: quotes that gave no price, by reason."""
+    """A market with live prices. `since`: since when it accepts no new position. `marked_at`, `depth_at`, `funding_at`: when the source last gave them.
+    `refused`: quotes and marks that were not used, by reason.
+    """
 
     coin: str
     symbol: str
@@ -113,6 +115,9 @@ class LivePriceMarket(Resource):
     reason: str | None = None
     since: int | None = None
     quoted_at: int | None = None
+    marked_at: int | None = None
+    depth_at: int | None = None
+    funding_at: int | None = None
     refused: dict[str, int] = Field(default_factory=dict)
 
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 import pytest
 
 from bot.market_data.ccxt_source import CcxtSource
-from bot.market_data.source import Connection, Depth, FundingRate, Mark, Missing, NoAnswer, Quote, Update
+from bot.market_data.source import Connection, Depth, FundingRate, Mark, Missing, Quote, Update
 from tests.market_data.exchange import Series, minutes, served
 from tests.market_data.websocket_exchange import WebSocketExchange, ladder
 
@@ -50,17 +50,6 @@ class Reader:
                 self.seen += batch
                 left = [one for one in left if one not in [_plain(update) for update in batch]]
                 if not left:
-                    return
-
-        await asyncio.wait_for(read(), WAIT_SECONDS)
-
-    async def until_websocket(self) -> None:
-        """Read until quotes come by WebSocket."""
-
-        async def read() -> None:
-            async for batch in self._batches:
-                self.seen += batch
-                if self.of(Connection)[-1].transport == "websocket":
                     return
 
         await asyncio.wait_for(read(), WAIT_SECONDS)
@@ -113,6 +102,7 @@ async def test_quotes_of_kraken_come_by_websocket(streaming: WebSocketExchange) 
         streaming.tops["XXBTZUSD"] = ("94100.0", "94100.5")
         streaming.tell()
         await reader.until(top(SPOT, 94_100.0, 94_100.5))
+        assert reader.of(Depth)[0].asks[:2] == [(94_000.1, 2.0), (94_000.2, 2.0)]
         assert reader.of(Connection)[-1].transport == "websocket"
 
 
@@ -135,15 +125,6 @@ async def test_a_thousand_messages_a_second_become_a_few_batches_with_the_newest
         assert len(reader.of(Quote)) - before <= 4 * (time.monotonic() - begun) + 3
 
 
-async def test_a_socket_that_the_exchange_closes_ends_the_stream(streaming: WebSocketExchange) -> None:
-    async with CcxtSource("binance") as source:
-        reader = Reader(source.quotes([PERPETUAL]))
-        await reader.until_websocket()
-        streaming.close_sockets()
-        with pytest.raises(NoAnswer, match=r"(?i)clos"):
-            await reader.until(top(PERPETUAL, 1.0, 2.0))
-
-
 async def test_quotes_are_polled_when_the_exchange_refuses_the_websocket(streaming: WebSocketExchange) -> None:
     streaming.is_refusing = True
     async with CcxtSource("binance") as source:
@@ -152,5 +133,6 @@ async def test_quotes_are_polled_when_the_exchange_refuses_the_websocket(streami
         streaming.tops["BTCUSDT"] = ("94100.0", "94100.5")
         streaming.marks["BTCUSDT"] = "94111.0"
         await reader.until(top(PERPETUAL, 94_100.0, 94_100.5))
+        await reader.until(Mark(PERPETUAL, None, 94_111.0))
         assert reader.of(Connection)[-1].transport == "polling"
         assert streaming.opened == 0

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
+from decimal import Decimal
 from typing import Final
 
 import structlog
 
 from bot.market_data.quote_filter import QuoteFilter, scaled
 from bot.market_data.source import Depth, FundingRate, Mark, Page, Quote, Row
+from bot.service.live_prices.depth import book_of
 from bot.service.market_data.live_candles import LiveCandles
 from bot.service.market_data.simulator import Candle
 from bot.service.state_machine.machine import Machine
-from bot.venue.commands import SetMarket
+from bot.venue.commands import SetBook, SetMarket
+from bot.venue.numbers import E8, E12, toward_zero
 from bot.venue.quiet_band import INFINITY, band_of
 
 log = structlog.get_logger()
@@ -20,6 +23,8 @@ log = structlog.get_logger()
 MINUTE_MS: Final = 60_000
 AGE_MAX_MS: Final = 30_000  # of a price; an older one closes the market for new positions
 WAITING_MAX: Final = 3_600  # quotes that wait for the candles of a gap
+QUIET_MS: Final = 10_000  # without a quote; then the best prices of the book are one
+FUNDING_CAP: Final = 4 * E12 // 100  # of an hour, as in the venue; a larger rate is not believed
 
 
 class LiveMarket:
@@ -39,8 +44,16 @@ class LiveMarket:
         self.since_ms = lived_ms  # when it closed
         self.lived_ms = lived_ms  # every price before it was applied
         self.quoted_ms: int | None = None  # when the newest accepted quote came
+        self.mark_filter = QuoteFilter()
+        self.marked_ms: int | None = None  # when the newest mark of the source came
+        self.depth_ms: int | None = None
+        self.funding_ms: int | None = None
+        self._mark = 0
+        self._top: tuple[int, int] | None = None  # the newest bid and ask
+        self._half_spread = machine.state.markets[coin].spec.half_spread  # of a source that sends no bid and ask
         self._machine = machine
-        self._waiting: deque[tuple[int, int]] = deque(maxlen=WAITING_MAX)  # (instant, price), by the source's clock
+        # The source's instant, mark, bid and ask of each quote that waits.
+        self._waiting: deque[tuple[int, int, int, int]] = deque(maxlen=WAITING_MAX)
         self._missed: list[Candle] = []
 
     @property
@@ -61,19 +74,69 @@ class LiveMarket:
         """Apply what the source tells about this market."""
         if isinstance(update, Quote):
             self.take_quote(update)
+        elif isinstance(update, Mark):
+            self._take_mark(update)
+        elif isinstance(update, Depth):
+            self._take_depth(update)
+        else:
+            self._take_funding(update)
 
     def take_quote(self, quote: Quote) -> None:
         """Apply a quote, or keep it while the market is closed."""
         px = self.filter.price(quote)
         if px is None:
             return
+        if quote.bid is None or quote.ask is None:
+            half = px * self._half_spread // E8
+            self._top = px - half, px + half
+        else:
+            self._top = scaled(quote.bid), scaled(quote.ask)
+        self.quoted_ms = self._machine.clock.now_ms()
+        self._move(quote.at_ms, *self._top)
+
+    def _move(self, at_ms: int | None, bid: int, ask: int) -> None:
+        """Apply the newest prices, or keep them while the market is closed."""
+        now_ms = self._machine.clock.now_ms()
+        is_marked = self.marked_ms is not None and now_ms - self.marked_ms <= AGE_MAX_MS
+        mark = self._mark if is_marked else (bid + ask) // 2
         if self.closed_reason is None:
-            self.lived_ms = self.quoted_ms = self._machine.live_price(self.coin, px)
+            self.lived_ms = self._machine.live_quote(self.coin, mark, bid, ask)
             self._missed.clear()  # The silence before this quote was too short to be a gap.
             return
-        self.quoted_ms = self._machine.clock.now_ms()
-        self._waiting.append((self.quoted_ms if quote.at_ms is None else quote.at_ms, px))
+        self._waiting.append((now_ms if at_ms is None else at_ms, mark, bid, ask))
         self.open_if_ready()
+
+    def _take_mark(self, mark: Mark) -> None:
+        px = self.mark_filter.price(Quote(mark.symbol, mark.at_ms, None, None, mark.px))
+        if px is None:
+            return
+        self._mark, self.marked_ms = px, self._machine.clock.now_ms()
+        if self._top is not None and self.closed_reason is None:
+            self._move(mark.at_ms, *self._top)
+
+    def _take_depth(self, depth: Depth) -> None:
+        """Give the venue's book the shape of the exchange's. Where no quotes come because no price changes, the book shows that the price still holds."""
+        now_ms = self._machine.catch_up()
+        listed = self._machine.state.markets[self.coin]
+        book = book_of(listed, depth)
+        if book is None:
+            return
+        self.depth_ms = now_ms
+        if book != (listed.spec.level_step, listed.spec.level_size, listed.spec.level_growth):
+            self._machine.run(SetBook(self.coin, *book))
+        if self.quoted_ms is not None and now_ms - self.quoted_ms > QUIET_MS:
+            self.take_quote(Quote(depth.symbol, None, depth.bids[0][0], depth.asks[0][0], None))
+
+    def _take_funding(self, funding: FundingRate) -> None:
+        """Set the rate of an hour."""
+        if not abs(funding.rate) * E12 <= FUNDING_CAP * funding.hours:  # also if it is no number
+            log.warning("prices.funding_refused", coin=self.coin, rate=funding.rate, hours=funding.hours)
+            return
+        rate = toward_zero(int(Decimal(repr(funding.rate)) * E12), funding.hours)
+        self.funding_ms = self._machine.catch_up()
+        listed = self._machine.state.markets[self.coin]
+        if not listed.is_rate_recorded or listed.funding_rate != rate:
+            self._machine.run(SetMarket(self.coin, funding_rate=rate))
 
     def take_minutes(self, page: Page) -> None:
         """Add closed minutes. Open the market if they reach the first quote that waits."""
@@ -102,9 +165,9 @@ class LiveMarket:
                 candle = Candle(candle.ts, close, close, close, close, candle.volume)
             self._machine.missed_candle(self.coin, candle)
         self.lived_ms = self._machine.caught_ms
-        for at_ms, px in self._waiting:
+        for at_ms, mark, bid, ask in self._waiting:
             if at_ms >= self.candles.until_ms:  # The candles have the prices before it.
-                self._machine.live_price(self.coin, px)
+                self._machine.live_quote(self.coin, mark, bid, ask)
         self._waiting.clear()
         log.info("market.opened", coin=self.coin, missed_minutes=len(missed), at_ms=self.lived_ms)
 

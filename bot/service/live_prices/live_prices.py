@@ -246,7 +246,10 @@ class LivePrices:
                     "reason": market.closed_reason,
                     "since": None if market.closed_reason is None else market.since_ms,
                     "quotedAt": market.quoted_ms,
-                    "refused": dict(market.filter.refused),
+                    "markedAt": market.marked_ms,
+                    "depthAt": market.depth_ms,
+                    "fundingAt": market.funding_ms,
+                    "refused": dict(market.filter.refused + market.mark_filter.refused),
                 }
                 for market in self.markets
             ],

@@ -36,9 +36,12 @@ from bot.venue.commands import (
     PlaceOrder,
     PricePoint,
     Pulse,
+    QuotePoint,
     RunOverdue,
+    SetBook,
     SetMarket,
     SetMarks,
+    SetQuotes,
     ShiftDeadlines,
     StorePlan,
 )
@@ -56,7 +59,19 @@ DEAD_MAN_FLOOR_REAL_MS: Final = (
 
 # Frequent commands, of which few make a deadline earlier.
 _TRADING: Final = frozenset(
-    {PlaceOrder, StorePlan, ConfirmPlan, ClosePosition, CancelOrder, SetMarks, PayFunding, PricePoint}
+    {
+        PlaceOrder,
+        StorePlan,
+        ConfirmPlan,
+        ClosePosition,
+        CancelOrder,
+        SetMarks,
+        SetQuotes,
+        PayFunding,
+        PricePoint,
+        QuotePoint,
+        SetBook,
+    }
 )
 
 
@@ -239,11 +254,14 @@ class Machine:
         self.log.push(Push(self.seq, at, coin, px, volume))
         self.last_price_ms = at
 
-    def live_price(self, coin: str, px: int) -> int:
+    def live_quote(self, coin: str, mark: int, bid: int, ask: int) -> int:
         """Apply a quote of a live market at the present instant, which it returns. The price may jump, so a stop fills at the quote."""
         at = self.catch_up()
-        self.feed.store(coin).point(at, px)
-        self._take(Point(at, coin, px, 0, at - at % 60_000, None, 0))
+        self.feed.store(coin).point(at, (bid + ask) // 2)
+        self.processed += 1
+        self.last_price_ms = at
+        if not self._quiet.note_quote(self.state, coin, at, mark, bid, ask):
+            self._apply(QuotePoint(coin, mark, bid, ask), at)
         return at
 
     def missed_candle(self, coin: str, candle: Candle) -> None:
@@ -254,8 +272,7 @@ class Machine:
 
     def _apply(self, command: Command, at_ms: int) -> Applied:
         assert self.fault is None, "the state may hold half a command"
-        marks = self._quiet.drain()
-        if marks is not None:
+        for marks in self._quiet.drain():
             self._apply(marks, at_ms)
         text = _text(command)
         try:
@@ -336,8 +353,7 @@ class Machine:
 
     def log_marks(self) -> None:
         """Log the marks of quiet markets."""
-        marks = self._quiet.drain()
-        if marks is not None:
+        for marks in self._quiet.drain():
             self._apply(marks, self.state.now_ms)
 
     def _put_off(self, now_ms: int) -> None:
