@@ -153,7 +153,8 @@ path pending
 phone plane plugin policy pool portfolio pre process progress public quality query queue read reader reconciliation record recorded reference registry
 rejection repair report reporting request resource response restore result resync review route row rule run runner runtime schedule scheduler schema
 search secret security seen send sender server service set setting shutdown sign signing simulated simulator sizing slot source stamp start startup
-statistic status stepper store strict suggestion summary supervision synthetic systemd table tail telegram testing text timeline tool trace trading type unit
+statistic status stepper store strict suggestion summary supervision synthetic systemd table tail telegram template testing text timeline tool trace
+trading type unit
 upkeep v1 value version vocabulary wait wakeup watch
 wire word worker write writer
 """

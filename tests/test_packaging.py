@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from ruamel.yaml import YAML
 
 from bot.cli.app import COMMANDS
 from tests.documents import EVERYTHING
+from tests.environments import CORE, folders_of
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -56,17 +56,6 @@ def wheel(tmp_path: Path) -> Path:
     return made
 
 
-def core_packages() -> Iterator[Path]:
-    """The folders and modules of the pinned core dependencies in this environment."""
-    for name in re.findall(r"^([\w-]+)==", (ROOT / "requirements.txt").read_text(), re.MULTILINE):
-        try:
-            found = distribution(name)
-        except PackageNotFoundError:  # of another platform
-            continue
-        tops = {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}
-        yield from (Path(str(found.locate_file(top))) for top in tops)
-
-
 @pytest.fixture
 def environment(wheel: Path, tmp_path: Path) -> Path:
     """A virtual environment with the core dependencies and the wheel; nothing in it leads back to the project's tree."""
@@ -77,7 +66,7 @@ def environment(wheel: Path, tmp_path: Path) -> Path:
     python = folder / "bin" / "python"
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder], check=True, timeout=WAIT_S)
     (packages,) = folder.glob("lib/python*/site-packages")
-    for path in core_packages():
+    for path in folders_of(CORE):
         if not (packages / path.name).exists():
             (packages / path.name).symlink_to(path)
     install = [uv, "pip", "install", "--quiet", "--offline", "--no-deps", "--python", python, wheel]

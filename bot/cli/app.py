@@ -33,7 +33,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
         "paper": Entry(
             "bot.cli.start.paper", "paper", "Trade play money at the prices of a real exchange, in one command."
         ),
-        "init": Entry("bot.cli.start.init", "init", "Create a project: config, strategy and test."),
+        "init": Entry("bot.cli.start.init", "init", "Create a project: config, strategy, test and unit."),
         "new-strategy": Entry("bot.cli.start.init", "new_strategy", "Create a strategy and its test."),
         "strategies": Entry("bot.cli.start.config", "strategies", "List the strategies and their params."),
         "check": Entry("bot.cli.start.config", "check", "Check a config, and call its strategies on generated bars."),

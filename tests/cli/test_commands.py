@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -130,6 +131,25 @@ def test_a_shell_completes_commands_and_options_as_the_docs_say(repository: Path
         assert kind is not None
         found = kind(bot, {}, "bot", variable).get_completions([], "st")
         assert [one.value for one in found] == ["strategies", "stop", "status"], shell
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not here")
+def test_bash_completes_after_the_line_of_the_docs() -> None:
+    (line,) = re.findall(r"^(eval .*bash_source.*?) +#", EVERYTHING, re.MULTILINE)
+    typed = "COMP_WORDS=(bot init --template p); COMP_CWORD=3; _bot_completion bot; echo ${COMPREPLY[@]}"
+    environ = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", f"{line}; {typed}"], env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == "pairs\n"
+
+
+@pytest.mark.parametrize(
+    ("shell", "said"), [("zsh", "compdef _bot_completion bot"), ("fish", "complete --no-files --command bot")]
+)
+def test_the_line_of_the_docs_prints_the_completion_of_a_shell(shell: str, said: str) -> None:
+    (variable,) = re.findall(rf"(\w+)={shell}_source bot", EVERYTHING)
+    kind = get_completion_class(shell)
+    assert kind is not None
+    assert said in kind(bot, {}, "bot", variable).source()
 
 
 def test_every_command_that_prints_data_takes_json() -> None:

@@ -81,7 +81,8 @@ def watching_clock(found: list[str]) -> Iterator[None]:
         if event == "c_call" and called in _CLOCKS and len(found) < READS_MAX:
             text = f"reads the clock ({_CLOCKS[called]})"
             file = frame.f_code.co_filename
-            if text not in found and not (file.startswith(_OURS) or _is_standard(file) or _is_installed(file)):
+            is_known = text in found or file.startswith(_OURS) or _is_standard(file) or _is_installed(file)
+            if not is_known and _is_of_strategy(frame):
                 found.append(text)
 
     before, before_in_threads = sys.getprofile(), threading.getprofile()

@@ -2,33 +2,56 @@
 
 from __future__ import annotations
 
+import difflib
 import json
-import keyword
 import os
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from shlex import quote
-from typing import Final
+from typing import Any, Final
 
 import click
 
-from bot.errors import BotError, Exit
+from bot.cli.common.param_types import Amount
+from bot.cli.operate.systemd_unit import unit_name
+from bot.cli.start.templates import (
+    TEMPLATES,
+    FileExists,
+    Template,
+    files_of,
+    names_of,
+    names_of_template,
+    params_of,
+    write_files,
+)
+from bot.errors import Exit
+from bot.wire.vocabulary import INTERVAL_MS
 
 INIT = """\b
 Examples:
   bot init my-bot
+  bot init my-bot --template pairs --market BTC --market ETH --interval 15m
   cd my-bot && bot check bot.yaml && bot run bot.yaml
+
+\b
+On a terminal it asks for what no option gives; Enter takes the default.
 """
 NEW = """\b
 Examples:
   bot new-strategy breakout
-  bot new-strategy mean-revert --dir strategies
+  bot new-strategy mean-revert --template mean-reversion --dir strategies
 """
 
 CONFIG: Final = """\
-# Play money, real time, no key: the service is in the package. `bot config schema` has every key.
+# yaml-language-server: $schema={schema}
+# Play money, real time, no key: the service is in the package. Editors complete and check this file by the schema that the first line names.
+#   bot check {config}                        before the first run and after each change
+#   bot config schema > {schema}    after an upgrade of Bracketbot
 name: {project}
+
 account:
   base_url: embedded          # or https://..., with api_key: "${{credential:NAME}}", "${{file:PATH}}" or "${{env:NAME}}"
 
@@ -42,103 +65,116 @@ safety:
 
 strategies:
   - name: {name}
-    use: "{module}:{kind}"
-    markets: [BTC]
-    interval: 1m
-    budget_usd: 500
+    use: "{module}:{kind}"{pad}# the class {kind} of strategies/{module}.py: {summary}
+    markets: [{markets}]
+    interval: {interval:<16}# longer bars trade less and pay fewer fees
+    budget_usd: {budget:<14}# most notional in open positions and live orders
     max_leverage: 1
-    params: {{lookback: 20, stop_pct: 1.0}}
+    params:                   # these are the defaults; `bot strategies` lists the bounds
+{params}
 """
+UNIT: Final = """\
+# The unit that this command installs:
+#   bot systemd {config} --user --install
+# It has absolute paths. After a move of the folder, or of the environment of Bracketbot, make it again with: bot systemd {config} --user
+# systemd starts the daemon after a boot, restarts it after a crash, and ends it if it hangs (WatchdogSec). Its stop leaves what safety.on_exit says.
+# The other lines take rights away from the daemon that it does not need.
+{text}"""
+CONFIG_FILE: Final = "bot.yaml"
+SCHEMA_FILE: Final = "bot.schema.json"
+IGNORE: Final = "__pycache__/\n.pytest_cache/\nruns/\nstate/\n*.key\n"
+DEFAULT: Final = "trend"
+NEW_DEFAULT: Final = "breakout"
+BUDGET_USD: Final = Decimal(500)
+BUDGET_USD_MAX: Final = Decimal(1_000_000_000)
+INTERVAL: Final = "1m"  # shows something soon
 
-STRATEGY: Final = '''\
-"""{title}: buy when a market closes above its average. Stop and target are part of the order."""
-
-from bot import Bracket, Field, Open, Params, Strategy, sma
-
-
-class {kind}(Strategy):
-    """Long when the close is above the average of the last `lookback` closes; one position a market."""
-
-    class Params(Params):
-        lookback: int = Field(20, ge=2, le=500)
-        usd: float = Field(100, gt=0)
-        stop_pct: float = Field(1.0, gt=0, le=50)
-
-    average = sma("lookback")
-
-    def on_bar(self, view, bar):
-        average = self.average[bar.market]
-        if average is None or view.position(bar.market):
-            return
-        if bar.close > average:
-            yield Open(bar.market, "long", usd=self.params.usd, bracket=Bracket(stop_pct=self.params.stop_pct, target_r=2))
-'''
-
-TEST: Final = '''\
-"""Tests {kind} on a trading service that the fixture starts: real orders, play money, a clock that the test moves."""
-
-from pathlib import Path
-
-import pytest
-
-pytestmark = pytest.mark.sandbox(markets=["BTC"])
-STRATEGIES = Path(__file__).resolve().parent.parent / "{folder}"
+a_template = click.Choice(list(TEMPLATES))
 
 
-def test_it_buys_above_its_average_and_the_service_keeps_its_stop(sandbox):
-    with sandbox.run("{module}:{kind}", strategies_dir=STRATEGIES, params={{"lookback": 3}}) as daemon:
-        for price in (100_000, 100_000, 100_000, 101_000):
-            sandbox.price("BTC", price)
-            daemon.minutes(1)
-    account = sandbox.client().get("/v1/account").json()
-    assert [position["coin"] for position in account["positions"]] == ["BTC"]
-    assert "stop_loss" in [order["kind"] for order in account["orders"]]
+class Budget(Amount):
+    """A budget as a config allows it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Decimal:
+        budget = super().convert(value, param, ctx)
+        if not 0 < budget <= BUDGET_USD_MAX:
+            self.fail(f"{budget} is not a budget: it must be above 0 and at most {BUDGET_USD_MAX}", param, ctx)
+        return budget
 
 
-def test_it_does_not_trade_while_the_price_does_not_move(sandbox):
-    with sandbox.run("{module}:{kind}", strategies_dir=STRATEGIES, params={{"lookback": 3}}) as daemon:
-        for _ in range(6):
-            sandbox.price("BTC", 100_000)
-            daemon.minutes(1)
-    assert sandbox.client().get("/v1/trades").json()["trades"] == []
-'''
+class Markets(click.ParamType[str]):
+    """One market of the embedded service, or several with spaces between them."""
 
-OWN_NAMES: Final = ("Bracket", "Field", "Open", "Params", "Strategy")  # of the classes that STRATEGY imports
+    name = "market"
 
-IGNORE: Final = "__pycache__/\n.pytest_cache/\nstate/\n*.key\n"
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from bot.service.market_data.instruments import CATALOGUE
 
-
-class FileExists(BotError):
-    """A file that would be written exists already."""
-
-    exit_code = Exit.USAGE
+        for market in value.split():
+            if market not in CATALOGUE:
+                near = difflib.get_close_matches(market.upper(), [coin.upper() for coin in CATALOGUE], n=1)
+                known = {coin.upper(): coin for coin in CATALOGUE}
+                hint = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(CATALOGUE)}"
+                self.fail(f"the embedded service has no market {market}; {hint}", param, ctx)
+        return value
 
 
 @click.command(epilog=INIT)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--json", "as_json", is_flag=True, help="The files as one JSON object.")
-def init(folder: Path, *, as_json: bool) -> int:
-    """Make a project in DIR: a config, a strategy and its test."""
+@click.option("--template", type=a_template, help=f"The strategy to begin with  [default: {DEFAULT}]")
+@click.option(
+    "--market",
+    "markets",
+    type=Markets(),
+    multiple=True,
+    help="A market of the embedded service. Repeatable  [default: as the template needs]",
+)
+@click.option(
+    "--interval", type=click.Choice(list(INTERVAL_MS)), help=f"Interval of the strategy's bars  [default: {INTERVAL}]"
+)
+@click.option("--budget-usd", type=Budget(), help=f"The strategy's budget  [default: {BUDGET_USD}]")
+@click.option("--json", "as_json", is_flag=True, help="The files as one JSON object; asks nothing.")
+def init(
+    folder: Path,
+    *,
+    template: str | None,
+    markets: Sequence[str],
+    interval: str | None,
+    budget_usd: Decimal | None,
+    as_json: bool,
+) -> int:
+    """Make a project in DIR: a config with its schema, a strategy with its test, and a systemd unit."""
+    asks = not as_json and sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     project = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")[:40] or "bot"
-    names = _names("first")
+    unit = Path(unit_name(project))
+    for name in (CONFIG_FILE, unit):  # Before the questions.
+        if (folder / name).exists():
+            raise FileExists(f"{folder / name} already exists; nothing was written")
+    if asks and template is None:
+        for one in TEMPLATES.values():
+            click.echo(f"  {one.name:<16}{one.summary}")
+    chosen = TEMPLATES[template or _asked("Strategy", a_template, DEFAULT, asks=asks)]
+    given = " ".join(markets) or _asked(
+        "Markets, with spaces between them", Markets(), " ".join(chosen.markets), asks=asks
+    )
+    listed = _checked_markets(chosen, list(dict.fromkeys(given.split())))
+    bars = interval or _asked("Interval of its bars", click.Choice(list(INTERVAL_MS)), INTERVAL, asks=asks)
+    budget = budget_usd if budget_usd is not None else _asked("Budget in USD", Budget(), BUDGET_USD, asks=asks)
     files = {
-        Path("bot.yaml"): CONFIG.format(project=project, **names),
-        Path("strategies") / "first.py": STRATEGY.format(**names),
-        Path("tests") / "test_first.py": TEST.format(folder="strategies", **names),
+        Path(CONFIG_FILE): _config_text(folder / CONFIG_FILE, project, chosen, listed, bars, budget),
+        **files_of(chosen, names_of_template(chosen)),
+        Path(SCHEMA_FILE): _schema_text(),
         Path(".gitignore"): IGNORE,
     }
-    _write(folder, files)
-    _tell(
-        folder,
-        files,
-        [f"cd {quote(str(folder))}", "bot check bot.yaml", "python -m pytest tests", "bot run bot.yaml"],
-        as_json=as_json,
-    )
+    write_files(folder, files)
+    write_files(folder, {unit: _unit_text(folder / CONFIG_FILE)})
+    _print_result(folder, [*files, unit], _next(folder), as_json=as_json)
     return int(Exit.DONE)
 
 
 @click.command("new-strategy", epilog=NEW)
 @click.argument("name")
+@click.option("--template", type=a_template, default=NEW_DEFAULT, show_default=True, help="The strategy to begin with.")
 @click.option(
     "--dir",
     "folder",
@@ -148,68 +184,95 @@ def init(folder: Path, *, as_json: bool) -> int:
     help="Where strategies are.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The files as one JSON object.")
-def new_strategy(name: str, folder: Path, *, as_json: bool) -> int:
+def new_strategy(name: str, template: str, folder: Path, *, as_json: bool) -> int:
     """Make a strategy called NAME and its test, for you to edit."""
-    names = _names(name)
-    module = names["module"]
+    chosen = TEMPLATES[template]
+    names = names_of(name, chosen)
     place = Path(os.path.normpath(folder.absolute()))  # `.` and `..` become the folder's name.
-    home = place.parent
-    files = {
-        Path(place.name) / f"{module}.py": STRATEGY.format(**names),
-        Path("tests") / f"test_{module}.py": TEST.format(folder=place.name, **names),
-    }
-    _write(home, files)
-    use = f'{{name: {names["name"]}, use: "{module}:{names["kind"]}", markets: [BTC], budget_usd: 500}}'
-    _tell(
-        home,
-        files,
-        [f"bot strategies --dir {quote(str(folder))}", f"add to the strategies of your config: - {use}"],
-        as_json=as_json,
-    )
+    files = files_of(chosen, names, folder=place.name)
+    write_files(place.parent, files)
+    markets = ", ".join(chosen.markets)
+    use = f'{{name: {names.name}, use: "{names.module}:{names.kind}", markets: [{markets}], budget_usd: 500}}'
+    following = [
+        f"bot strategies --dir {quote(str(folder))}",
+        f"add to the strategies of your config: - {use}",
+    ]
+    _print_result(place.parent, list(files), following, as_json=as_json)
     return int(Exit.DONE)
 
 
-def _names(given: str) -> Mapping[str, str]:
-    """`mean-revert` -> module mean_revert, class MeanRevert, name mean-revert."""
-    words = re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", given).lower(), re.ASCII)
-    module = "_".join(words)
-    if (
-        not module.isidentifier()
-        or keyword.iskeyword(module)
-        or len(module) > 40
-        or re.search(r"[^\w\- ]", given, re.ASCII)
-    ):
-        raise click.UsageError(
-            f"{given!r} is not a valid strategy name: use at most 40 letters, digits and -, and begin with a letter"
-        )
-    kind = "".join(word.capitalize() for word in words)
-    if kind in OWN_NAMES:
-        raise click.UsageError(
-            f"the class of {given!r} would be called {kind}, which is the name of a class that it imports from bot; choose another name"
-        )
-    return {"module": module, "kind": kind, "name": "-".join(words), "title": " ".join(words).capitalize()}
+def _asked(question: str, kind: click.ParamType[Any], default: Any, *, asks: bool) -> Any:
+    return click.prompt(question, type=kind, default=default) if asks else default
 
 
-def _write(home: Path, files: Mapping[Path, str]) -> None:
-    """Write all files, or none if one of them exists."""
-    from bot.cli.common.files import judge_text, write_atomic
-
-    taken = [str(home / name) for name in files if (home / name).exists()]
-    if taken:
-        raise FileExists(f"{', '.join(taken)} already {'exists' if len(taken) == 1 else 'exist'}; nothing was written")
-    for name, text in files.items():
-        judge_text(home / name, text)
-    for name, text in files.items():
-        try:
-            (home / name).parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BotError(f"cannot create the folder {(home / name).parent}: {error.strerror}") from None
-        write_atomic(home / name, text)
+def _checked_markets(template: Template, markets: list[str]) -> list[str]:
+    """UsageError if the template cannot trade these markets."""
+    is_event = [market.startswith("event:") for market in markets]
+    if template.name == "pairs" and len(markets) != 2:
+        raise click.UsageError(f"the template pairs trades two markets, not {len(markets)}: --market BTC --market ETH")
+    if any(is_event) != all(is_event) or any(is_event) != (template.name == "event-market"):
+        wanted = "event markets only, like event:RATE-CUT" if template.name == "event-market" else "no event markets"
+        raise click.UsageError(f"the template {template.name} trades {wanted}; given: {', '.join(markets)}")
+    return markets
 
 
-def _tell(home: Path, files: Mapping[Path, str], following: list[str], *, as_json: bool) -> None:
+def _config_text(
+    config: Path, project: str, template: Template, markets: Sequence[str], interval: str, budget: Decimal
+) -> str:
+    from bot.config import read_text
+
+    names = names_of_template(template)
+    rows = [(f"{name}: {json.dumps(default)}", said) for name, default, said in params_of(template)]
+    text = CONFIG.format(
+        schema=SCHEMA_FILE,
+        config=CONFIG_FILE,
+        project=project,
+        name=names.name,
+        module=names.module,
+        kind=names.kind,
+        pad=" " * max(2, 19 - len(f"{names.module}:{names.kind}")),
+        summary=template.summary,
+        markets=", ".join(f'"{market}"' if ":" in market else market for market in markets),
+        interval=interval,
+        budget=f"{budget:f}",
+        params="\n".join(f"      {row:<20}# {said}" if said else f"      {row}" for row, said in rows),
+    )
+    read_text(text, config)  # ConfigError for what the options allow and a config does not.
+    return text
+
+
+def _schema_text() -> str:
+    from bot.config import json_schema
+
+    return json.dumps(json_schema(), indent=2) + "\n"
+
+
+def _unit_text(config: Path) -> str:
+    """The user unit of the project's config, with comments."""
+    from bot.cli.operate.systemd_unit import unit_of
+
+    return UNIT.format(config=CONFIG_FILE, text=unit_of(config, is_user=True).text)
+
+
+def _next(folder: Path) -> list[str]:
+    """The commands that follow `bot init`."""
+    import importlib.util
+
+    python = quote(sys.executable)
+    install = [] if importlib.util.find_spec("pytest") else [f"{python} -m pip install pytest"]
+    return [
+        f"cd {quote(str(folder))}",
+        f"bot check {CONFIG_FILE}",
+        *install,
+        f"{python} -m pytest tests",
+        f"bot run {CONFIG_FILE}",
+        f"bot systemd {CONFIG_FILE} --user --install",
+    ]
+
+
+def _print_result(home: Path, files: Sequence[Path], following: Sequence[str], *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({"folder": str(home), "files": [str(name) for name in files], "next": following}))
+        click.echo(json.dumps({"folder": str(home), "files": [str(name) for name in files], "next": list(following)}))
         return
     for name in files:
         click.echo(f"made {home / name}")

@@ -1,0 +1,36 @@
+"""Schedule: trade by the clock. The daemon calls `on_timer` at the instants of `timers`, once each, also across restarts."""
+
+from collections.abc import Iterable
+
+from bot import Bar, Bracket, Close, Field, Intent, MaxHold, Open, Params, Strategy, Timer, View
+
+
+class Schedule(Strategy):
+    """Buy at each full hour and close at a quarter to the next; a stop and a longest holding time work at the service."""
+
+    class Params(Params):
+        usd: float = Field(100, ge=10, le=1_000_000, description="notional of one position")
+        stop_pct: float = Field(1.0, gt=0, le=50, description="the stop, in percent of the entry")
+        hold_seconds: int = Field(3_000, ge=60, le=2_592_000, description="longest holding time, kept by the service")
+
+    # Five cron fields in UTC: minute, hour, day, month, weekday. "30 14 * * 1-5" is 14:30 from Monday to Friday. A number is an interval in seconds.
+    timers = {"enter": "0 * * * *", "leave": "45 * * * *"}
+
+    def on_timer(self, view: View, timer: Timer) -> Iterable[Intent]:
+        for market in self.markets:
+            position = view.position(market)
+            if timer.name == "leave" and position:
+                yield Close(market)
+            elif timer.name == "enter" and not position and not view.orders(market):
+                view.log("hour.began", market=market)
+                yield Open(
+                    market,
+                    "long",
+                    usd=self.params.usd,
+                    bracket=Bracket(stop_pct=self.params.stop_pct),
+                    # If the daemon is down at "leave", the service closes the position after this time.
+                    guardians=(MaxHold(self.params.hold_seconds),),
+                )
+
+    def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+        return ()  # Every strategy has on_bar. This one decides by the clock only.
