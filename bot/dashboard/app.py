@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -28,6 +28,10 @@ log = structlog.get_logger()
 
 UPDATE_S: Final = 1.0  # between two updates of an open page
 STREAMS_MAX: Final = 20  # open pages
+ADDRESSES: Final = (
+    ("/", "overview"), ("/market", "market"), ("/market/{coin}", "market"), ("/strategies", "strategies"), ("/strategies/{name}", "strategy"),
+    ("/events", "events"), ("/explain/{name}", "explain"), ("/guardians", "guardians"), ("/approvals", "approvals"),
+)  # fmt: skip
 FRAME: Final = ("status", "notice")  # fragments of every page
 
 
@@ -52,9 +56,7 @@ class Dashboard:
             Route("/data/market/{coin}", self.market_data),
             Route("/control/{action}", self.control_form),
             Route("/control/{action}", self.change, methods=["POST"]),
-            Route("/", self.overview),
-            Route("/market", self.market),
-            Route("/market/{coin}", self.market),
+            *(Route(address, self._page_route(PAGES[name])) for address, name in ADDRESSES),
         ]
         return RequestChecks(
             Starlette(routes=routes, lifespan=self._lifespan, exception_handlers={404: self._missing}),
@@ -68,11 +70,11 @@ class Dashboard:
 
     # -- pages
 
-    async def overview(self, request: Request) -> Response:
-        return await self._page(PAGES["overview"], request)
+    def _page_route(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+        async def show(request: Request) -> Response:
+            return await self._page(page, request)
 
-    async def market(self, request: Request) -> Response:
-        return await self._page(PAGES["market"], request)
+        return show
 
     async def _page(self, page: Page, request: Request) -> Response:
         query = dict(request.query_params) | request.path_params
@@ -83,7 +85,10 @@ class Dashboard:
             **{name: str(value) for name, value in query.items()}
         )
         address = f"{stream.path}?{stream.query}" if stream.query else stream.path
-        return self._html(page.template, values | {"title": page.title, "page": page.name, "stream": address})
+        return self._html(
+            page.template,
+            {"title": page.title} | values | {"page": page.name, "stream": address if page.fragments else ""},
+        )
 
     async def _values(self, page: Page, query: Mapping[str, str]) -> Data | NoSuchPage:
         try:

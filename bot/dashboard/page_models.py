@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
 from decimal import Decimal
 from typing import Any, Final, NamedTuple, get_args
+from urllib.parse import urlencode
 
 from bot.clock import SystemClock
 from bot.dashboard import formatting, server_chart
-from bot.dashboard.pages import frame, market, overview
+from bot.dashboard.pages import events, frame, guardians, market, overview, strategies
 from bot.dashboard.sources import DaemonSource, ServiceSource, Snapshot
-from bot.runtime.journal import queries, round_trips
+from bot.runtime.journal import order_trace, queries, round_trips
 from bot.wire import INTERVAL_MS
-from bot.wire.vocabulary import NavRange
+from bot.wire.vocabulary import EVENT_FILTERS, EVENT_SUBTYPES, NavRange
 
 Data = dict[str, Any]
 Query = Mapping[str, str]
 
 SPANS: Final = get_args(NavRange)
 CURVE_ROWS_MAX: Final = 60
+GUARDIAN_EVENTS: Final = 50
 UPDATED_CANDLES: Final = 3  # in an update: the running one, the one that just closed, and one to join them
 
 
@@ -79,7 +82,7 @@ async def _curve(sources: Sources, address: str | None, span: str) -> overview.C
         trips = round_trips.trips(queries.all_events(db, round_trips.TYPES))
         return [(one.closed_ms, one.net_usd) for one in trips if one.closed_ms is not None]
 
-    return overview.curve(None, await sources.daemon.journal(closed, []), span)
+    return overview.curve(None, await sources.daemon.journal(closed) or [], span)
 
 
 def _value_chart(curve: overview.Curve) -> Data:
@@ -109,11 +112,10 @@ async def market_values(sources: Sources, query: Query) -> Data:
     wallet = await sources.service.wallet(address) if address else None
     held = next((one for one in wallet.positions if one.coin == coin), None) if wallet else None
     candles = await sources.service.candles(coin, interval)
-    nothing: list[queries.Row] = []
-    events = await sources.daemon.journal(
-        lambda db: queries.newest_events_of_coin(db, coin, types=("fill",), limit=market.FILLS_MAX), nothing
+    filled = await sources.daemon.journal(
+        lambda db: queries.newest_events_of_coin(db, coin, types=("fill",), limit=market.FILLS_MAX)
     )
-    marks, overlays = market.fills(events), market.overlays(coin, candles, snapshot.strategies)
+    marks, overlays = market.fills(filled or []), market.overlays(coin, candles, snapshot.strategies)
     lines = market.lines(coin, snapshot, None if held is None else held.liquidation_px)
     book = await sources.service.book(coin)
     asks, bids = market.book_rows(book)
@@ -132,6 +134,93 @@ async def market_values(sources: Sources, query: Query) -> Data:
     }  # fmt: skip
 
 
+async def strategies_values(sources: Sources, query: Query) -> Data:
+    snapshot, values = await read(sources)
+    return values | {"strategies": strategies.rows(snapshot)}
+
+
+async def strategy_values(sources: Sources, query: Query) -> Data:
+    snapshot, values = await read(sources)
+    name, rows = query["name"], strategies.rows(snapshot)
+    mine = [one for one in rows if one.name == name]
+    if rows and not mine:
+        raise NoSuchPage(f"there is no strategy {name}; there are {', '.join(one.name for one in rows)}")
+
+    def of_journal(db: sqlite3.Connection) -> tuple[list[strategies.Decision], list[strategies.RefusalRow]]:
+        found = queries.intents(db, strategy=name, limit=strategies.DECISIONS_MAX)
+        signals = {one["id"]: queries.traces(db, one["id"]).get("wish", {}).get("wish") for one in found}
+        refused = queries.newest_refusals(db, strategy=name, limit=strategies.DECISIONS_MAX)
+        return strategies.decisions(found, {key: text for key, text in signals.items() if text}), strategies.refusals(
+            refused
+        )
+
+    decisions, refusals = await sources.daemon.journal(of_journal) or ([], [])
+    params = strategies.params(snapshot.strategies, name)
+    return values | {
+        "title": name,
+        "name": name,
+        "strategies": mine,
+        "decisions": decisions,
+        "refusals": refusals,
+        "params": params,
+    }
+
+
+async def events_values(sources: Sources, query: Query) -> Data:
+    snapshot, values = await read(sources)
+    given = {name: query.get(name, "").strip() for name in ("type", "market", "strategy", "q", "before")}
+    if given["type"] and given["type"] not in EVENT_FILTERS:
+        raise NoSuchPage(f"{given['type']} is no type of event; types are {', '.join(EVENT_SUBTYPES)}")
+    types = (given["type"],) if given["type"] else ()
+
+    def search(db: sqlite3.Connection) -> list[queries.Row]:
+        return queries.search_events(
+            db, types=types, coin=given["market"] or None, strategy=given["strategy"] or None, text=given["q"] or None,
+            before_id=given["before"] or None, limit=events.PAGE_ROWS,
+        )  # fmt: skip
+
+    found = await sources.daemon.journal(search) or []
+    configured = (snapshot.status or {}).get("strategies", ())
+    coins = sorted(
+        {coin for one in configured for coin in one["markets"]} | {one["market"] for one in snapshot.positions}
+    )
+    kept = {name: text for name, text in given.items() if text and name != "before"}
+    older = f"/events?{urlencode(kept | {'before': found[0]['id']})}" if len(found) == events.PAGE_ROWS else ""
+    return values | {
+        "orders": events.orders(snapshot), "events": events.rows(found), "filter": given, "types": list(EVENT_SUBTYPES), "coins": coins,
+        "names": [one["name"] for one in configured], "older": older, "newest": f"/events?{urlencode(kept)}",
+    }  # fmt: skip
+
+
+async def explain_values(sources: Sources, query: Query) -> Data:
+    _, values = await read(sources)
+    name = query["name"]
+
+    def of_journal(db: sqlite3.Connection) -> list[events.StepRow] | str:
+        try:
+            return events.steps(order_trace.explain(db, name))
+        except queries.NotFound as error:
+            return str(error)
+
+    steps = await sources.daemon.journal(of_journal)
+    if steps is None or isinstance(steps, str):
+        raise NoSuchPage(steps or "the journal cannot be read now")
+    return values | {"title": name, "name": name, "steps": steps}
+
+
+async def guardians_values(sources: Sources, query: Query) -> Data:
+    _, values = await read(sources)
+    acts = await sources.daemon.journal(
+        lambda db: queries.search_events(db, types=("guardian",), limit=GUARDIAN_EVENTS)
+    )
+    return values | {"guardians": guardians.rows(await sources.daemon.guardians()), "events": events.rows(acts or [])}
+
+
+async def approvals_values(sources: Sources, query: Query) -> Data:
+    snapshot, values = await read(sources)
+    return values | {"waiting": guardians.waiting(snapshot.status)}
+
+
 PAGES: Final = {
     page.name: page
     for page in (
@@ -143,5 +232,11 @@ PAGES: Final = {
             ("markets", "legend", "summary", "candles", "position", "book", "fills"),
             market_values,
         ),
+        Page("strategies", "Strategies", "strategies", ("strategies",), strategies_values),
+        Page("strategy", "Strategy", "strategy", ("strategies", "decisions", "refusals"), strategy_values),
+        Page("events", "Orders and events", "events", ("orders", "events"), events_values),
+        Page("explain", "Chain", "explain", (), explain_values),
+        Page("guardians", "Guardians", "guardians", ("deadman", "guardians", "events"), guardians_values),
+        Page("approvals", "Approvals", "approvals", ("waiting",), approvals_values),
     )
 }

@@ -139,12 +139,23 @@ class DaemonSource:
     async def _strategies(self) -> tuple[Data, ...]:
         return tuple((await self.ask("GET", "/strategies"))["strategies"])
 
+    async def guardians(self) -> Data | None:
+        """The daemon's answer about guardians; None if it gives none."""
+
+        async def ask() -> Data | None:
+            with suppress(BotError):
+                found: Data = await self.ask("GET", "/guardians")
+                return found
+            return None
+
+        return await self._kept.fresh("guardians", DAEMON_S, ask)
+
     async def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         within_s = WITHIN_S if method == "GET" else None
         return await asyncio.to_thread(self.control.ask, method, path, body, within_s=within_s)
 
-    async def journal(self, read: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
-        """Read the journal in a thread; `otherwise` if there is none or it cannot be read."""
+    async def journal(self, read: Callable[[sqlite3.Connection], T]) -> T | None:
+        """Read the journal in a thread. None if there is none or it cannot be read."""
 
         def work() -> T:
             with queries.opened(self.control.folder) as db:
@@ -152,7 +163,7 @@ class DaemonSource:
 
         with suppress(BotError):
             return await asyncio.to_thread(work)
-        return otherwise
+        return None
 
 
 class ServiceSource:

@@ -14,7 +14,6 @@ SOON: Final = 0.34  # the part of the dead-man's time below which its clock warn
 PAGES: Final = (
     ("overview", "Overview", "/"), ("market", "Market", "/market"), ("strategies", "Strategies", "/strategies"),
     ("events", "Orders and events", "/events"), ("guardians", "Guardians", "/guardians"), ("approvals", "Approvals", "/approvals"),
-    ("runs", "Backtests", "/runs"),
 )  # fmt: skip
 
 # State of the daemon -> how it is shown: good, warn or bad.
@@ -28,7 +27,7 @@ class DeadMan:
     text: str
     tone: str
     fires_at_ms: int | None = None
-    window_s: float = 0.0
+    window: str = ""  # the whole time from a heartbeat on
     fires_at_service: str = formatting.NONE
 
 
@@ -79,11 +78,11 @@ def dead_man(status: dict[str, Any]) -> DeadMan:
     fires_ms = status["at_ms"] + round(left_s * 1000)
     at_service = formatting.clock(beat.get("next_deadline_ms"))
     if left_s <= 0:
-        return DeadMan("may have acted", "bad", fires_ms, window_s, at_service)
+        return DeadMan("may have acted", "bad", fires_ms, formatting.duration(round(window_s)), at_service)
     tone = (
         "bad" if beat.get("lapsed") or not beat.get("alive", True) else "warn" if left_s < SOON * window_s else "good"
     )
-    return DeadMan("armed", tone, fires_ms, window_s, at_service)
+    return DeadMan("armed", tone, fires_ms, formatting.duration(round(window_s)), at_service)
 
 
 def _old(snapshot: Snapshot, status: dict[str, Any], now_ms: int) -> str:

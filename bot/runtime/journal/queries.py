@@ -208,6 +208,37 @@ def newest_events_of_coin(db: sqlite3.Connection, coin: str, *, types: Sequence[
     return [json.loads(one["payload"]) for one in rows(db, sql, (coin, *types, min(limit, PAGE_MAX)))][::-1]
 
 
+def search_events(
+    db: sqlite3.Connection,
+    *,
+    types: Sequence[str] = (),
+    coin: str | None = None,
+    strategy: str | None = None,
+    text: str | None = None,
+    before_id: str | None = None,
+    limit: int = 100,
+) -> list[Row]:
+    """The newest events that fit, oldest first. `text` may stand in any field. `before_id`: those before this event."""
+    where, values = ["1"], list[object]()
+    if types:
+        where.append("(" + " OR ".join("type=? OR type||'.'||subtype=?" for _ in types) + ")")
+        values += [one for kind in types for one in (kind, kind)]
+    if coin is not None:
+        where.append("coin=?")
+        values.append(coin)
+    if strategy is not None:
+        where.append("idempotency_key IN (SELECT id FROM intents WHERE strategy=?)")
+        values.append(strategy)
+    if text is not None:
+        where.append("instr(lower(payload), lower(?)) > 0")
+        values.append(text)
+    if before_id is not None:
+        where.append("seq < (SELECT seq FROM events WHERE id=?)")
+        values.append(before_id)
+    sql = f"SELECT payload FROM events WHERE {' AND '.join(where)} ORDER BY seq DESC LIMIT ?"  # noqa: S608 - constants only
+    return [json.loads(one["payload"]) for one in rows(db, sql, (*values, min(limit, PAGE_MAX)))][::-1]
+
+
 def all_events(db: sqlite3.Connection, types: Sequence[str]) -> Iterator[Row]:
     marks = ", ".join("?" for _ in types)
     sql = f"SELECT payload, epoch FROM events WHERE type IN ({marks}) ORDER BY seq"  # noqa: S608 - constants only
@@ -269,6 +300,12 @@ def traces(db: sqlite3.Connection, intent_id: str) -> dict[str, Row]:
 def refusals(db: sqlite3.Connection, *, strategy: str, cause: str) -> list[Row]:
     sql = "SELECT at_ms, strategy, market, ordinal, code, message FROM refusals WHERE strategy=? AND cause=? ORDER BY ordinal"
     return rows(db, sql, (strategy, cause))
+
+
+def newest_refusals(db: sqlite3.Connection, *, strategy: str, limit: int = 100) -> list[Row]:
+    """What the risk checks refused, newest first."""
+    sql = "SELECT at_ms, strategy, market, code, message FROM refusals WHERE strategy=? ORDER BY seq DESC LIMIT ?"
+    return rows(db, sql, (strategy, min(limit, PAGE_MAX)))
 
 
 def _intent(row: Row) -> Row:

@@ -1,0 +1,127 @@
+"""Orders and events: what rests at the service, what happened on the account, and the chain of one order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bot.dashboard import formatting
+from bot.dashboard.sources import Snapshot
+from bot.runtime.journal.order_trace import Step, event_step
+
+Data = Mapping[str, Any]
+
+PAGE_ROWS: Final = 100
+KINDS: Final = {"limit": "entry order", "stop_loss": "stop", "take_profit": "target"}
+# Type of an event -> its shape beside the text, so that a row can be told without reading it.
+MARKS: Final = {
+    "fill": "●",
+    "order": "○",
+    "trigger": "◆",
+    "guardian": "▣",
+    "funding": "%",
+    "liquidation": "✕",
+    "settlement": "■",
+    "account": "◇",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OrderRow:
+    oid: str
+    market: str
+    kind: str
+    side: str
+    size: str
+    filled: str
+    px: str
+    strategy: str
+    created: str
+    is_entry: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    at: str
+    type: str
+    subtype: str
+    mark: str
+    market: str
+    text: str
+    id: str  # what `explain` takes
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    at: str
+    what: str
+    text: str
+    id: str
+
+
+def orders(snapshot: Snapshot) -> list[OrderRow]:
+    """Entries first, then stops and targets, by market."""
+    found = []
+    for one in snapshot.orders:
+        is_entry = one["action"] == "open"
+        kind = str(KINDS.get(one["kind"], one["kind"]))
+        found.append(
+            OrderRow(
+                one["oid"], one["market"], "target" if one["kind"] == "limit" and not is_entry else kind, one["side"],
+                formatting.size(one["size"]) if formatting.number(one["size"]) else "whole position", formatting.size(one["filled"]),
+                formatting.px(one["limit_px"] or one["trigger_px"]), one["strategy"] or "not ours", formatting.instant(one["created_ms"] or None),
+                is_entry,
+            )
+        )  # fmt: skip
+    return sorted(found, key=lambda row: (not row.is_entry, row.market, row.kind))
+
+
+def rows(events: Sequence[Data]) -> list[EventRow]:
+    """The newest first."""
+    found = []
+    for one in reversed(events):
+        data, text = one["data"], in_words(one)
+        subject = data.get("tradeId") or data.get("oid") or data.get("guardianId") or one["id"]
+        found.append(
+            EventRow(
+                formatting.instant(one["ts"]), one["type"], one["subtype"].replace("_", " "), MARKS.get(one["type"], "·"), one.get("coin") or "", text,
+                str(subject),
+            )
+        )  # fmt: skip
+    return found
+
+
+def in_words(event: Data) -> str:
+    """What the event says, with its figures as traders read them. Types without words of their own list their figures."""
+    data, kind = event["data"], event["type"]
+    if kind == "fill":
+        is_buy = (data["side"] == "long") == (event["subtype"] == "entry")
+        text = f"{'bought' if is_buy else 'sold'} {formatting.size(data['size'])} at {formatting.px(data['px'])}, fee {formatting.usd(data['feeUsd'])} USD"
+        is_exit = event["subtype"] == "exit" and data.get("realizedPnlUsd") is not None
+        return text + (f", profit {formatting.signed_usd(data['realizedPnlUsd'])} USD" if is_exit else "")
+    if kind == "order":
+        px = data.get("triggerPx") or data.get("limitPx")
+        reason = f", {_word(data['reason'])}" if data.get("reason") else ""
+        at = "" if px is None else f" at {formatting.px(px)}"
+        size = formatting.size(data["size"]) if formatting.number(data.get("size")) else "the whole position"
+        return f"{KINDS.get(data.get('kind', ''), 'order')}{at} for {size}{reason}"
+    if kind == "guardian":
+        parts = [
+            _word(data.get("guardianType", "")),
+            *(_word(data[name]) for name in ("action", "reason") if data.get(name)),
+        ]
+        return ", ".join(parts) + ("" if data.get("markPx") is None else f", mark {formatting.px(data['markPx'])}")
+    if kind == "funding":
+        return f"{formatting.signed_usd(data['amountUsd'])} USD at a rate of {data['rate']}"
+    step = event_step(dict(event))
+    return step.text.partition(": ")[2] or step.text
+
+
+def _word(text: str) -> str:
+    return text.replace("_", " ")
+
+
+def steps(found: Sequence[Step]) -> list[StepRow]:
+    """The chain of an order, oldest first."""
+    return [StepRow(formatting.instant(one.at_ms), one.what, one.text, str(one.data.get("id") or "")) for one in found]

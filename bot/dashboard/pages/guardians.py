@@ -1,0 +1,85 @@
+"""The guardians: rules at the service that act without the daemon, and what they did. And what waits for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+Data = Mapping[str, Any]
+
+WORDS: Final = {
+    "dead_man_switch": "acts if no heartbeat arrives in time", "account_drawdown": "acts at a loss of the day", "schedule": "acts at set times",
+    "kill_switch": "blocks openings until the account's owner lifts it", "trailing_stop": "follows the best price at a distance",
+    "max_hold": "closes a position after a time",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class GuardianRow:
+    id: str
+    name: str  # in the config; "" for a guardian of a position or of others
+    type: str
+    market: str
+    what: str
+    state: str
+    tone: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An order that waits for a person."""
+
+    id: str
+    text: str
+    message: str
+
+
+def rows(answer: Data | None) -> list[GuardianRow]:
+    """Missing guardians of the config first, then all of the account."""
+    if answer is None:
+        return []
+    names = {one["id"]: one["name"] for one in answer["config"] if one["id"] is not None}
+    found = [
+        GuardianRow(
+            one["id"] or "–", one["name"], _word(one["type"]), "account", WORDS.get(one["type"], ""), "NOT ARMED", "bad"
+        )
+        for one in answer["config"]
+        if not one["stands"]
+    ]
+    for one in answer["guardians"]:
+        state, tone = _state(one)
+        found.append(
+            GuardianRow(
+                one["id"],
+                names.get(one["id"], ""),
+                _word(one["type"]),
+                one["market"] or "account",
+                WORDS.get(one["type"], ""),
+                state,
+                tone,
+            )
+        )
+    return found
+
+
+def _state(one: Data) -> tuple[str, str]:
+    if one["blocks_opens"]:
+        return "blocks entries", "bad"
+    if one["latched"]:
+        return "has acted", "warn"
+    if one["active"] is False:
+        return "armed, not active yet", "idle"
+    return "armed", "good"
+
+
+def waiting(status: Data | None) -> list[Waiting]:
+    found: Sequence[Data] = ((status or {}).get("intents") or {}).get("waiting", ())
+    return [
+        Waiting(one["id"], f"{one['action']} {one['market']} of {one['strategy']}", one["message"] or "")
+        for one in found
+    ]
+
+
+def _word(kind: str) -> str:
+    return kind.replace("_", " ")

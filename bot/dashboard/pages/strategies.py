@@ -1,0 +1,134 @@
+"""The strategies: state, budget used, profit, params, the newest decisions, and the refusals with their reasons."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+from bot.dashboard import formatting
+from bot.dashboard.formatting import number
+from bot.dashboard.sources import Snapshot
+
+Data = Mapping[str, Any]
+
+TONES: Final = {"RUNNING": "good", "STARTING": "warn", "PAUSED": "warn", "QUARANTINED": "bad"}
+# State of an intent -> tone and words.
+OUTCOMES: Final = {
+    "opened": ("warn", "not sent yet"), "planned": ("warn", "planned"), "sending": ("bad", "in doubt"), "accepted": ("good", "accepted"),
+    "rejected": ("bad", "rejected"), "expired": ("warn", "expired"), "void": ("warn", "void"), "quarantined": ("bad", "waits for a person"),
+}  # fmt: skip
+DECISIONS_MAX: Final = 30  # newest of each page
+_ABSENT: Final = re.compile(r"(?:, )?\b\w+=(?:None|\(\))")
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyRow:
+    name: str
+    state: str
+    tone: str
+    why: str
+    markets: str
+    interval: str
+    budget: str
+    used: str
+    used_part: float  # from 0 to 1
+    today: str
+    today_direction: str
+    total: str
+    total_direction: str
+    fills: int
+    fees: str
+    funding: str
+    open_profit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    at: str
+    signal: str
+    market: str
+    outcome: str
+    tone: str
+    reason: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalRow:
+    at: str
+    strategy: str
+    market: str
+    code: str
+    message: str
+
+
+def rows(snapshot: Snapshot) -> list[StrategyRow]:
+    return [_row(one, snapshot) for one in (snapshot.status or {}).get("strategies", ())]
+
+
+def _row(one: Data, snapshot: Snapshot) -> StrategyRow:
+    book, budget = one.get("book") or {}, number(one["budget_usd"]) or Decimal(0)
+    used = budget_used(one["name"], snapshot)
+    return StrategyRow(
+        name=one["name"], state=one["state"], tone=TONES.get(one["state"], "bad"), why=one["why"] or "", markets=", ".join(one["markets"]),
+        interval=one["interval"], budget=formatting.usd(budget), used=formatting.usd(used),
+        used_part=float(min(used / budget, Decimal(1))) if budget else 0.0,
+        today=formatting.signed_usd(book.get("day_usd")), today_direction=formatting.direction(book.get("day_usd")),
+        total=formatting.signed_usd(book.get("net_usd")), total_direction=formatting.direction(book.get("net_usd")),
+        fills=book.get("fills", 0), fees=formatting.usd(book.get("fees_usd")), funding=formatting.signed_usd(book.get("funding_usd")),
+        open_profit=formatting.signed_usd(book.get("unrealized_usd")),
+    )  # fmt: skip
+
+
+def budget_used(name: str, snapshot: Snapshot) -> Decimal:
+    """The entry notional of the strategy's positions, or of its share of them, and of its resting entries at their limits."""
+    used = Decimal(0)
+    for one in snapshot.positions:
+        shares, size = one.get("shares") or {}, number(one["size"]) or Decimal(0)
+        mine = number(shares.get(name)) if shares else size if one["strategy"] == name else None
+        if mine is not None and size:
+            used += (number(one["notional_usd"]) or Decimal(0)) * abs(mine) / size
+    for one in snapshot.orders:
+        px = number(one.get("limit_px"))
+        if one["strategy"] == name and one["action"] == "open" and px is not None:
+            used += ((number(one["size"]) or Decimal(0)) - (number(one["filled"]) or Decimal(0))) * px
+    return used
+
+
+def params(strategies: Sequence[Data], name: str) -> list[tuple[str, str]]:
+    """Each param of a strategy with its value."""
+    found = next((one.get("params") or {} for one in strategies if one["name"] == name), {})
+    return [
+        (param, "yes" if value is True else "no" if value is False else str(value)) for param, value in found.items()
+    ]
+
+
+def decisions(intents: Sequence[Data], signals: Mapping[str, str]) -> list[Decision]:
+    """The newest intents first, each with the signal that it answers."""
+    found = []
+    for one in intents:
+        tone, words = OUTCOMES.get(one["state"], ("warn", one["state"]))
+        signal = signals.get(one["id"])
+        found.append(
+            Decision(
+                formatting.instant(one["opened_ms"]), one["action"] if signal is None else short_signal(signal), one["market"], words, tone,
+                one["message"] or one["code"] or "", one["id"],
+            )
+        )  # fmt: skip
+    return found[::-1]
+
+
+def short_signal(text: str) -> str:
+    """A signal without the members that it leaves open: `Open(market='BTC', side='long', usd=200.0)`."""
+    return _ABSENT.sub("", text).replace("(, ", "(")
+
+
+def refusals(found: Sequence[Data]) -> list[RefusalRow]:
+    """The newest first, as the journal gives them."""
+    return [
+        RefusalRow(formatting.instant(one["at_ms"]), one["strategy"], one["market"], one["code"], one["message"])
+        for one in found
+    ]

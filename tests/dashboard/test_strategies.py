@@ -1,0 +1,66 @@
+"""The strategies page: budget used, states, decisions with their signals, refusals."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from bot.dashboard.pages import strategies
+from tests.dashboard.builders import NOW_MS, book, order, position, snapshot, strategy
+
+
+def test_the_budget_used_counts_positions_shares_and_resting_entries() -> None:
+    entry = order(kind="limit", action="open", limit_px="90", trigger_px=None, size="2", filled="0.5")
+    shared = position(market="ETH", size="4", notional_usd="400", shares={"trend": "1", "other": "3"}, strategy="other")
+    shown = snapshot(positions=[position(), shared, position(market="SOL", strategy="other")], orders=[entry, order()])
+    assert strategies.budget_used("trend", shown) == Decimal(50) + Decimal(100) + Decimal(135)
+    assert strategies.budget_used("none", shown) == 0
+
+
+@pytest.mark.parametrize(("state", "tone"), [("RUNNING", "good"), ("PAUSED", "warn"), ("QUARANTINED", "bad")])
+def test_a_row_has_state_budget_and_profit(state: str, tone: str) -> None:
+    shown = snapshot(positions=[position()])
+    assert shown.status is not None
+    shown.status["strategies"] = [strategy(state=state, why="because", book=book(day_usd="-1", net_usd="12.5"))]
+    (row,) = strategies.rows(shown)
+    assert (row.tone, row.why, row.used, row.budget, row.used_part) == (tone, "because", "50.00", "2,000.00", 0.025)
+    assert (row.today, row.today_direction, row.total, row.total_direction) == ("−1.00", "down", "+12.50", "up")
+
+
+def test_a_decision_shows_its_signal_without_the_members_that_it_leaves_open() -> None:
+    text = "Open(market='BTC', side='long', usd=200.0, size=None, leverage=None, bracket=Bracket(stop_pct=0.1, stop_px=None, target_r=1.5), guardians=(), limit_px=None)"
+    assert (
+        strategies.short_signal(text)
+        == "Open(market='BTC', side='long', usd=200.0, bracket=Bracket(stop_pct=0.1, target_r=1.5))"
+    )
+    assert strategies.short_signal("Cancel(order=None, market='BTC')") == "Cancel(market='BTC')"
+
+
+def test_decisions_are_newest_first_with_outcome_and_reason() -> None:
+    def intent(n: int, state: str, message: str | None = None) -> dict[str, object]:
+        return {
+            "id": f"I{n}",
+            "opened_ms": NOW_MS + n,
+            "action": "open",
+            "market": "BTC",
+            "state": state,
+            "message": message,
+            "code": None,
+        }
+
+    found = strategies.decisions(
+        [intent(1, "accepted"), intent(2, "rejected", "no margin")], {"I1": "Close(market='BTC')"}
+    )
+    assert [(one.id, one.signal, one.outcome, one.tone, one.reason) for one in found] == [
+        ("I2", "open", "rejected", "bad", "no margin"),
+        ("I1", "Close(market='BTC')", "accepted", "good", ""),
+    ]
+
+
+def test_params_are_those_of_the_strategy() -> None:
+    assert strategies.params([strategy(params={"usd": 200.0, "shorts": True})], "trend") == [
+        ("usd", "200.0"),
+        ("shorts", "yes"),
+    ]
+    assert strategies.params([strategy()], "other") == []
