@@ -190,7 +190,7 @@ class World:
         if self.watch is None:
             self.watch = Watch(state)
         self.watch.state = state  # After a restart: another object with the same content.
-        before = {coin: (market.mark, market.external) for coin, market in state.markets.items()}
+        before = {coin: (market.mid, market.external) for coin, market in state.markets.items()}
         applied = apply(state, command, now_ms)
         self.watch.judge(command, applied.answer, list(applied.events), was_calm=False)
         for event in applied.events:
@@ -214,6 +214,8 @@ class World:
             candle = self.seen[fill.coin].truth.minute(command.bar_ms)
             if candle is not None and command.step == 3 and fill.kind == "take_profit":
                 ends = (candle.low, candle.high)
+        elif isinstance(command, c.QuotePoint) and command.coin == fill.coin:
+            ends = (market.mid, market.mid)
         else:
             ends = (last, last)
         low, high = (level_px(market, px, buy, 0) for px in (min(ends), max(ends)))
@@ -230,12 +232,12 @@ class World:
 
     def watched(self, machine: Machine) -> None:
         """Check the two ways in which prices reach a machine."""
-        live_price, missed_candle = machine.live_price, machine.missed_candle
+        live_quote, missed_candle = machine.live_quote, machine.missed_candle
 
-        def checked_price(coin: str, px: int) -> int:
-            self.check_quote(coin, px)
-            at = live_price(coin, px)
-            self.check_stops(coin, px)
+        def checked_quote(coin: str, mark: int, bid: int, ask: int) -> int:
+            self.check_quote(coin, (bid + ask) // 2)
+            at = live_quote(coin, mark, bid, ask)
+            self.check_stops(coin, mark)
             return at
 
         def checked_candle(coin: str, candle: Candle) -> None:
@@ -245,7 +247,7 @@ class World:
             self.in_gap = False
             self.check_stops(coin, candle.close)
 
-        machine.live_price = checked_price  # type: ignore[method-assign]
+        machine.live_quote = checked_quote  # type: ignore[method-assign]
         machine.missed_candle = checked_candle  # type: ignore[method-assign]
 
     def check_quote(self, coin: str, px: int) -> None:
