@@ -141,16 +141,23 @@ class CcxtSource:
             pages = [page async for page in self.history(symbol, "1m", since_ms, self._clock.now_ms(), say)]
             rows = [row for page in pages for row in page.rows]
             return Page(rows, rows[-1].at_ms + MINUTE_MS if rows else since_ms)
-        body = await self._ask("candles", say, symbol=symbol, interval="1m", since_ms=since_ms, limit=limit)
+        # The minute before is asked too: an answer that has it is whole. ccxt answers nothing where it cannot read the exchange.
+        before_ms = since_ms - MINUTE_MS
+        body = await self._ask("candles", say, symbol=symbol, interval="1m", since_ms=before_ms, limit=limit + 1)
         end_ms = self._now_ms(body["now_ms"], say) - CLOSE_MARGIN_MS
         end_ms -= end_ms % MINUTE_MS
-        rows = sorted({_row(cells) for cells in body["result"] if cells[0] >= since_ms})
-        if any(a.at_ms == b.at_ms for a, b in pairwise(rows)):
+        found = sorted({_row(cells) for cells in body["result"] if cells[0] >= before_ms})
+        if any(a.at_ms == b.at_ms for a, b in pairwise(found)):
             raise NoAnswer(f"{self._exchange} gives two different candles of one minute of {symbol}")
+        rows = [row for row in found if row.at_ms >= since_ms]
         closed = [row for row in rows if row.at_ms < end_ms]
+        sure_ms = closed[-1].at_ms + MINUTE_MS if closed else since_ms
         # A minute without a candle had no trade, or its candle comes late. The candle of a later minute tells which.
-        sure_ms = end_ms if len(closed) < len(rows) else end_ms - MINUTE_MS
-        return Page(closed, max(since_ms, sure_ms, closed[-1].at_ms + MINUTE_MS if closed else 0))
+        if len(closed) < len(rows):
+            sure_ms = max(sure_ms, end_ms)
+        elif found and found[0].at_ms == before_ms:
+            sure_ms = max(sure_ms, end_ms - MINUTE_MS)
+        return Page(closed, sure_ms)
 
     async def actions(self, symbol: str) -> list[Action]:
         return []

@@ -69,6 +69,10 @@ class Exchange:
         self.limit = 1_500
         self.is_skipping = False  # of a window larger than the limit, answer the newest candles
         self.is_shuffled = False
+        self.is_doubled = False  # candles come twice
+        self.clock_off_ms = 0  # of its Date header and its closed candles
+        self.tick = "0.10"
+        self.delisted: set[str] = set()  # ids of perpetuals
         self.faults: list[Fault] = []  # one for each of the next requests of candles
         self.delay_seconds = 0.0  # of each page of candles
         self.status_of_all: tuple[int, str] | None = None
@@ -84,7 +88,9 @@ class Exchange:
             found = rows[max(low, high - self.limit) : high]
         else:
             found = rows[low : low + min(limit, self.limit)]
-        found = [self.live(row, step) for row in found if row[0] <= self.now_ms]
+        found = [self.live(row, step) for row in found if row[0] <= self.clock_ms]
+        if self.is_doubled:
+            found = [*found, *found[-3:]]
         if self.is_shuffled:
             found = found[1::2] + found[::2]
         return found
@@ -92,7 +98,7 @@ class Exchange:
     def live(self, row: Candle, step: int) -> Candle:
         """An unfinished candle has other values than the closed one will have."""
         at, o, _, _, _, _ = row
-        return row if at + step <= self.now_ms else (at, o, o, o, o, "0.001")
+        return row if at + step <= self.clock_ms else (at, o, o, o, o, "0.001")
 
     async def binance_klines(self, request: Request) -> Response:
         self.requests.append(str(request.url.path))
@@ -100,6 +106,8 @@ class Exchange:
         if (fault := self.fault(request)) is not None:
             return fault
         asked = request.query_params
+        if asked["symbol"] in self.delisted:
+            return JSONResponse({"code": -1121, "msg": "Invalid symbol."}, 400)
         markets = self.futures if "fapi" in request.url.path else self.spot
         start_ms, interval = int(asked.get("startTime", 0)), asked["interval"]
         step = STEPS[interval]
@@ -137,15 +145,22 @@ class Exchange:
         if self.quote_faults and (fault := self.quote_faults.pop(0)(request)) is not None:
             return fault
         body = [
-            {"symbol": name, "bidPrice": f"{float(px) - 0.5:.2f}", "bidQty": "1", "askPrice": f"{float(px) + 0.5:.2f}", "askQty": "2", "time": self.now_ms}
+            {"symbol": name, "bidPrice": f"{float(px) - 0.5:.2f}", "bidQty": "1", "askPrice": f"{float(px) + 0.5:.2f}", "askQty": "2", "time": self.clock_ms}
             for name, px in self.quotes.items()
+            if name not in self.delisted
         ]  # fmt: skip
         return self.answer(body)
 
     # ── Markets ──
 
     async def futures_info(self, request: Request) -> Response:
-        return self.answer({"symbols": [self._binance(symbol, perpetual=True) for symbol in self.futures]})
+        return self.answer(
+            {
+                "symbols": [
+                    self._binance(symbol, perpetual=True) for symbol in self.futures if symbol not in self.delisted
+                ]
+            }
+        )
 
     async def spot_info(self, request: Request) -> Response:
         return self.answer({"symbols": [self._binance(symbol, perpetual=False) for symbol in self.spot]})
@@ -158,7 +173,7 @@ class Exchange:
         one: dict[str, Any] = {
             "symbol": symbol, "status": "TRADING", "baseAsset": base, "quoteAsset": "USDT",
             "filters": [
-                {"filterType": "PRICE_FILTER", "minPrice": "0.10", "maxPrice": "4529764", "tickSize": "0.10"},
+                {"filterType": "PRICE_FILTER", "minPrice": "0.10", "maxPrice": "4529764", "tickSize": self.tick},
                 {"filterType": "LOT_SIZE", "minQty": "0.001", "maxQty": "1000", "stepSize": "0.001"},
                 {"filterType": "MIN_NOTIONAL", "notional": "5"},
             ],
@@ -202,7 +217,12 @@ class Exchange:
 
     @property
     def date(self) -> str:
-        return formatdate(self.now_ms / 1_000, usegmt=True)
+        return formatdate(self.clock_ms / 1_000, usegmt=True)
+
+    @property
+    def clock_ms(self) -> int:
+        """Its own clock, which may be wrong."""
+        return self.now_ms + self.clock_off_ms
 
     def app(self) -> Starlette:
         futures, spot, coin, kraken = (
@@ -249,6 +269,18 @@ class _Cut(Response):
 
 def cut(_request: Request) -> Response:
     return _Cut()
+
+
+class _Silent(Response):
+    """No answer until the caller gives up."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+
+def silent(_request: Request) -> Response:
+    return _Silent()
 
 
 # ── Serving ──

@@ -38,7 +38,8 @@ FAULTS: Final = (
     ("delisted", 300, True),
     ("unreachable", 200, True),
     ("busy", 100, False),
-    ("failed", 60, True),  # half a candle, which ccxt cannot read
+    ("failed", 60, True),  # an answer that ccxt cannot read
+    ("empty", 100, True),  # half an answer, of which ccxt makes an empty one
     ("country", 60, False),
     ("hang", 250, True),  # no answer to a request
     ("maintenance", 400, False),  # no trade, no quote, no answer
@@ -188,6 +189,8 @@ class FaultyFeeder:
 
     def candles(self, truth: Truth, *, interval: str, since_ms: int, limit: int, **_: Any) -> list[list[float]]:
         exchange, step = self.exchange, INTERVAL_MS[interval]
+        if exchange.has("empty", truth.symbol):
+            return []
         now_ms = exchange.now_ms()
         first = max(-(-since_ms // step) * step, truth.listed_ms // step * step)
         end_ms = now_ms
