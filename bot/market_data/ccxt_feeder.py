@@ -169,6 +169,9 @@ class Watch:
         self.groups = [group[at : at + GROUP_MAX] for group in groups for at in range(0, len(group), GROUP_MAX)]
         self.contracts = [group for group in self.groups if exchange.market(group[0])["contract"]]
         self.answer = answer
+        self.has_marks = self.has("watchMarkPrices") or self.has(
+            "fetchMarkPrices"
+        )  # else tickers or funding rates have them
         self.transport: str | None = None
         self.written: dict[tuple[str, str], list[Any]] = {}  # the newest row of each kind and symbol
         self.missing: set[str] = set()
@@ -189,7 +192,7 @@ class Watch:
         name = next((name for name in ("watchBidsAsks", "watchTickers") if self.has(name)), None)
         watch = {"watchBidsAsks": "watch_bids_asks", "watchTickers": "watch_tickers", None: None}[name]
         while True:
-            if watch is not None:
+            if watch is not None and self.groups:
                 await self.follow(getattr(self.exchange, watch), self.groups, self.write_quotes)
             self.transport = "polling"
             end = time.monotonic() + RETRY_SECONDS
@@ -203,7 +206,7 @@ class Watch:
             tickers = list((await read(group)).values())
             self.answer(
                 quotes=[quote(one) for one in tickers],
-                marks=[mark(one) for one in tickers if one.get("markPrice")],
+                marks=self.beside(tickers),
                 transport=self.transport,
                 now_ms=now_of(self.exchange),
             )
@@ -255,8 +258,8 @@ class Watch:
     # ── Marks, depth, funding ──
 
     async def marks(self) -> None:
-        """The exchange's marks. Where it has no request for them, they come with its tickers or its funding rates."""
-        while self.contracts and (self.has("watchMarkPrices") or self.has("fetchMarkPrices")):
+        """The exchange's marks. Where it has no request for them, they come beside its tickers or its funding rates."""
+        while self.contracts and self.has_marks:
             if self.has("watchMarkPrices"):
                 await self.follow(self.exchange.watch_mark_prices, self.contracts, self.write_marks)
             end = time.monotonic() + RETRY_SECONDS
@@ -268,6 +271,10 @@ class Watch:
     async def poll_marks(self) -> None:
         for group in self.contracts:
             self.answer(marks=[mark(one) for one in (await self.exchange.fetch_mark_prices(group)).values()])
+
+    def beside(self, rows: list[dict[str, Any]]) -> list[list[Any]]:
+        """The marks in tickers or funding rates, if there is no request for marks."""
+        return [] if self.has_marks else [mark(one) for one in rows if one.get("markPrice")]
 
     def write_marks(self) -> bool:
         tickers = [(self.exchange.tickers or {}).get(symbol, {}) for symbol in chain(*self.contracts)]
@@ -290,10 +297,9 @@ class Watch:
         self.answer(books=[[symbol, *sides]], now_ms=now_of(self.exchange))
 
     async def funding(self) -> None:
-        has_marks = self.has("watchMarkPrices") or self.has("fetchMarkPrices")
         while self.contracts and (self.has("fetchFundingRates") or self.has("fetchFundingRate")):
             await self.tried("funding", self.rates())
-            await asyncio.sleep(RATE_SECONDS if has_marks else MARK_SECONDS)
+            await asyncio.sleep(RATE_SECONDS if self.has_marks else MARK_SECONDS)
 
     async def rates(self) -> None:
         hours: dict[str, Any] = {}
@@ -307,7 +313,7 @@ class Watch:
             rows = [[one["symbol"], one["fundingRate"], hours_of(hours.get(one["symbol"]), one)] for one in found]
             self.answer(
                 rates=[row for row in rows if row[1] is not None],
-                marks=[mark(one) for one in found if one.get("markPrice")],
+                marks=self.beside(found),
             )
 
     async def tried(self, what: str, asked: Awaitable[None]) -> None:

@@ -86,7 +86,8 @@ class Feeder:
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
             await self._write({"id": number, "op": op, **fields})
-            body: dict[str, Any] = await asyncio.wait_for(answer, ANSWER_SECONDS)
+            async with asyncio.timeout(ANSWER_SECONDS):  # wait_for loses a cancellation that comes with the answer
+                body: dict[str, Any] = await answer
         except TimeoutError:
             raise NoAnswer(f"the ccxt process has not answered for {ANSWER_SECONDS:.0f} s") from None
         except OSError:

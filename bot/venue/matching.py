@@ -110,7 +110,7 @@ def sweep(state: State, market: Market) -> None:
 def _meet(state: State, market: Market, last: int, px: int, *, step: int, jump: bool, ahead: Ahead | None) -> None:
     """Act on every level between `last` and `px` that this point may reach, until none is left."""
     falling, rising = market.falling, market.rising
-    low, high = _reach(market, px)
+    low, high = _reach(market, px) if market.is_quoted else (px, px)
     if (not falling or falling[-1][0] < low) and (not rising or -rising[-1][0] > high):
         return  # The usual case: the nearest level on each side lies beyond.
     watched: list[str] = []
@@ -178,9 +178,7 @@ def _stand_at(market: Market, px: int) -> None:
 
 
 def _reach(market: Market, px: int) -> tuple[int, int]:
-    """The lowest and the highest price that a level may meet at `px`: of a quote also its ask and its bid."""
-    if not market.is_quoted:
-        return px, px
+    """The lowest and the highest price at which a quote with the mark `px` may meet a level."""
     return min(px, level_px(market, market.mid, 1, 0)), max(px, level_px(market, market.mid, -1, 0))
 
 
@@ -207,7 +205,7 @@ def _next(
 ) -> tuple[int, Level] | None:
     """The level that acts next: if `urgent`, liquidations first and then drawdowns; otherwise the one nearest to the start of the path."""
     first: tuple[int, Level] | None = None
-    low, high = _reach(market, px)
+    low, high = _reach(market, px) if market.is_quoted else (px, px)
     for falls in (True, False) if px <= last else (False, True):
         levels, reach = (market.falling, low) if falls else (market.rising, -high)
         for at in range(len(levels) - 1, -1, -1):

@@ -45,6 +45,22 @@ async def test_a_feeder_that_is_killed_answers_the_waiting_request_with_an_error
             await feeder.ask("instruments", exchange="nope")
 
 
+async def test_a_request_that_is_cancelled_as_its_answer_comes_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that ends waits for its requests. One that went on would keep the service from stopping."""
+    feeder = Feeder({})
+
+    async def written(_: object) -> None: ...
+
+    monkeypatch.setattr(feeder, "_write", written)
+    asked = asyncio.ensure_future(feeder.ask("candles"))
+    await asyncio.sleep(0)
+    (answer,) = feeder._waiting.values()
+    answer.set_result({"result": []})
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+
+
 @pytest.mark.parametrize(
     ("python", "text"), [("/nowhere/python", "cannot be started"), ("/bin/true", "has ended"), ("/bin/echo", "no JSON")]
 )

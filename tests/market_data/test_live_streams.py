@@ -104,6 +104,8 @@ async def test_a_position_lives_on_quotes_mark_depth_and_funding_of_the_exchange
         assert service.live is not None
         sessions, opened = service.live.sessions, streaming.opened
         streaming.close_sockets()
+        await until(lambda: service.live.trouble is not None)
+        assert "closed by remote server" in service.live.trouble
         await until(lambda: service.live.sessions > sessions and service.live.connection.transport == "websocket")
         assert streaming.opened > opened, "a new session has new sockets"
         await asyncio.to_thread(streaming.wait_for_subscription, "btcusdt@bookTicker")

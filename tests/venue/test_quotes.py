@@ -12,6 +12,7 @@ from bot.venue.commands import PlaceOrder, QuotePoint, SetBook, SetMarket, SetQu
 from bot.venue.events import Event, Fill, FundingPaid, Liquidated
 from bot.venue.state import HOUR_MS
 from tests.builders import T0, VenueDriver, e8, market, order, trail
+from tests.venue.world import check
 
 GRID = {"sig_figs": None, "px_decimals": 1}
 
@@ -112,7 +113,7 @@ def test_after_a_quote_a_plain_price_is_mark_and_mid_again():
     assert not venue.account.resting
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_every_fill_is_at_a_bid_or_an_ask_and_quiet_quotes_change_nothing(seed: int):
     """One venue gets every quote. The other one only notes the quotes inside the quiet band, as the service does."""
     whole, quiet = (VenueDriver((market(margin_mode="isolated", **GRID), "1000"), cash="100000") for _ in range(2))
@@ -125,7 +126,7 @@ def test_every_fill_is_at_a_bid_or_an_ask_and_quiet_quotes_change_nothing(seed: 
         quiet.do(command)
         noted.forget_bands()
 
-    for _ in range(400):
+    for _ in range(150):
         px += chance.randint(-30, 30)
         half, off = chance.randint(0, 12), chance.randint(-40, 40)
         tops |= {(px - half) * 10**7, (px + half) * 10**7}
@@ -153,11 +154,12 @@ def test_every_fill_is_at_a_bid_or_an_ask_and_quiet_quotes_change_nothing(seed: 
     for one in noted.drain():
         quiet.do(one)
     filled = [one for one in whole.account.events if isinstance(one, Fill)]
-    assert len(filled) > 20
-    assert skipped > 50
+    assert len(filled) > 10
+    assert skipped > 20
     assert {one.px for one in filled} <= tops
     assert whole.digest() == quiet.digest()
     assert whole.state.markets["BTC"].spec == quiet.state.markets["BTC"].spec
+    check([(now_ms, command) for command, now_ms in whole.log], whole=True)
 
 
 def test_a_quiet_quote_sets_mark_spread_and_oracle():
