@@ -70,11 +70,11 @@ class PriceWatch:
 
 
 def _log_changes(before: LivePriceStatus | None, now: LivePriceStatus) -> None:
-    if before is None or before.connected != now.connected:
-        if now.connected:
-            log.info("prices.connected", source=now.source, transport=now.transport)
-        else:
-            log.warning("prices.disconnected", source=now.source, message=now.trouble or "it has sent no price yet")
+    was_connected = before is not None and before.connected
+    if now.connected and not was_connected:
+        log.info("prices.connected", source=now.source, transport=now.transport)
+    elif not now.connected and (before is None or was_connected or (now.trouble and not before.trouble)):
+        log.warning("prices.disconnected", source=now.source, message=now.trouble or "it has sent no price yet")
     were_closed = {one.coin for one in (() if before is None else before.markets) if not one.open}
     for one in now.markets:
         if one.open and one.coin in were_closed:

@@ -86,6 +86,12 @@ async def test_a_lost_source_and_its_return_are_logged_once_each_in_words_for_a_
     ]
 
 
+async def test_a_start_without_the_source_is_logged_again_when_the_reason_is_known() -> None:
+    starting = LOST | {"trouble": None, "markets": []}
+    _, logged = await watched(starting, starting, LOST | {"markets": []}, LOST | {"markets": [], "trouble": "again"})
+    assert [one["message"] for one in logged] == ["it has sent no price yet", "no answer\ncheck the network"]
+
+
 async def test_status_says_what_is_lost_since_when_and_why() -> None:
     watch, _ = await watched(LOST)
     assert list(_price_lines(watch.document())) == [
