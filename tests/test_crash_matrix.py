@@ -52,6 +52,7 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
     ("daemon", "beside the service that it started"): (
         "cli/run/test_processes.py::test_a_killed_daemon_leaves_its_service_running_with_its_stops_until_services_stops_it",
         "e2e/test_demo.py::test_a_killed_demo_is_continued_by_the_next_start_with_its_account_and_its_service",
+        "market_data/test_paper.py::test_a_killed_run_continues_with_its_account_and_leaves_nothing_running_at_its_end",
     ),
     ("daemon", "under systemd"): (
         "e2e/test_systemd.py::test_a_unit_is_ready_after_its_account_keeps_its_secret_and_comes_back_from_a_kill_and_a_hang",
