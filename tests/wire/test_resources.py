@@ -52,7 +52,7 @@ def sample(annotation: object) -> object:
     if origin is tuple:
         return [sample(args[0])]
     if origin is dict:
-        return {"a": 1}
+        return {"a": "x" if args[1] is str else 1}
     if origin is typing.Literal:
         return args[0]
     if origin is typing.Annotated:
