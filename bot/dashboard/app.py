@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from bot.clock import SystemClock
 from bot.dashboard import controls
+from bot.dashboard.backtests import NoRun
 from bot.dashboard.documents import Documents
 from bot.dashboard.page_models import PAGES, Data, NoSuchPage, Page, Sources
 from bot.dashboard.pages import frame
@@ -26,11 +27,12 @@ from bot.errors import BotError
 
 log = structlog.get_logger()
 
+REPORT_POLICY: Final = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
 UPDATE_S: Final = 1.0  # between two updates of an open page
 STREAMS_MAX: Final = 20  # open pages
 ADDRESSES: Final = (
     ("/", "overview"), ("/market", "market"), ("/market/{coin}", "market"), ("/strategies", "strategies"), ("/strategies/{name}", "strategy"),
-    ("/events", "events"), ("/explain/{name}", "explain"), ("/guardians", "guardians"), ("/approvals", "approvals"),
+    ("/events", "events"), ("/explain/{name}", "explain"), ("/guardians", "guardians"), ("/approvals", "approvals"), ("/runs", "runs"), ("/runs/compare", "compare"),
 )  # fmt: skip
 FRAME: Final = ("status", "notice")  # fragments of every page
 
@@ -54,6 +56,8 @@ class Dashboard:
             Route("/stream/{page}", self.stream),
             Route("/data/value", self.value_data),
             Route("/data/market/{coin}", self.market_data),
+            Route("/runs", self.start_backtest, methods=["POST"]),
+            Route("/runs/{name}/report", self.report),
             Route("/control/{action}", self.control_form),
             Route("/control/{action}", self.change, methods=["POST"]),
             *(Route(address, self._page_route(PAGES[name])) for address, name in ADDRESSES),
@@ -66,6 +70,7 @@ class Dashboard:
     @asynccontextmanager
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
         yield
+        await self._sources.backtests.close()
         await self._sources.service.close()
 
     # -- pages
@@ -87,7 +92,9 @@ class Dashboard:
         address = f"{stream.path}?{stream.query}" if stream.query else stream.path
         return self._html(
             page.template,
-            {"title": page.title} | values | {"page": page.name, "stream": address if page.fragments else ""},
+            {"title": page.title, "token": self._sign_in.change_token(request.state.cookie)}
+            | values
+            | {"page": page.name, "stream": address if page.fragments else ""},
         )
 
     async def _values(self, page: Page, query: Mapping[str, str]) -> Data | NoSuchPage:
@@ -171,6 +178,34 @@ class Dashboard:
             return refused(404, "no such file")
         headers = {"cache-control": "private, max-age=31536000, immutable"} if request.url.query else {}
         return Response(found[0], media_type=found[1], headers=headers)
+
+    # -- backtests
+
+    async def report(self, request: Request) -> Response:
+        """The page of `bot report`. It has scripts of its own, so it runs in a sandbox: it cannot read the dashboard or its cookie."""
+        try:
+            page = await self._sources.backtests.report(request.path_params["name"])
+        except NoRun as error:
+            return await self._message(404, "No report", str(error))
+        return HTMLResponse(page, headers={"content-security-policy": REPORT_POLICY})
+
+    async def start_backtest(self, request: Request) -> Response:
+        if not self._control:
+            return refused(403, "this dashboard only reads: start it with --control to start backtests")
+        form = await form_of(request)
+        if form is None or not self._sign_in.is_change_token(request.state.cookie, form.get("token", "")):
+            return refused(403, "the token of the page is missing or belongs to another sign-in: open the page again")
+        values = await PAGES["runs"].values(self._sources, form)
+        config = values["config"]
+        problem = (
+            "the daemon runs without a config file" if config is None else self._sources.backtests.start(config, form)
+        )
+        if problem is not None:
+            token = self._sign_in.change_token(request.state.cookie)
+            more = {"title": "Backtests", "page": "runs", "stream": "", "token": token, "problem": problem}
+            return self._html("runs", values | more, 400)
+        log.info("dashboard.backtest_started")
+        return RedirectResponse("/runs", 303)
 
     # -- sign-in
 

@@ -10,7 +10,8 @@ from urllib.parse import urlencode
 
 from bot.clock import SystemClock
 from bot.dashboard import formatting, server_chart
-from bot.dashboard.pages import events, frame, guardians, market, overview, strategies
+from bot.dashboard.backtests import Backtests, Job, NoRun
+from bot.dashboard.pages import events, frame, guardians, market, overview, runs, strategies
 from bot.dashboard.sources import DaemonSource, ServiceSource, Snapshot
 from bot.runtime.journal import order_trace, queries, round_trips
 from bot.wire import INTERVAL_MS
@@ -28,6 +29,7 @@ UPDATED_CANDLES: Final = 3  # in an update: the running one, the one that just c
 class Sources(NamedTuple):
     daemon: DaemonSource
     service: ServiceSource
+    backtests: Backtests
 
 
 class NoSuchPage(Exception):
@@ -221,6 +223,42 @@ async def approvals_values(sources: Sources, query: Query) -> Data:
     return values | {"waiting": guardians.waiting(snapshot.status)}
 
 
+async def runs_values(sources: Sources, query: Query) -> Data:
+    snapshot, values = await read(sources)
+    found = runs.rows(await sources.backtests.summaries())
+    given = {name: query.get(name, "") for name in ("data", "from", "to", "balance")}
+    config = (snapshot.status or {}).get("config")
+    return values | {
+        "runs": found,
+        "folder": sources.backtests.folder,
+        "job": _job(sources.backtests.job),
+        "given": given,
+        "config": config,
+    }
+
+
+def _job(job: Job | None) -> Data | None:
+    if job is None:
+        return None
+    state, tone = (
+        ("Running.", "warn")
+        if job.ended is None
+        else ("Done.", "good")
+        if job.ended == 0
+        else (f"Failed with code {job.ended}.", "bad")
+    )
+    return {"state": state, "tone": tone, "last": job.last}
+
+
+async def compare_values(sources: Sources, query: Query) -> Data:
+    _, values = await read(sources)
+    try:
+        answer = await sources.backtests.comparison(query.get("a", ""), query.get("b", ""))
+    except NoRun as error:
+        raise NoSuchPage(str(error)) from None
+    return values | {"answer": answer, "rows": runs.compared(answer)}
+
+
 PAGES: Final = {
     page.name: page
     for page in (
@@ -238,5 +276,7 @@ PAGES: Final = {
         Page("explain", "Chain", "explain", (), explain_values),
         Page("guardians", "Guardians", "guardians", ("deadman", "guardians", "events"), guardians_values),
         Page("approvals", "Approvals", "approvals", ("waiting",), approvals_values),
+        Page("runs", "Backtests", "runs", ("job", "runs"), runs_values),
+        Page("compare", "Two backtests", "compare", (), compare_values),
     )
 }

@@ -20,6 +20,7 @@ import uvicorn
 
 from bot.clock import SystemClock
 from bot.dashboard.app import Dashboard
+from bot.dashboard.backtests import Backtests
 from bot.dashboard.documents import Documents
 from bot.dashboard.page_models import Sources
 from bot.dashboard.sign_in import KEY_BYTES, SignIn
@@ -81,7 +82,7 @@ def key_of(folder: Path) -> bytes:
 
 
 def serve(
-    control_socket: Control, *, port: int, control: bool, on_ready: Callable[[Running, bytes], None], ends_with_stdin: bool = False
+    control_socket: Control, *, port: int, control: bool, runs: Path, on_ready: Callable[[Running, bytes], None], ends_with_stdin: bool = False
 ) -> None:  # fmt: skip
     """Serve the dashboard of a daemon until SIGINT or SIGTERM; with `ends_with_stdin` also until the end of standard input.
 
@@ -92,7 +93,7 @@ def serve(
     listener = _listener(port)
     with contextlib.closing(listener), _recorded(folder, listener.getsockname()[1]) as running:
         key = key_of(folder)
-        sources = Sources(DaemonSource(control_socket), ServiceSource())
+        sources = Sources(DaemonSource(control_socket), ServiceSource(), Backtests(runs))
         asyncio.run(
             _serve(
                 sources,

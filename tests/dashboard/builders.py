@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from bot.dashboard.app import Dashboard
+from bot.dashboard.backtests import Backtests
 from bot.dashboard.documents import Documents
 from bot.dashboard.page_models import Sources
 from bot.dashboard.sign_in import SignIn
@@ -100,8 +101,8 @@ class Browser:
         self.daemon = daemon
         self.now_s = NOW_MS // 1000
         self.sign_in = SignIn(KEY, "run", now_s=lambda: self.now_s)
-        sources = Sources(DaemonSource(daemon), ServiceSource())
-        dashboard = Dashboard(sources, documents(has_charts=has_charts), self.sign_in, control=control)
+        self.sources = Sources(DaemonSource(daemon), ServiceSource(), Backtests(daemon.folder / "runs"))
+        dashboard = Dashboard(self.sources, documents(has_charts=has_charts), self.sign_in, control=control)
         transport = httpx.ASGITransport(dashboard.app())
         self.http = httpx.AsyncClient(transport=transport, base_url=BASE, headers={"Accept": "text/html"})
 

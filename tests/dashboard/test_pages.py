@@ -116,16 +116,17 @@ async def test_guardians_and_approvals_are_shown(browser: Browser) -> None:
     assert "Nothing waits for a person." in (await browser.get("/approvals")).text
 
 
-async def test_the_first_update_has_every_fragment_and_the_next_what_changed(browser: Browser) -> None:
+async def test_the_first_update_has_every_fragment_and_the_next_what_changed(browser: Browser, tmp_path: Path) -> None:
     from bot.dashboard.app import FRAME, Dashboard
+    from bot.dashboard.backtests import Backtests
     from bot.dashboard.page_models import PAGES, Sources
     from bot.dashboard.sources import DaemonSource, ServiceSource
     from tests.dashboard.builders import documents
 
-    sources = Sources(DaemonSource(browser.daemon), ServiceSource())
+    sources = Sources(DaemonSource(browser.daemon), ServiceSource(), Backtests(tmp_path))
     dashboard = Dashboard(sources, documents(has_charts=False), browser.sign_in, control=False)
     for page in PAGES.values():
-        if page.name in ("market", "explain"):
+        if page.name in ("market", "explain", "compare"):
             continue
         sent: dict[str, str] = {}
         values = await page.values(sources, {"name": "trend"})

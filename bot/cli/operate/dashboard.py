@@ -42,11 +42,19 @@ command prints a new link for it and ends. Without --control it only reads. It n
 @click.option(
     "--control", is_flag=True, help="Allow pause, resume, close, cancel and kill, each with a typed confirmation."
 )
+@click.option(
+    "--runs",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("runs"),
+    show_default=True,
+    metavar="DIR",
+    help="The folder of backtests.",
+)
 @click.option("--link", "only_link", is_flag=True, help="Print a new link for the dashboard that runs, and end.")
 @click.option("--json", "as_json", is_flag=True, help="The address and the link as one JSON object.")
 @click.option("--ends-with-stdin", is_flag=True, hidden=True, help="End with standard input; `bot run` starts it so.")
 def dashboard(
-    config: Path | None, state_dir: Path | None, *, port: int, control: bool, only_link: bool, as_json: bool, ends_with_stdin: bool
+    config: Path | None, state_dir: Path | None, *, port: int, control: bool, runs: Path, only_link: bool, as_json: bool, ends_with_stdin: bool
 ) -> int:  # fmt: skip
     """Show a daemon in the browser: account, positions, charts, strategies, orders, guardians, backtests."""
     from bot.cli.operate.daemon_client import find
@@ -74,7 +82,7 @@ def dashboard(
         else:
             _print(running, key, place, as_json=as_json)
 
-    serve(place, port=port, control=control, on_ready=on_ready, ends_with_stdin=ends_with_stdin)
+    serve(place, port=port, control=control, runs=runs.absolute(), on_ready=on_ready, ends_with_stdin=ends_with_stdin)
     return int(Exit.DONE)
 
 

@@ -14,6 +14,7 @@ SOON: Final = 0.34  # the part of the dead-man's time below which its clock warn
 PAGES: Final = (
     ("overview", "Overview", "/"), ("market", "Market", "/market"), ("strategies", "Strategies", "/strategies"),
     ("events", "Orders and events", "/events"), ("guardians", "Guardians", "/guardians"), ("approvals", "Approvals", "/approvals"),
+    ("runs", "Backtests", "/runs"),
 )  # fmt: skip
 
 # State of the daemon -> how it is shown: good, warn or bad.
