@@ -30,6 +30,7 @@ from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.runtime.strategy_host.loader import load
+from bot.strategy import Strategy
 from bot.venue.numbers import E8
 
 LOG_LINES_MAX: Final = 100_000  # lines of log.jsonl; more come only from a strategy that logs at every bar
@@ -132,7 +133,7 @@ class Backtest:
             if memory is None:
                 self._read_failures(failures)
             books = {} if session.kernel is None else session.kernel.account.attribution.rows
-            return result_of(exchange, ledger, stats, session.timeline, self.options, failures, books)
+            return result_of(exchange, ledger, stats, session.timeline, self.options, failures, books, session.specs)
         finally:
             self.journal.close()
 
@@ -156,7 +157,7 @@ _REJECTED: Final = "SELECT moved_ms, strategy, market, code, message FROM intent
 
 
 def strategies_of(settings: Settings) -> list[dict[str, Any]]:
-    """For the manifest: each strategy, the hash of its source, and the versions of the packages that it imports."""
+    """For the manifest: each strategy with its markets and all its params, the hash of its source, and the versions of the packages that it imports."""
     loaded = {
         use: load(use, settings.strategies_dir) for use in {strategy.use: None for strategy in settings.strategies}
     }
@@ -167,9 +168,18 @@ def strategies_of(settings: Settings) -> list[dict[str, Any]]:
             "use": strategy.use,
             "sha256": loaded[strategy.use].sha256,
             "packages": packages[strategy.use],
+            "markets": list(strategy.markets),
+            "interval": strategy.interval,
+            "params": _params_of(loaded[strategy.use].strategy, strategy.params),
         }
         for strategy in settings.strategies
     ]
+
+
+def _params_of(strategy: type[Strategy], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Every param of a strategy as JSON, those with their default included."""
+    params: dict[str, Any] = json.loads(strategy.Params.model_validate(dict(given)).model_dump_json(fallback=str))
+    return params
 
 
 def band_of(path: str, found: Mapping[str, Result], candles: Sequence[Candles]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from tests.documents import PAGES, ROOT, blocks
 def test_the_commands_of_the_backtesting_page_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    pytest.importorskip("plotly")
     (block,) = blocks("text", PAGES["backtesting"])
     for name in ("configs", "strategies"):
         shutil.copytree(ROOT / name, tmp_path / name)

@@ -73,6 +73,7 @@ class Session:
         self.log_sink: LogSink | None = None  # takes what the strategies log
         self.grids: Mapping[str, Grid] = {}  # of the markets whose grid of prices does not follow from their listing
         self.timers: Sequence[tuple[str, str, Spec]] = ()  # strategy, name of its timer, when it is due
+        self.specs: Sequence[StrategySpec] = ()  # as placed before the run; each start of the daemon places its own
         self.paths = Paths.of(timeline)
         self._place = place
         self._wait = wait
@@ -235,6 +236,7 @@ def local(
         for coin, one in listings.items()
         if one.px_decimals is not None and one.tick is None
     }
+    session.specs = specs
     session.timers = [(spec.strategy.name, *timer) for spec in specs for timer in spec.strategy.timers.items()]
     if options.latency_ms:
         port.arrive = OrderLatency(session.stepper, exchange, latency_ms=options.latency_ms, end_ms=timeline.end_ms)

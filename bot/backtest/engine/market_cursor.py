@@ -84,6 +84,12 @@ class MarketCursor:
             return _way(path, *self.ints(self.at)[:4])[self.step - 1]
         return round(self.close[self.at - 1] * E8) if self.at else None
 
+    def points_of(self, row: int, path: str) -> list[tuple[int, int]]:
+        """A bar's four points in order: instant and price, scaled 1e8."""
+        ts = self.ts[row]
+        times = (ts, ts + self.third_ms, ts + 2 * self.third_ms, ts + self.step_ms - 1)
+        return list(zip(times, _way(path, *self.ints(row)[:4]), strict=True))
+
     def _times(self) -> tuple[int, int, int, int]:
         """The instants of the current bar's four points."""
         ts = self.ts[self.at]

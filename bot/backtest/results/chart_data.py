@@ -1,23 +1,47 @@
-"""The candles of a run, thinned for drawing on a page. No figure is computed from them."""
+"""What a page draws of a run besides its trades: candles, thinned, and the declared indicators of the strategies. No figure is computed from them."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, Final
 
-from bot.backtest.engine.market_cursor import MarketCursor
+from bot.backtest.engine.market_cursor import MarketCursor, SeriesCursor
+from bot.backtest.engine.timeline import Timeline
+from bot.runtime.bar_feed import Series
+from bot.runtime.decisions.bar_queue import wanted_series
+from bot.runtime.strategy_host.host import StrategySpec
+from bot.strategy.base import declared
+from bot.strategy.indicators import Columns, Indicators, named_bars
+from bot.wire import CANDLES_MAX as WARM_UP_MAX
 
-CANDLES_MAX: Final = 1_500  # for each market on a page; more could not be distinguished
+CANDLES_MAX: Final = 10_000  # of one market: more than a year of hours, and more than a screen has pixels
+CANDLES_IN_ALL: Final = 30_000  # of all markets, so that a page stays below 3 MB
+CANDLES_MIN: Final = 1_000  # of one market, however many there are
+DIGITS: Final = 8  # of an indicator's value: more could not be distinguished
 
 
-def chart_of(cursors: Sequence[MarketCursor]) -> dict[str, Any]:
-    """{market: {"stepMs", "ts", "open", "high", "low", "close", "volume"}}: buckets of whole candles, oldest first."""
-    return {cursor.coin: _thinned(cursor) for cursor in cursors}
+def chart_of(timeline: Timeline, specs: Sequence[StrategySpec]) -> dict[str, Any]:
+    """{market: {"stepMs", "ts", "open", "high", "low", "close", "volume", "indicators"}}: buckets of whole candles, oldest first.
+
+    "indicators": [{"strategy", "name", "kind", "bars", "onPrice", "values"}], one value at the end of each bucket, None before there are enough bars.
+    """
+    limit = max(CANDLES_MIN, min(CANDLES_MAX, CANDLES_IN_ALL // max(1, len(timeline.cursors))))
+    chart = {cursor.coin: _thinned(cursor, limit) for cursor in timeline.cursors}
+    wanted = wanted_series(specs)
+    cursors = {Series(one.cursor.coin, one.interval): one for one in timeline.series_cursors}
+    for spec in specs:
+        for market in spec.strategy.markets:
+            series = Series(market, spec.interval)
+            one = chart[market]
+            ends = [ts + one["stepMs"] for ts in one["ts"]]
+            one["indicators"] += _indicators(spec, market, cursors[series], timeline.start_ms, wanted[series], ends)
+    return chart
 
 
-def _thinned(cursor: MarketCursor) -> dict[str, Any]:
+def _thinned(cursor: MarketCursor, limit: int) -> dict[str, Any]:
     first, end = cursor.first, cursor.at
-    per = max(1, -(-(end - first) // CANDLES_MAX))
+    per = max(1, -(-(end - first) // limit))
     starts = range(first, end, per)
     return {
         "stepMs": per * cursor.step_ms,
@@ -26,4 +50,35 @@ def _thinned(cursor: MarketCursor) -> dict[str, Any]:
         "high": [max(cursor.high[at : min(at + per, end)]) for at in starts],
         "low": [min(cursor.low[at : min(at + per, end)]) for at in starts],
         "close": [cursor.close[min(at + per, end) - 1] for at in starts],
+        "volume": [_rounded(sum(cursor.volume[at : min(at + per, end)])) for at in starts],
+        "indicators": [],
     }
+
+
+def _indicators(
+    spec: StrategySpec, market: str, cursor: SeriesCursor, start_ms: int, wanted: int, ends: Sequence[int]
+) -> list[dict[str, Any]]:
+    """The indicators of one strategy in one market, as a daemon that ran without a break computed them: from the first bar of its warm-up on."""
+    strategy, candles = spec.strategy, cursor.candles
+    found = declared(type(strategy))
+    if not found or not ends:
+        return []
+    closes = [ts + cursor.step_ms for ts in candles.at_ms]
+    first = max(0, bisect_right(closes, start_ms) - min(wanted, WARM_UP_MAX))
+    last = bisect_right(closes, ends[-1])
+    bars = (candles.open, candles.high, candles.low, candles.close, candles.volume)
+    columns = Columns(*(column[first:last].tolist() for column in bars))
+    rows = [bisect_right(closes, end, first, last) - first - 1 for end in ends]
+    computed = Indicators(found, [market], strategy.params).columns(market, columns)
+    made = []
+    for (name, one), (_, column) in zip(found.items(), computed, strict=True):
+        calculation = type(one.start(strategy.params))
+        made.append({
+            "strategy": strategy.name, "name": name, "kind": calculation.__name__.lower(), "bars": named_bars(one.period, strategy.params, name),
+            "onPrice": calculation.is_level and one.source != "volume", "values": [None if row < 0 else _rounded(column[row]) for row in rows],
+        })  # fmt: skip
+    return made
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.{DIGITS}g}")

@@ -11,4 +11,5 @@ COLUMNS: Final = (
     "fees_usd", "funding_usd", "pnl_usd", "r_multiple", "stop_px", "target_px", "fills",
     "slippage_usd",
 )  # fmt: skip
+EXTREMES: Final = ("low_px", "high_px")  # columns of trades.csv after COLUMNS; runs of older versions lack them
 BY_GUARDIAN: Final = frozenset({"guardian", "kill"})  # kinds of exits

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bot.backtest.results.layout import COLUMNS, FORMAT, NAMES
+from bot.backtest.results.layout import COLUMNS, EXTREMES, FORMAT, NAMES
 from bot.errors import BotError, Exit
 from bot.words import many
 
@@ -61,6 +61,8 @@ class StoredTrade:
     stop_px: float | None
     target_px: float | None
     slippage_usd: float
+    low_px: float | None = None  # the lowest price while the trade was open; None in runs of older versions
+    high_px: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +185,8 @@ def _trades(path: Path) -> tuple[StoredTrade, ...]:
     found = []
     with path.open(newline="", encoding="utf-8") as file:
         rows = csv.DictReader(file)
-        if rows.fieldnames is None or tuple(rows.fieldnames) != COLUMNS:
-            raise BotError(f"{path}:1: the columns are not those of a run: {', '.join(COLUMNS)}")
+        if tuple(rows.fieldnames or ()) not in (COLUMNS, (*COLUMNS, *EXTREMES)):
+            raise BotError(f"{path}:1: the columns are not those of a run: {', '.join((*COLUMNS, *EXTREMES))}")
         for line, row in enumerate(rows, start=2):
             try:
                 found.append(_trade(row))
@@ -200,7 +202,7 @@ def _trade(row: dict[str, str]) -> StoredTrade:
         exit_ms=int(row["exit_ms"]) if row["exit_ms"] else None, exit_px=_float(row["exit_px"]), exit_kind=row["exit_kind"],
         fees_usd=float(row["fees_usd"]), funding_usd=float(row["funding_usd"]), pnl_usd=float(row["pnl_usd"]),
         r_multiple=_float(row["r_multiple"]), stop_px=_float(row["stop_px"]), target_px=_float(row["target_px"]),
-        slippage_usd=float(row["slippage_usd"]),
+        slippage_usd=float(row["slippage_usd"]), low_px=_float(row.get("low_px", "")), high_px=_float(row.get("high_px", "")),
     )  # fmt: skip
 
 

@@ -2,14 +2,15 @@
 
 runs/<name>-<time>/
   manifest.json   what was run: {"format": 1, "code": {"version", "sha256"}, "python", "config": {"name", "sha256", "text"},
-                  "strategies": [{"name", "use", "sha256", "packages": {name: version}}], "data": [{"market", "interval", "candles", "first_ms", "last_ms", "sha256"}],
+                  "strategies": [{"name", "use", "sha256", "packages": {name: version}, "markets", "interval", "params": {name: value}}], "data": [{"market", "interval", "candles", "first_ms", "last_ms", "sha256"}],
                   "funding": {market: sha256}, "options": SessionOptions.plain(), "accepted": [...],
                   "besides": ["band", "prove_causal"] (which of them summary.json has), "assumptions": [text, ...]}.
                   It does not say when or where it ran: the same manifest gives the same bytes in every other file.
   events.jsonl    every event of the account, oldest first: the wire's own objects without requestId. SHA-256 of the file = summary.eventDigest.
   log.jsonl       what the strategies logged by view.log, if anything: {"atMs", "strategy", "event", "fields"}; at most 100,000 lines.
   trades.csv      round trips, flat to flat in one market (layout.COLUMNS). Instants ms UTC; amounts in USD, exact; an open trade has no exit.
-                  Slippage is inside the prices, and so inside the result.
+                  Slippage is inside the prices, and so inside the result. low_px, high_px: the market's lowest and highest price during the trade
+                  (excursions.extremes_of).
   equity.npy      at every close: structured rows at_ms (<i8), equity_usd (<f8), exposure_usd (<f8); numpy.load reads it.
   summary.json    {"figures": {field's name: number}, "costs": {...}, "exits": {kind: count}, "guardians": [fired_row], "outages": [...], "eventDigest",
                   "course": {"bars", "touched", "decisions", "isPartial"}, "strategies": {name: {...}} (trips shared by several under
@@ -19,7 +20,8 @@ runs/<name>-<time>/
                   "band": null or {"paths": {policy: {"figures", "endUsd", "differing"}}, "endUsd": [lowest, highest], "orders": [{"trade", "strategy", "market",
                   "side", "entryMs", "fills": {policy: text}}] (at most 1,000), "orderCount"}, "proof": null or {"cutsMs", "eventsCompared", "differs", "isWhole",
                   "outside": [what strategies read besides the data]}}.
-  chart.json      each market's candles, thinned for drawing (chart_data.chart_of). No figure comes from it; a report works without it.
+  chart.json      each market's candles, thinned for drawing, and the declared indicators (chart_data.chart_of). No figure of summary.json comes from
+                  it; a report works without it.
 """
 
 from __future__ import annotations
@@ -44,12 +46,14 @@ from bot.backtest.engine.simulated_exchange import SimulatedExchange
 from bot.backtest.engine.timeline import Timeline
 from bot.backtest.results.chart_data import chart_of
 from bot.backtest.results.equity import Curve, curve_of, figures_of
-from bot.backtest.results.layout import COLUMNS, FORMAT
+from bot.backtest.results.excursions import extremes_of
+from bot.backtest.results.layout import COLUMNS, EXTREMES, FORMAT
 from bot.backtest.results.trade_ledger import BOTH, GuardianAction, RoundTrip, TradeLedger, usd_of
 from bot.clock import iso
 from bot.errors import BotError
 from bot.money import format_decimal, format_e8
 from bot.runtime.model.shares import TotalsRow
+from bot.runtime.strategy_host.host import StrategySpec
 from bot.venue import ledger
 from bot.venue.numbers import E8
 from bot.venue.record import order_as_event
@@ -71,7 +75,9 @@ class Result:
     start_usd: float
     end_usd: float
     liquidations: int
-    chart: Mapping[str, Any] = field(default_factory=dict)
+    timeline: Timeline
+    path: str
+    specs: Sequence[StrategySpec] = ()
     failures: OrderFailures = field(default_factory=OrderFailures)
     left: Sequence[str] = ()
     unrealized: int = 0  # result of open positions at the last close
@@ -193,7 +199,7 @@ def by_strategy(trips: Iterable[RoundTrip]) -> dict[str, dict[str, Any]]:
 
 def result_of(
     exchange: SimulatedExchange, trade_ledger: TradeLedger, stats: RunStats, timeline: Timeline, options: SessionOptions, failures: OrderFailures,
-    books: Mapping[str, TotalsRow],
+    books: Mapping[str, TotalsRow], specs: Sequence[StrategySpec] = (),
 ) -> Result:  # fmt: skip
     """Fold the remaining events and compute the figures."""
     trade_ledger.take(exchange.event_buffer.events[trade_ledger.count + 1 - exchange.event_buffer.first :])
@@ -225,7 +231,7 @@ def result_of(
     figures = figures_of(curve, trade_ledger.trips, start_usd=start_usd, start_ms=timeline.start_ms, prices=prices)
     return Result(
         stats, trade_ledger, curve, figures, timeline.start_ms, end_ms, start_usd, end_usd,
-        trade_ledger.liquidations, chart_of(timeline.cursors), failures, left, ledger.unrealized(exchange.state, account),
+        trade_ledger.liquidations, timeline, options.path, specs, failures, left, ledger.unrealized(exchange.state, account),
         [row for _, row in sorted(books.items())] if is_shared else (),
     )  # fmt: skip
 
@@ -303,11 +309,15 @@ def write(folder: Path, result: Result, manifest: Mapping[str, Any]) -> None:
     (folder / "manifest.json").write_bytes(_json(manifest))
     with (folder / "trades.csv").open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(COLUMNS)
-        rows.writerows(trip.row(number) for number, trip in enumerate(result.trade_ledger.trips, start=1))
+        rows.writerow((*COLUMNS, *EXTREMES))
+        trips = result.trade_ledger.trips
+        extremes = extremes_of(result.timeline.cursors, trips, result.path)
+        for number, (trip, (low, high)) in enumerate(zip(trips, extremes, strict=True), start=1):
+            rows.writerow((*trip.row(number), format_e8(low), format_e8(high)))
     (folder / "equity.npy").write_bytes(result.curve.npy())
     write_summary(folder, result.summary())
-    (folder / "chart.json").write_bytes(json.dumps(result.chart, separators=(",", ":")).encode())
+    chart = chart_of(result.timeline, result.specs)
+    (folder / "chart.json").write_bytes(json.dumps(chart, separators=(",", ":")).encode())
 
 
 def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:

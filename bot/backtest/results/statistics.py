@@ -45,6 +45,8 @@ class Drawdown(NamedTuple):
     peak_ms: int
     end_ms: int
     depth: float  # as a fraction of the peak, 0 to 1
+    low_ms: int  # the instant of the lowest equity
+    is_over: bool = True  # False: the equity had not reached the peak again when the run ended
 
     @property
     def ms(self) -> int:
@@ -172,17 +174,17 @@ def annual_growth(start_usd: float, end_usd: float, ms: int) -> float | None:
 def drawdowns(at_ms: Sequence[int], usd: Sequence[float], *, start_ms: int, start_usd: float) -> list[Drawdown]:
     """All drawdowns, in the order of time."""
     found: list[Drawdown] = []
-    peak, low, since = start_usd, start_usd, start_ms
+    peak, low, since, low_ms = start_usd, start_usd, start_ms, start_ms
     for at, value in zip(at_ms, usd, strict=True):
         if value >= peak:
             if low < peak:
-                found.append(Drawdown(since, at, (peak - low) / peak))
+                found.append(Drawdown(since, at, (peak - low) / peak, low_ms))
             peak = low = value
             since = at
         elif value < low:
-            low = value
+            low, low_ms = value, at
     if low < peak:
-        found.append(Drawdown(since, at_ms[-1], (peak - low) / peak))
+        found.append(Drawdown(since, at_ms[-1], (peak - low) / peak, low_ms, is_over=False))
     return found
 
 

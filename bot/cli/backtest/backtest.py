@@ -223,7 +223,7 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
     if proof is not None and proof["differs"] is not None:
         wrong.append(f"not causal: {proof['differs']}")
     elif proof is not None and proof["outside"]:
-        from bot.backtest.results.html_report import outside_text
+        from bot.backtest.report.summary import outside_text
 
         wrong.append(
             f"not proved causal: a strategy {outside_text(proof['outside'])}, and cutting the candles does not cut that"

@@ -16,6 +16,7 @@ from bot.words import many
 if TYPE_CHECKING:
     from bot.backtest.results.run_reader import StoredRun
 
+DRAWDOWNS_SHOWN: Final = 3  # the page has more
 GUARDIANS_SHOWN: Final = 20  # the newest; --json has them all
 BOOKED: Final = {"Result": "pnlUsd", "Fees": "feesUsd", "Funding": "fundingUsd"}
 REPORT_EPILOG = """\b
@@ -33,8 +34,8 @@ Examples:
   bot compare RUN RUN --out page.html
 
 \b
-The differences come from what each run has stored: options, config, and digests of code, strategies and candles. The files themselves are not read
-again, so later changes to them have no effect here. `bot replay RUN` runs again with the files of today.
+A run is named by its config and the params that differ. The differences come from what each run has stored: options, the lines of the config, params,
+and digests of code, strategies and candles. The files themselves are not read again, so later changes to them have no effect here. `bot replay RUN` runs again with the files of today.
 """
 
 
@@ -46,15 +47,13 @@ again, so later changes to them have no effect here. `bot replay RUN` runs again
 @click.option("--open", "shown", is_flag=True, help="Show the page in the browser.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON and write no page.")
 def report(run: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
-    """Write a run's page: equity, trades on their candles, months, R multiples, costs and assumptions."""
-    from bot.backtest.results.html_report import MONTHS, by_market, monthly
+    """Write a run's page: config, equity, trades on their candles, months, drawdowns, risk, costs and assumptions."""
+    from bot.backtest.report.summary import more_as_json
     from bot.backtest.results.run_reader import read_run
 
     kept = read_run(run)
     if as_json:
-        months = {str(year): dict(zip((*MONTHS, "Year"), found, strict=True)) for year, found in monthly(kept).items()}
-        more = {"months": months, "markets": by_market(kept), "assumptions": kept.manifest["assumptions"]}
-        _print({"run": kept.name, **kept.summary, **more})
+        _print({"run": kept.name, **kept.summary, **more_as_json(kept)})
         return
     for line in report_lines(kept):
         click.echo(_narrow(line))
@@ -69,25 +68,28 @@ def report(run: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
     """Show two runs side by side: their figures, and the differences in config, code and data."""
-    from bot.backtest.results.html_report import compared, differences, ran_text, unexplained
+    from bot.backtest.report.run_diff import compared, differences, names_of, unexplained
+    from bot.backtest.report.summary import labelled, ran_text
     from bot.backtest.results.run_reader import read_run
 
     one, two = read_run(run), read_run(other)
-    differing = differences(one, two)
+    differing, names = differences(one, two), names_of(one, two)
     if as_json:
         _print({
             "runs": [one.name, two.name],
+            "names": list(names),
             "figures": _side_by_side(one.summary["figures"], two.summary["figures"]),
             "costs": _side_by_side(one.summary["costs"], two.summary["costs"]),
             "sameEvents": one.summary["eventDigest"] == two.summary["eventDigest"],
             "differences": differing,
         })  # fmt: skip
     else:
-        for letter, which in (("A", one), ("B", two)):
-            click.echo(f"  {letter}  {which.name}\n     {ran_text(which)}")
+        for letter, name, which in zip("AB", names, (one, two), strict=True):
+            click.echo(_narrow(f"  {letter}  {name}") + f"\n     {which.folder}\n     {ran_text(which)}")
         click.echo(f"  {'':<30} {'A':>14} {'B':>14} {'B - A':>14}")
         for name, *values in compared(one, two):
-            click.echo(f"  {name:<30} " + " ".join(f"{_shown(value):>14}" for value in values))
+            label = labelled(name, None)[0]
+            click.echo(f"  {label:<30} " + " ".join(f"{labelled(name, value, '-')[1]:>14}" for value in values))
         same = one.summary["eventDigest"] == two.summary["eventDigest"]
         click.echo("  the events are equal to the byte" if same else "  the events differ")
         for line in differing or filter(None, [unexplained(one, two)]):
@@ -102,20 +104,24 @@ def _side_by_side(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, l
 
 def report_lines(run: StoredRun) -> list[str]:
     """The figures of a run's page as lines for a terminal."""
-    from bot.backtest.results.html_report import (
+    from bot.backtest.report.summary import (
         FIRST,
         MONTHS,
         SUMS,
         band_lines,
         by_market,
         costs_of,
+        drawdown_text,
+        figure_lines,
+        figure_text,
         guardian_text,
         monthly,
         proof_text,
         ran_text,
-        range_of,
         refusals_text,
+        risk_of,
         sums,
+        worst_drawdowns,
     )
     from bot.clock import iso
 
@@ -124,17 +130,16 @@ def report_lines(run: StoredRun) -> list[str]:
     lines += [f"  QUARANTINED {name}: {why}" for name, why in summary.get("quarantined", {}).items()]
     if summary.get("proof") is not None:
         lines.append(f"  {proof_text(summary['proof'])}")
-    for name, value in summary["figures"].items():
-        among = range_of(summary.get("band"), name, value)
-        beside = "" if among is None else f"   by path: {_shown(among[0])} to {_shown(among[1])}"
-        lines.append(f"  {name:<30} {_shown(value):>16}{beside}")
-    lines += [f"  {f'{name} [$]':<30} {_shown(value):>16}" for name, value in costs_of(run).items()]
+    lines += figure_lines({**summary["figures"], **risk_of(run)}, summary.get("band"))
+    lines += [f"  {f'{name} [$]':<30} {figure_text(value, '-'):>16}" for name, value in costs_of(run).items()]
     lines += [f"  open at the end: {line}" for line in summary.get("left", ())]
     for year, found in monthly(run).items():
         named = zip((*MONTHS, "Year"), found, strict=True)
         lines.append(
             f"  {year} [%]  " + "  ".join(f"{name} {value:+.2f}" for name, value in named if value is not None)
         )
+    falls = [drawdown_text(one) for one in worst_drawdowns(run)[:DRAWDOWNS_SHOWN]]
+    lines += _columns([("drawdown", "peak", "low", "recovered", "length"), *falls]) if falls else []
     for title, rows in (("strategy", sums(summary["strategies"])), ("market", sums(by_market(run)))):
         lines += _columns([(title, *SUMS[1:]), *rows]) if rows else []
     booked = [
@@ -168,7 +173,7 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _write(path: Path, run: StoredRun, other: StoredRun | None, *, shown: bool) -> None:
-    from bot.backtest.results.html_report import render_html
+    from bot.backtest.report.page import render_html
     from bot.cli.common.files import write_atomic
 
     write_atomic(path, render_html(run, other))
@@ -189,9 +194,3 @@ def _narrow(line: str) -> str:
         return line
     columns = shutil.get_terminal_size().columns
     return textwrap.fill(line, columns, subsequent_indent=" " * 11, break_on_hyphens=False)
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,}" if isinstance(value, int) else f"{value:z,.2f}"

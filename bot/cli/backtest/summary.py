@@ -54,7 +54,7 @@ def summary_lines(
     proof: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """The summary for a terminal."""
-    from bot.backtest.results.html_report import FIRST, band_lines, guardian_text, outside_text, range_of, refusals_text
+    from bot.backtest.report.summary import FIRST, band_lines, figure_lines, guardian_text, outside_text, refusals_text
     from bot.backtest.results.run_writer import failures_as_json, fired_row
     from bot.clock import iso
     from bot.money import format_e8
@@ -65,13 +65,10 @@ def summary_lines(
     ]
     if stats.is_partial:
         lines.append(f"PARTIAL: stopped after {stats.bars:,} of {many(stats.bars_in_all, 'bar')}")
-    for name, value in result.figures.items():
-        among = range_of(band, name, value)
-        beside = "" if among is None else f"   by path: {_shown(among[0])} to {_shown(among[1])}"
-        lines.append(f"  {name:<28}{_shown(value):>16}{beside}")
-    lines.append(f"  {'Fees [$]':<28}{format_e8(trade_ledger.fees):>16}")
-    lines.append(f"  {'Funding [$]':<28}{format_e8(trade_ledger.funding):>16}")
-    lines.append(f"  {'Slippage [$]':<28}{format_e8(trade_ledger.slippage):>16}   inside the prices")
+    lines += figure_lines(result.figures, band)
+    lines.append(f"  {'Fees [$]':<30} {format_e8(trade_ledger.fees):>16}")
+    lines.append(f"  {'Funding [$]':<30} {format_e8(trade_ledger.funding):>16}")
+    lines.append(f"  {'Slippage [$]':<30} {format_e8(trade_ledger.slippage):>16}   inside the prices")
     if trade_ledger.kinds:
         lines.append("  exits: " + ", ".join(f"{kind} {count:,}" for kind, count in sorted(trade_ledger.kinds.items())))
     failures = failures_as_json(result.failures)
@@ -107,9 +104,3 @@ def summary_lines(
     lines.append("  assumptions:")
     lines += [f"    {assumption}" for assumption in assumptions]
     return lines
-
-
-def _shown(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"

@@ -18,8 +18,8 @@ import pytest
 from bot.backtest.backtest import Backtest
 from bot.backtest.data.candles import Candles
 from bot.backtest.engine.options import MarketRules, Outage, SessionOptions
+from bot.backtest.report.summary import refusals_text
 from bot.backtest.results.assumptions import assumptions_of
-from bot.backtest.results.html_report import refusals_text
 from bot.cli.backtest.summary import summary_lines
 from bot.clock import iso
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, MaxHold, Open, Strategy, View

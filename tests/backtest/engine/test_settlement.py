@@ -185,7 +185,6 @@ class Holds(Strategy):
 
 
 def test_a_settlement_of_the_command_is_in_report_and_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    pytest.importorskip("plotly")
     (tmp_path / "mine.py").write_text(HOLDS)
     config = tmp_path / "c.yaml"
     config.write_text(CONFIG.format(folder=tmp_path, market=CUT))

@@ -14,9 +14,10 @@ from bot.backtest.backtest import Backtest
 from bot.backtest.engine import progress
 from bot.backtest.engine.driver import drive
 from bot.backtest.engine.options import Outage, SessionOptions
+from bot.backtest.report.price_chart import chart_data
+from bot.backtest.report.summary import by_market
 from bot.backtest.results import run_writer as results
 from bot.backtest.results.assumptions import assumptions_of
-from bot.backtest.results.html_report import by_market, render_html
 from bot.backtest.results.run_reader import read_run
 from bot.cli.app import call
 from bot.strategy import Bar, Bracket, Intent, MaxHold, Open, TrailingStop, View
@@ -105,7 +106,6 @@ def test_each_guardian_type_lists_its_trades_and_the_result_of_its_fills(told: P
 def test_the_page_the_terminal_and_the_json_name_each_action_and_its_cost(
     told: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    pytest.importorskip("plotly")
     assert call(["report", str(told), "--out", str(tmp_path / "page.html")]) == 0
     terminal = capsys.readouterr().out
     assert call(["report", str(told), "--json"]) == 0
@@ -122,8 +122,8 @@ def test_the_page_the_terminal_and_the_json_name_each_action_and_its_cost(
         assert f"({row['reason']}), trade {numbers}, {cost} USD\n" in terminal
         for one in (trades[number] for number in row["trades"]):
             if one.exit_ms is not None and row["type"] != "schedule":
-                assert f'"{row["type"]} {one.pnl_usd:+.2f} USD"' in shown, "drawn on the candles"
-                assert f"<td>{row['type']}</td><td>{one.fees_usd:,.2f}</td>" in shown, "named in the table of trades"
+                drawn = f',"{row["type"]}",{round(one.fees_usd, 4)},{round(one.pnl_usd, 4)},'
+                assert drawn in shown, "named on the candles and in the table of trades"
 
 
 def test_results_costs_months_strategies_and_markets_are_one_sum(told: Path, capsys: pytest.CaptureFixture[str]):
@@ -144,13 +144,12 @@ def test_results_costs_months_strategies_and_markets_are_one_sum(told: Path, cap
 
 
 def test_account_guardians_are_drawn_also_after_many_others(told: Path):
-    pytest.importorskip("plotly")
     run = read_run(told)
     stop = next(row for row in run.summary["guardians"] if row["type"] == "trailing_stop")
     many = [stop] * 150 + [row for row in run.summary["guardians"] if row["market"] is None]
     object.__setattr__(run, "summary", run.summary | {"guardians": many})
-    drawn = render_html(run).split('draw("market-')[1]
-    assert '"text":"kill_switch"' in drawn
+    drawn = chart_data([run], ["six"])["guardians"]
+    assert "kill_switch" in {guardian for _, guardian in drawn}
 
 
 @pytest.mark.parametrize("markets", [("BTC",), ("BTC", "ETH")])

@@ -131,9 +131,9 @@ def test_each_drawdown_lasts_from_its_peak_until_the_peak_is_reached_again() -> 
     at, usd = days(90, 100, 120, 60, 90, 120, 130, 117)
     found = stats.drawdowns(at, usd, start_ms=START, start_usd=100)
     assert found == [
-        Drawdown(START, START + 2 * DAY, 0.1),
-        Drawdown(START + 3 * DAY, START + 6 * DAY, 0.5),
-        Drawdown(START + 7 * DAY, START + 8 * DAY, 0.1),
+        Drawdown(START, START + 2 * DAY, 0.1, START + DAY),
+        Drawdown(START + 3 * DAY, START + 6 * DAY, 0.5, START + 4 * DAY),
+        Drawdown(START + 7 * DAY, START + 8 * DAY, 0.1, START + 8 * DAY, is_over=False),
     ]
     figures = stats.statistics(at, usd, [], start_ms=START, start_usd=100)
     assert (figures["Max. Drawdown [%]"], figures["Max. Drawdown Duration [h]"]) == (-50, 72)

@@ -12,23 +12,20 @@ from array import array
 from dataclasses import replace
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from bot.backtest.results import html_report
-from bot.backtest.results.html_report import _differ, differences, render_html
+from bot.backtest.report import page, price_chart
+from bot.backtest.report.page import render_html
+from bot.backtest.report.price_chart import chart_data, curve
+from bot.backtest.report.run_diff import _differ, differences
+from bot.backtest.report.summary import labelled, monthly
 from bot.backtest.results.run_reader import levels_of, read_run
 from bot.cli.app import call
 from bot.cli.backtest.report import report_lines
 from bot.errors import BotError
 
 CHROMIUM = Path("/usr/bin/chromium")
-# For each chart with a legend: the end of the legend, and the start of the uppermost axis.
-LEGENDS = """() => [...document.querySelectorAll(".plot")].filter((plot) => plot.querySelector(".legend")).map((plot) => [
-  plot.querySelector(".legend").getBoundingClientRect().bottom,
-  Math.min(...[...plot.querySelectorAll(".nsewdrag")].map((area) => area.getBoundingClientRect().top)),
-])"""
 START_MS = 1_746_057_600_000  # 2025-05-01
 BARS = 4_000
 CONFIG = """\
@@ -75,7 +72,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> list[Pat
 
 
 def test_the_report_is_the_same_to_the_byte_and_contains_the_stored_results(runs: list[Path]) -> None:
-    pytest.importorskip("plotly")
     run = read_run(runs[0])
     made = render_html(run)
     assert made == render_html(read_run(runs[0]))
@@ -88,7 +84,9 @@ def test_the_report_is_the_same_to_the_byte_and_contains_the_stored_results(runs
         "dead_man_switch",
         "Outages",
         "the daemon was down once; until then it sent its heartbeats",
-        f"{len(run.trades)}</td>",
+        f"<span># Trades</span><b>{sum(one.exit_ms is not None for one in run.trades)}</b>",
+        escape(run.manifest["config"]["text"]),
+        "<td>fast_bars</td><td>4</td>",
     ):
         assert what in made, what
     assert run.equity[-1] == pytest.approx(run.summary["endUsd"])
@@ -97,22 +95,11 @@ def test_the_report_is_the_same_to_the_byte_and_contains_the_stored_results(runs
     )
 
 
-def test_every_chart_is_valid_by_plotlys_schema(runs: list[Path]) -> None:
-    graph = pytest.importorskip("plotly.graph_objects")
-    made = render_html(read_run(runs[0])) + render_html(*map(read_run, runs))
-    drawings = [json.loads(found) for found in re.findall(r'<script>draw\("[^"]+", (.*?)\);</script>', made)]
-    assert [len(one["data"]) for one in drawings] == [3, 6, 1, 4]
-    for one in drawings:
-        taken = graph.Figure(one).to_plotly_json()
-        assert taken["layout"].pop("template", None) is not None
-        assert taken == one
-
-
 def test_the_drawn_drawdown_begins_with_the_start_balance_as_the_figure_does(runs: list[Path]) -> None:
     run = read_run(runs[0])
     at_ms, usd = array("q", [START_MS + 60_000, START_MS + 120_000]), array("d", [9_000.0, 9_500.0])
-    drawn = html_report._equity([replace(run, at_ms=at_ms, equity=usd, exposure=array("d", [0.0, 0.0]))])
-    assert drawn["data"][1]["y"] == [-10.0, -5.0]
+    drawn = curve(replace(run, at_ms=at_ms, equity=usd, exposure=array("d", [0.0, 0.0])))
+    assert drawn["drawdown"] == [-10.0, -5.0]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +117,6 @@ def test_the_drawn_drawdown_begins_with_the_start_balance_as_the_figure_does(run
 def test_the_proof_of_causality_is_in_the_terminal_and_in_the_report(
     runs: list[Path], proof: dict[str, object], said: str
 ) -> None:
-    pytest.importorskip("plotly")
     run = read_run(runs[0])
     proven = replace(run, summary=run.summary | {"proof": proof | {"cutsMs": [1, 2], "eventsCompared": 1_234}})
     assert any(line.strip().startswith(said) for line in report_lines(proven))
@@ -157,10 +143,11 @@ def test_a_stop_is_drawn_at_its_level_and_ends_where_another_replaces_it(tmp_pat
     arguments = ["--data", f"BTC={tmp_path / 'btc.csv'}", "--to", "2025-05-01T01:00", "--out", str(tmp_path / "out")]
     assert call(["backtest", str(tmp_path / "c.yaml"), *arguments]) == 0
     (folder,) = (tmp_path / "out").iterdir()
-    stop = next(one for one in html_report._market(read_run(folder), "BTC")["data"] if one["name"] == "stop")
-    at = [f"2025-05-01T{clock}.000Z" for clock in ("00:10:00", "00:20:00", "01:00:00")]
-    assert stop["x"] == [at[0], at[1], None, at[1], at[2], None]
-    assert stop["y"][0] == stop["y"][1] > stop["y"][3] == stop["y"][4]
+    (first, second) = chart_data([read_run(folder)], ["one"])["markets"]["BTC"]["stops"]
+    minute = START_MS // 1000 + 60 * 10
+    assert first[:2] == [minute, minute + 600]
+    assert second[:2] == [minute + 600, None], "it stands until the end"
+    assert first[2] > second[2]
     events = folder / "events.jsonl"  # As before September 2001, when instants have one digit less.
     events.write_text(re.sub(r'"ts":\d{13}', '"ts":946771200000', events.read_text()))
     assert len(levels_of(read_run(folder), "BTC", 946771200000)["stop_loss"]) == 2
@@ -168,7 +155,6 @@ def test_a_stop_is_drawn_at_its_level_and_ends_where_another_replaces_it(tmp_pat
 
 
 def test_figures_that_differ_on_another_path_are_shown_beside_each_other(runs: list[Path]) -> None:
-    pytest.importorskip("plotly")
     run = read_run(runs[0])
     figures = run.summary["figures"]
     other = figures | {"Equity Final [$]": 9_876.5, "# Trades": figures["# Trades"] + 1_000}
@@ -210,7 +196,6 @@ def test_figures_that_differ_on_another_path_are_shown_beside_each_other(runs: l
 
 
 def test_unfilled_orders_are_in_the_report_and_in_the_terminal(runs: list[Path]) -> None:
-    pytest.importorskip("plotly")
     run = read_run(runs[0])
     first = {"atMs": 1_748_736_000_000, "strategy": "one", "market": "BTC", "message": "market order: too dear"}
     lost = {"unfilled": {"insufficient_funds": 10}, "firstUnfilled": {"insufficient_funds": first}}
@@ -221,33 +206,35 @@ def test_unfilled_orders_are_in_the_report_and_in_the_terminal(runs: list[Path])
     assert f"<td>insufficient_funds</td><td>10</td><td>{told}</td>" in render_html(both)
 
 
-def test_a_run_without_trades_says_so_and_one_with_too_many_says_how_many_are_drawn(
+def test_of_too_many_trades_the_page_has_the_last_and_says_so(
     runs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("plotly")
     run = read_run(runs[0])
-    assert "<p>There were no trades in this market.</p>" in render_html(replace(run, trades=()))
-    monkeypatch.setattr(html_report, "TRADES_MAX", 2)
-    assert f"<p>The last 2 of {len(run.trades)} trades are drawn.</p>" in render_html(run)
+    assert '<section id="trades">' not in render_html(replace(run, trades=()))
+    for module in (page, price_chart):
+        monkeypatch.setattr(module, "TRADES_MAX", 2)
+    assert (
+        f"<p>The last 2 of {len(run.trades)}; trades.csv in the run&#x27;s folder has all of them.</p>"
+        in render_html(run)
+    )
+    assert [row[0] for row in chart_data([run], ["a"])["trades"]] == [one.number for one in run.trades[-2:]]
 
 
 def test_of_many_guardians_the_report_shows_the_last_and_says_so(
     runs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("plotly")
     run = read_run(runs[0])
     fired = [
         {"ts": n * 1_000, "type": f"guardian-{n}", "market": "BTC", "action": "flatten", "reason": None}
         for n in range(3)
     ]
-    monkeypatch.setattr(html_report, "ROWS_MAX", 2)
+    monkeypatch.setattr(page, "ROWS_MAX", 2)
     shown = render_html(replace(run, summary=run.summary | {"guardians": fired}))
     assert "The last 2 of 3;" in shown
     assert [f"<td>guardian-{n}</td>" in shown for n in range(3)] == [False, True, True]
 
 
 def test_each_strategys_part_of_a_shared_position_is_shown_beside_the_total(runs: list[Path]) -> None:
-    pytest.importorskip("plotly")
     run = read_run(runs[0])
     booked = {"one": {"pnlUsd": "12.34", "feesUsd": "1", "fundingUsd": "-0.5"}}
     shown = render_html(replace(run, summary=run.summary | {"booked": booked}))
@@ -262,7 +249,6 @@ def test_each_strategys_part_of_a_shared_position_is_shown_beside_the_total(runs
 def test_the_terminal_the_json_and_the_page_show_one_set_of_figures(
     runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("plotly")
     assert call(["report", str(runs[0]), "--out", str(tmp_path / "page.html")]) == 0
     told = capsys.readouterr().out
     assert call(["report", str(runs[0]), "--json"]) == 0
@@ -272,9 +258,9 @@ def test_the_terminal_the_json_and_the_page_show_one_set_of_figures(
     assert gain == pytest.approx(whole["endUsd"] - whole["startUsd"], abs=1e-6)
     shown = (tmp_path / "page.html").read_text()
     for name, value in figures.items():
-        text = "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
-        assert text in told, name
-        assert f"{html.escape(name)}</span><b>{text.replace('-', '–') if value is None else text}" in shown, name
+        label, text = labelled(name, value)
+        assert f"  {label:<30} {text.replace('–', '-'):>16}" in told, name
+        assert f"{html.escape(label)}</span><b>{text}</b>" in shown, name
     open_at_the_end, unrealized = whole["left"][0], f"{costs['unrealizedUsd']:,.2f}"
     assert open_at_the_end.endswith(f" {costs['unrealizedUsd']:+,.2f} USD unrealised")
     assert re.search(rf"^  Unrealised at the end \[\$\] +{unrealized}$", told, re.MULTILINE)
@@ -284,7 +270,6 @@ def test_the_terminal_the_json_and_the_page_show_one_set_of_figures(
 
 
 def test_texts_from_outside_are_escaped_on_the_page(runs: list[Path], tmp_path: Path) -> None:
-    pytest.importorskip("plotly")
     evil = "</script><script>alert(1)</script><img src=x>"
     copy = tmp_path / "copy"
     shutil.copytree(runs[0], copy)
@@ -315,16 +300,14 @@ def test_two_runs_are_compared_by_figures_code_config_and_data(
         "assumptions: 'BTC: 1m candles drive' / not there",
         "assumptions: not there / 'BTC: 5m candles drive'",
     ]
-    found.clear()
-    _differ("config.text", "a config: " * 20 + "budget 1", "a config: " * 20 + "budget 2", found)
-    assert found == ['config.text: ...config: budget 1" / ...config: budget 2"']
     assert call(["compare", str(runs[0]), str(runs[1])]) == 0
     told = capsys.readouterr().out
     assert "the events differ" in told
     table = told[: told.index("  the events differ")].splitlines()
-    assert table[:4:2] == [f"  A  {one.name}", f"  B  {other.name}"]
-    assert table[1] == table[3] == "     2025-05-01T00:00 to 2025-05-03T18:40 UTC, 4,000 bars, 10,000.00 USD"
-    assert max(map(len, table)) < 80, "an ordinary terminal has 80 columns"
+    assert table[:6:3] == [f"  A  c ({one.name})", f"  B  c ({other.name})"], "config and params are the same"
+    assert table[1:6:3] == [f"     {one.folder}", f"     {other.folder}"]
+    assert table[2] == table[5] == "     2025-05-01T00:00 to 2025-05-03T18:40 UTC, 4,000 bars, 10,000.00 USD"
+    assert max(map(len, table[6:])) < 80, "an ordinary terminal has 80 columns"
     fees = [float(run.summary["costs"]["feesUsd"]) for run in (one, other)]
     (line,) = (line for line in table if "Fees" in line)
     assert line.split()[-3:] == [f"{fees[0]:,.2f}", f"{fees[1]:,.2f}", f"{fees[1] - fees[0]:,.2f}"]
@@ -370,7 +353,7 @@ def test_differences_of_two_runs_are_named_with_readable_instants() -> None:
     assert found == [
         "data.BTC 1m.candles: 5 / 7",
         'data.ETH 1m: null / {"market": "ETH", "interval": "1m"}',
-        "strategies.one.sha256: a / b",
+        "strategies.one: the source of the strategy differs",
         "options.from_ms: 2025-05-01T00:00:00.000Z / null",
         "options.latency_ms: 5 / 7",
         "options.outages[0].at_ms: 2025-05-01T00:00:00.000Z / 2025-05-01T00:00:00.001Z",
@@ -462,12 +445,12 @@ def test_for_a_folder_of_runs_the_newest_run_is_named(
 
 
 def test_without_its_candles_a_run_is_still_reported(runs: list[Path], tmp_path: Path) -> None:
-    pytest.importorskip("plotly")
     copy = tmp_path / "copy"
     shutil.copytree(runs[0], copy)
     (copy / "chart.json").unlink()
     assert call(["report", str(copy)]) == 0
     assert "<h2>Trades</h2>" in (copy / "report.html").read_text()
+    assert chart_data([read_run(copy)], ["a"])["markets"] == {}
 
 
 def test_a_run_that_ended_early_is_marked_in_the_terminal_too(
@@ -492,12 +475,11 @@ def test_months_strategies_and_markets_are_the_same_in_the_terminal_the_json_and
     runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The months of three years, one of which had no candle."""
-    pytest.importorskip("plotly")
     run, day = read_run(runs[0]), 86_400_000
     ends = [(START_MS, 11_000.0), (START_MS + 31 * day, 9_900.0), (START_MS + 800 * day, 19_800.0)]
     object.__setattr__(run, "at_ms", [at for at, _ in ends])
     object.__setattr__(run, "equity", [usd for _, usd in ends])
-    found = html_report.monthly(run)
+    found = monthly(run)
     assert sorted(found) == [2025, 2027]
     shown = {
         (year, n): round(one, 6) for year, months in found.items() for n, one in enumerate(months) if one is not None
@@ -510,7 +492,7 @@ def test_months_strategies_and_markets_are_the_same_in_the_terminal_the_json_and
     page_text = (tmp_path / "page.html").read_text()
     may, year = whole["months"]["2025"]["May"], whole["months"]["2025"]["Year"]
     assert f"  2025 [%]  May {may:+.2f}  Year {year:+.2f}\n" in told
-    assert f"<td>{may:+.2f}</td>" in page_text
+    assert f'">{may:+.2f}</td>' in page_text
     for name, one in {**whole["strategies"], **whole["markets"]}.items():
         amounts = [f"{float(one[key]):,.2f}" for key in ("pnlUsd", "feesUsd", "fundingUsd", "slippageUsd")]
         cells = [name, f"{one['# Trades']:,}", f"{one['Win Rate [%]']:,.2f}", *amounts]
@@ -525,37 +507,3 @@ def test_a_cut_off_curve_is_reported(runs: list[Path], tmp_path: Path) -> None:
     (copy / "equity.npy").write_bytes(raw[:-5])
     with pytest.raises(BotError, match="cut off"):
         read_run(copy)
-
-
-@pytest.fixture
-def tab(runs: list[Path], tmp_path: Path, browser: Any) -> Any:
-    """An empty page in a browser, and beside it in `page.html` a report with its drawings."""
-    pytest.importorskip("plotly")
-    (tmp_path / "page.html").write_text(render_html(read_run(runs[0])))
-    return browser.new_page()
-
-
-def test_a_browser_draws_the_report_without_any_request(tab: Any, tmp_path: Path) -> None:
-    asked: list[str] = []
-    said: list[str] = []
-    tab.on("console", lambda message: said.append(message.text))
-    tab.on("pageerror", lambda error: said.append(str(error)))
-    tab.on("request", lambda request: asked.append(request.url))
-    tab.goto((tmp_path / "page.html").as_uri())
-    tab.wait_for_selector("#r .bars path")
-    drawn = tab.locator(".plot .main-svg").count()
-    tools = {button.get_attribute("data-title") or "" for button in tab.locator(".modebar-btn").all()}
-    assert said == []
-    assert tools >= {"Zoom", "Reset axes"}
-    assert not [one for one in tools if "Share" in one or "Cloud" in one]  # It would send equity and trades away.
-    assert drawn >= 3
-    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
-
-
-def test_a_legend_of_many_lines_on_a_phone_covers_no_candle(tab: Any, tmp_path: Path) -> None:
-    tab.set_viewport_size({"width": 400, "height": 900})
-    tab.goto((tmp_path / "page.html").as_uri())
-    tab.wait_for_selector("#r .bars path")
-    lies = tab.evaluate(LEGENDS)
-    assert len(lies) >= 2
-    assert all(legend <= prices for legend, prices in lies)

@@ -1,0 +1,334 @@
+"""The HTML report of a run, or of two side by side: one file that needs no network and no second file. The same folder gives the same bytes.
+
+The page holds the script of lightweight-charts (from the package litecharts), a script and a style sheet of its own (page.js, page.css), the data of the
+charts as JSON, and tables and SVG charts as HTML. Every text that came from a file is escaped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from bot.backtest.report import charts
+from bot.backtest.report.price_chart import TRADES_MAX, chart_data
+from bot.backtest.report.risk_statistics import WINDOW_DAYS, rolling
+from bot.backtest.report.run_diff import compared, differences, names_of, unexplained
+from bot.backtest.report.summary import (
+    FAILURES,
+    FIRST,
+    MONTHS,
+    SUMS,
+    action_text,
+    band_lines,
+    by_market,
+    costs_of,
+    daily_of,
+    drawdown_text,
+    exposure_of,
+    failure_text,
+    labelled,
+    monthly,
+    proof_text,
+    range_of,
+    risk_of,
+    signed_text,
+    sums,
+    usd_text,
+    worst_drawdowns,
+)
+from bot.backtest.report.tables import bullets, escaped, heat_map, panel, section, table
+from bot.backtest.report.trade_statistics import Group, bins, by_hour, by_weekday, excursion, finished, return_pct
+from bot.backtest.results.run_reader import StoredRun
+from bot.clock import DAY_MS, iso
+from bot.errors import BotError
+from bot.words import duration, many
+
+ROWS_MAX: Final = 500  # guardians in their table
+CHARTS_PACKAGE: Final = "litecharts"
+HERE: Final = Path(__file__).parent
+
+
+def render_html(run: StoredRun, other: StoredRun | None = None) -> str:
+    """The HTML of one run, or of two side by side."""
+    library = charts_script()
+    names: tuple[str, ...]
+    if other is None:
+        names, runs, parts = (str(run.manifest["config"]["name"]),), [run], _parts(run)
+    else:
+        names, runs = names_of(run, other), [run, other]
+        parts = [_compared(run, other, names)]
+        for one, name in zip(runs, names, strict=True):
+            parts += [_config(one, f"Config of {name}"), _assumptions(one, f"Assumptions of {name}")]
+    data = json.dumps(chart_data(runs, names), separators=(",", ":")).replace("<", "\\u003c")
+    return _PAGE.format(
+        title=escaped(" and ".join(names)), style=_own("page.css"), library=library, script=_own("page.js"), data=data,
+        head=_head(runs, names), body="\n".join(filter(None, parts)),
+    )  # fmt: skip
+
+
+def charts_script() -> str:
+    """The script of lightweight-charts, with the notice of its licence at the top."""
+    spec = find_spec(CHARTS_PACKAGE)  # Only its files are needed; its Python code is not imported.
+    if spec is None or spec.origin is None:
+        raise BotError(
+            f"a report needs the package {CHARTS_PACKAGE}: pip install 'bracketbot[report]'. `bot report RUN --json` works without it"
+        )
+    path = Path(spec.origin).parent / "js" / "lightweight-charts.js"
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BotError(
+            f"the package {CHARTS_PACKAGE} is incomplete: {error}; pip install --force-reinstall 'bracketbot[report]'"
+        ) from None
+
+
+@cache
+def _own(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8")
+
+
+# -- one run
+
+
+def _parts(run: StoredRun) -> list[str]:
+    """The sections of one run, in order."""
+    return [
+        _warnings(run), _cards(run), section("Equity, price and trades", _TIME_CHART, name="time"),
+        section("Monthly returns", _months(run), note="Percent, UTC"),
+        section("Drawdowns", _drawdowns(run), note="The deepest falls of the equity, UTC"), _panels(run),
+        section("Trades", _TRADE_TABLE if run.trades else "", note=_trades_note(run), name="trades"),
+        section("By strategy", table(SUMS, sums(run.summary["strategies"]))), section("By market", table(SUMS, sums(by_market(run)))),
+        section("Exposure by market", _exposure(run), note="A position counts with its largest size at its average entry price."),
+        section("Attributed to each strategy, with its share of shared positions", _booked(run)),
+        section("Costs", table(("", "USD"), [(name, usd_text(value)) for name, value in costs_of(run).items()])),
+        section("Open at the end", bullets(run.summary.get("left", ()))), section("Path policies compared", _band(run)),
+        section("Guardians", _guardians(run)), section("Outages", _outages(run)),
+        *(section(title, _failures(run, by)) for by, title in FAILURES.items()),
+        _config(run, "Config"), _assumptions(run, "Assumptions"),
+    ]  # fmt: skip
+
+
+def _head(runs: Sequence[StoredRun], names: Sequence[str]) -> str:
+    lines = []
+    for run, name in zip(runs, names, strict=True):
+        course, options = run.summary["course"], run.manifest["options"]
+        partial = (
+            ' <strong class="warn">ended early: the figures cover the part that ran</strong>'
+            if course["isPartial"]
+            else ""
+        )
+        lines.append(
+            f"<h1>{escaped(name)}</h1><p>{iso(course['fromMs'])[:16]} to {iso(course['toMs'])[:16]} UTC "
+            f"({duration(course['toMs'] - course['fromMs'])}) · {many(course['bars'], 'bar')} · path {escaped(options['path'])} · "
+            f"latency {options['latency_ms']} ms · balance {float(run.summary['startUsd']):,.2f} USD · folder {escaped(run.name)}{partial}</p>"
+        )
+    return "".join(lines)
+
+
+def _warnings(run: StoredRun) -> str:
+    lines = [
+        f'<p class="warn">{escaped(name)} was quarantined: {escaped(why)}</p>'
+        for name, why in run.summary.get("quarantined", {}).items()
+    ]
+    proof = run.summary.get("proof")
+    if proof is not None:
+        kind = "" if proof["isWhole"] and proof["differs"] is None else ' class="warn"'
+        lines.append(f"<p{kind}>{escaped(proof_text(proof))}</p>")
+    return "".join(lines)
+
+
+def _cards(run: StoredRun) -> str:
+    band = run.summary.get("band")
+    cells = []
+    for name, value in {**run.summary["figures"], **risk_of(run)}.items():
+        label, text = labelled(name, value)
+        found = range_of(band, name, value)
+        low, high = ("", "") if found is None else (labelled(name, one)[1] for one in found)
+        beside = "" if found is None else f"<small>by path: {escaped(low)} to {escaped(high)}</small>"
+        cells.append(f'<div class="card"><span>{escaped(label)}</span><b>{escaped(text)}</b>{beside}</div>')
+    return f'<div class="cards">{"".join(cells)}</div>'
+
+
+def _months(run: StoredRun) -> str:
+    rows = [(str(year), months) for year, months in monthly(run).items()]
+    return heat_map(("", *MONTHS, "Year"), rows, "Monthly returns in percent")
+
+
+def _drawdowns(run: StoredRun) -> str:
+    rows = [(n, *drawdown_text(one)) for n, one in enumerate(worst_drawdowns(run), start=1)]
+    return table(("#", "depth", "peak", "low", "recovered", "length"), rows, label="Worst drawdowns")
+
+
+def _panels(run: StoredRun) -> str:
+    """The charts of days and of trades, in a grid."""
+    trades = finished(run.trades)
+    returns = [pct for trade in trades if (pct := return_pct(trade)) is not None]
+    multiples = [trade.r_multiple for trade in trades if trade.r_multiple is not None]
+    made = [
+        *_rolling_panels(run),
+        panel("Returns of trades", charts.histogram(bins(returns), "%", "Histogram of the returns of trades"), "After costs, of the notional at entry"),
+        panel("R multiples", charts.histogram(bins(multiples), "R", "Histogram of R multiples"), "Result after costs over the risk to the first stop"),
+        panel("Adverse and favorable excursion", _excursions(run), "How far the price went against a trade, and for it. Dot: profit; cross: loss"),
+        panel("Result by hour of entry", _groups(by_hour(trades), "Result by hour of entry"), "USD after costs, UTC"),
+        panel("Result by weekday of entry", _groups(by_weekday(trades), "Result by weekday of entry"), "USD after costs, UTC"),
+    ]  # fmt: skip
+    body = "".join(filter(None, made))
+    return section("Days and trades", f'<div class="panels">{body}</div>' if body else "")
+
+
+def _rolling_panels(run: StoredRun) -> list[str]:
+    found = rolling(daily_of(run))
+    first_day = run.summary["course"]["fromMs"] // DAY_MS + WINDOW_DAYS - 1
+    days = [iso((first_day + n) * DAY_MS)[:10] for n in range(len(found))]
+    sharpes = charts.Line("Sharpe ratio", [one.sharpe for one in found], "first")
+    volatility = charts.Line("Volatility", [100 * one.volatility for one in found], "second")
+    note = f"Of the last {WINDOW_DAYS} days, for a year"
+    return [
+        panel("Rolling Sharpe ratio", charts.lines(days, [sharpes], "ratio", "Rolling Sharpe ratio"), note),
+        panel("Rolling volatility", charts.lines(days, [volatility], "%", "Rolling volatility"), note),
+    ]
+
+
+def _excursions(run: StoredRun) -> str:
+    points = []
+    for trade in finished(run.trades):
+        found = excursion(trade)
+        if found is not None:
+            title = f"#{trade.number} {trade.market} {trade.side}: {trade.pnl_usd:+,.2f} USD"
+            points.append(charts.Point(found.adverse_pct, found.favorable_pct, trade.pnl_usd > 0, title))
+    return charts.scatter(points, "MAE [%]", "MFE [%]", "Maximum adverse and favorable excursion of each trade")
+
+
+def _groups(groups: Sequence[Group], label: str) -> str:
+    if not any(one.trades for one in groups):
+        return ""
+    titles = [f"{one.name}: {one.result_usd:+,.2f} USD, {one.won} of {many(one.trades, 'trade')} won" for one in groups]
+    return charts.bars([one.name for one in groups], [one.result_usd for one in groups], titles, "USD", label)
+
+
+def _exposure(run: StoredRun) -> str:
+    rows = [
+        (one.market, f"{one.time_pct:.2f}", usd_text(one.mean_usd), f"{one.share_pct:.2f}") for one in exposure_of(run)
+    ]
+    return table(("", "time in position [%]", "mean position [$]", "share of all [%]"), rows)
+
+
+def _trades_note(run: StoredRun) -> str:
+    if len(run.trades) <= TRADES_MAX:
+        return ""
+    return f"The last {TRADES_MAX:,} of {len(run.trades):,}; trades.csv in the run's folder has all of them."
+
+
+def _booked(run: StoredRun) -> str:
+    rows = [
+        (name, usd_text(one["pnlUsd"]), usd_text(one["feesUsd"]), usd_text(one["fundingUsd"]))
+        for name, one in run.summary.get("booked", {}).items()
+    ]
+    return table(("", "Result", "Fees", "Funding"), rows)
+
+
+def _band(run: StoredRun) -> str:
+    band = run.summary.get("band")
+    return "" if band is None else bullets(line.removeprefix("band: ") for line in band_lines(band))
+
+
+def _guardians(run: StoredRun) -> str:
+    fired = run.summary.get("guardians", ())
+    rows = [
+        (
+            iso(guardian["ts"])[:19], guardian["type"], guardian["market"] or "account", action_text(guardian), guardian["reason"],
+            ", ".join(map(str, guardian.get("trades", ()))), "" if guardian.get("resultUsd") is None else signed_text(guardian["resultUsd"]),
+        )
+        for guardian in fired[-ROWS_MAX:]
+    ]  # fmt: skip
+    names = ("when (UTC)", "guardian", "market", "action", "reason", "trade", "result of its fills, after fees")
+    more = f"<p>The last {ROWS_MAX} of {len(fired):,}; the run's folder has all of them.</p>"
+    return table(names, rows, label="Guardians") + (more if len(fired) > ROWS_MAX else "")
+
+
+def _outages(run: StoredRun) -> str:
+    rows = [
+        (
+            iso(outage["atMs"])[:19], duration(outage["forMs"]), ", ".join(outage["openBefore"]) or "flat", ", ".join(outage["openAfter"]) or "flat",
+            outage["events"], f"{outage['equityAfterUsd'] - outage['equityBeforeUsd']:+,.2f}",
+        )
+        for outage in run.summary.get("outages", ())
+    ]  # fmt: skip
+    return table(("down from (UTC)", "for", "held before", "held after", "events meanwhile", "value meanwhile"), rows)
+
+
+def _failures(run: StoredRun, by: str) -> str:
+    first = run.summary.get(FIRST[by], {})
+    rows = [
+        (code, count, failure_text(first[code]) if code in first else "")
+        for code, count in run.summary.get(by, {}).items()
+    ]
+    return table(("code", "times", "first order"), rows)
+
+
+def _config(run: StoredRun, title: str) -> str:
+    """The config as it was written, the options of the run, and every param of each strategy, those with their default included."""
+    strategies = "".join(_strategy(one) for one in run.manifest["strategies"])
+    options = table(("option", "value"), [(name, _plain(value)) for name, value in run.manifest["options"].items()])
+    text = f"<h3>Config file</h3><pre tabindex=0>{escaped(run.manifest['config']['text'])}</pre>"
+    return section(title, f"{strategies}<h3>Options of the run</h3>{options}{text}")
+
+
+def _strategy(one: Mapping[str, Any]) -> str:
+    where = f" on {', '.join(one['markets'])}, {one['interval']} bars" if "markets" in one else ""
+    rows = [(name, _plain(value)) for name, value in one.get("params", {}).items()]
+    return f"<h3>{escaped(one['name'])}</h3><p>{escaped(one.get('use', ''))}{escaped(where)}</p>{table(('param', 'value'), rows)}"
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _assumptions(run: StoredRun, title: str) -> str:
+    return section(title, bullets(run.manifest.get("assumptions", ())))
+
+
+# -- two runs
+
+
+def _compared(run: StoredRun, other: StoredRun, names: Sequence[str]) -> str:
+    rows = []
+    for name, mine, theirs, gap in compared(run, other):
+        label, first = labelled(name, mine)
+        rows.append((label, first, labelled(name, theirs)[1], "" if gap is None else labelled(name, gap)[1]))
+    lines = differences(run, other) or list(filter(None, [unexplained(run, other)]))
+    return "".join([
+        section("What was run differently", bullets(lines)),
+        section("Equity and drawdown", _TIME_CHART, name="time"),
+        section("Figures", table(("", *names, "difference"), rows)),
+    ])  # fmt: skip
+
+
+# The script fills these in. Without a script the page says so, and every figure and table but that of the trades is there.
+_TIME_CHART: Final = """<div class="bar" id="chart-bar"></div><div class="readout" id="readout" aria-live="off"></div>
+<div class="plot" id="plot" role="img" aria-label="Equity, drawdown, price and trades over time"></div>
+<noscript><p>The charts over time need JavaScript.</p></noscript>"""
+_TRADE_TABLE: Final = """<div class="bar" id="trade-bar"></div><p id="trade-sum" role="status"></p>
+<div class="wide trades" tabindex="0" role="region" aria-label="Trades"><table id="trade-table"><thead></thead><tbody></tbody></table></div>
+<noscript><p>The table of trades needs JavaScript; trades.csv in the run's folder has them.</p></noscript>"""
+# The content policy allows inline scripts and styles only: no connection, no frame, no form.
+_PAGE: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:">
+<title>{title}</title>
+<style>{style}</style>
+</head><body>
+<header><div>{head}</div><button type="button" id="theme">Dark</button></header>
+<main>
+{body}
+</main>
+<footer>Charts over time: TradingView Lightweight Charts™, © TradingView, Inc., <a href="https://www.tradingview.com/">tradingview.com</a>, Apache License 2.0</footer>
+<script type="application/json" id="data">{data}</script>
+<script>{library}</script>
+<script>{script}</script>
+</body></html>
+"""

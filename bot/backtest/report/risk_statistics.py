@@ -1,0 +1,69 @@
+"""Risk over the days of a run: value at risk, expected shortfall, rolling Sharpe ratio and volatility, the worst drawdowns. Pure.
+
+Returns are daily, from 00:00 to 00:00 UTC, as fractions, and a year has 365 days (`statistics.daily_returns`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from bot.backtest.results.statistics import DAYS_A_YEAR, Drawdown, deviation, mean, sharpe
+
+WINDOW_DAYS: Final = 30
+LEVELS: Final = (0.95, 0.99)
+
+
+class Rolling(NamedTuple):
+    """Of the window that ends on one day. `sharpe` is None if the returns of the window do not vary."""
+
+    sharpe: float | None
+    volatility: float  # of a year, as a fraction
+
+
+def rolling(returns: Sequence[float], days: int = WINDOW_DAYS) -> list[Rolling]:
+    """The annual Sharpe ratio and the annual volatility of the last `days` returns, from the first day that has so many.
+
+    Volatility: the standard deviation of a sample times the root of 365. Sharpe ratio: as in `statistics.sharpe`.
+    """
+    found = []
+    for end in range(days, len(returns) + 1):
+        window = returns[end - days : end]
+        spread = deviation(window)
+        found.append(Rolling(sharpe(window), (spread or 0.0) * math.sqrt(DAYS_A_YEAR)))
+    return found
+
+
+def value_at_risk(returns: Sequence[float], level: float) -> float | None:
+    """The daily return that is not undercut on the share `level` of the days, by historical simulation (Jorion, Value at Risk, 1997, chapter 9).
+
+    The quantile 1 - level lies on the straight line between its two neighbours, as in numpy and empyrical. None if fewer days than 1 / (1 - level).
+    """
+    if len(returns) < days_for(level):
+        return None
+    ordered = sorted(returns)
+    place = (len(ordered) - 1) * (1 - level)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+def expected_shortfall(returns: Sequence[float], level: float) -> float | None:
+    """The mean of the daily returns that are not above the value at risk (Acerbi and Tasche, Expected Shortfall, Economic Notes 31, 2002).
+
+    These are the lowest int((n - 1) * (1 - level)) + 1 returns, as in empyrical. None if fewer days than 1 / (1 - level).
+    """
+    if len(returns) < days_for(level):
+        return None
+    return mean(sorted(returns)[: int((len(returns) - 1) * (1 - level)) + 1])
+
+
+def days_for(level: float) -> int:
+    """How many days hold at least one day beyond this level."""
+    return math.ceil(round(1 / (1 - level), 6))
+
+
+def worst(falls: Sequence[Drawdown], count: int) -> list[Drawdown]:
+    """The deepest drawdowns, deepest first."""
+    return sorted(falls, key=lambda fall: -fall.depth)[:count]

@@ -1,0 +1,160 @@
+"""Two runs side by side: their names, their figures, and the differences between their manifests as text. No hash is shown: it says only that something
+differs, and that is said in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from difflib import unified_diff
+from typing import Any, Final
+
+from bot.backtest.report.summary import COSTS, costs_of
+from bot.backtest.results.run_reader import StoredRun
+from bot.clock import iso
+
+LENGTHS: Final = ("latency_ms", "for_ms")  # durations; every other name that ends in _ms is an instant
+SHOWN_CHARS: Final = 60  # of a value in a list of differences
+PARAMS_NAMED: Final = 6  # in the name of a run
+DIGEST: Final = "sha256"
+DIGEST_TEXTS: Final = {  # by the first word of the path
+    "code": "the source of bot differs",
+    "data": "the candles differ",
+    "strategies": "the source of the strategy differs",
+}
+
+
+def compared(run: StoredRun, other: StoredRun) -> list[tuple[str, Any, Any, Any]]:
+    """Each figure and cost of two runs, and the difference of the second from the first; None where one run has none."""
+    mine, theirs = (dict(one.summary["figures"]) for one in (run, other))
+    my_costs, their_costs = costs_of(run), costs_of(other)
+    for cost in COSTS.values():
+        if cost in my_costs or cost in their_costs:  # A run without this cost has 0.
+            mine[f"{cost} [$]"], theirs[f"{cost} [$]"] = my_costs.get(cost, 0.0), their_costs.get(cost, 0.0)
+    rows = []
+    for name in dict.fromkeys([*mine, *theirs]):
+        value, its = mine.get(name), theirs.get(name)
+        gap = its - value if isinstance(value, int | float) and isinstance(its, int | float) else None
+        rows.append((name, value, its, gap))
+    return rows
+
+
+def names_of(run: StoredRun, other: StoredRun) -> tuple[str, str]:
+    """A name for each of two runs: its config and the params that differ, like `paper: trend.fast_bars=6`. The folder, if nothing else tells them apart."""
+    mine, theirs = _params_of(run), _params_of(other)
+    names = []
+    for params, others in ((mine, theirs), (theirs, mine)):
+        differing = [f"{key}={_value_text(value)}" for key, value in params.items() if others.get(key) != value]
+        more = [f"and {len(differing) - PARAMS_NAMED} more"] if len(differing) > PARAMS_NAMED else []
+        names.append(", ".join([*differing[:PARAMS_NAMED], *more]))
+    configs = [str(one.manifest["config"]["name"]) for one in (run, other)]
+    first, second = (": ".join(filter(None, both)) for both in zip(configs, names, strict=True))
+    return (first, second) if first != second else (f"{first} ({run.name})", f"{second} ({other.name})")
+
+
+def _params_of(run: StoredRun) -> dict[str, Any]:
+    return {
+        f"{strategy['name']}.{name}": value
+        for strategy in run.manifest["strategies"]
+        for name, value in strategy.get("params", {}).items()
+    }
+
+
+def _value_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def differences(run: StoredRun, other: StoredRun) -> list[str]:
+    """The differences between two manifests, each with its path; empty when both ran the same."""
+    found: list[str] = []
+    _differ("", run.manifest, other.manifest, found)
+    return found
+
+
+def unexplained(run: StoredRun, other: StoredRun) -> str | None:
+    """A note when two runs with equal manifests have different events."""
+    if differences(run, other) or run.summary["eventDigest"] == other.summary["eventDigest"]:
+        return None
+    return (
+        "the manifests are equal, but the events differ. A manifest does not record: that a run was stopped early, the requirements of packages "
+        "that a strategy imports, files that a strategy reads, and random numbers in it"
+    )
+
+
+def _differ(path: str, one: Any, other: Any, found: list[str]) -> None:
+    one, other = _by_name(one), _by_name(other)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for key in dict.fromkeys([*one, *other]):
+            _differ(f"{path}.{key}" if path else str(key), one.get(key), other.get(key), found)
+    elif _are_sentences(one) and _are_sentences(other):
+        found += [f"{path}: {line!r} / not there" for line in one if line not in other]
+        found += [f"{path}: not there / {line!r}" for line in other if line not in one]
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for index, (mine, theirs) in enumerate(zip(one, other, strict=True)):
+            _differ(f"{path}[{index}]", mine, theirs, found)
+    elif one == other:
+        return
+    elif path == "config.text":
+        found += _config_lines(str(one), str(other))
+    elif _is_digest(path, one, other):
+        found += _digest_lines(path, one, other)
+    else:
+        if path.endswith("_ms") and path.rpartition(".")[2] not in LENGTHS:
+            one, other = (iso(at) if isinstance(at, int) else at for at in (one, other))
+        shown = [
+            value if isinstance(value, str) and len(value) < 40 else json.dumps(_without_digest(value))
+            for value in (one, other)
+        ]
+        alike = next((n for n, (mine, its) in enumerate(zip(*shown, strict=False)) if mine != its), 0)
+        # Show the part that differs, with a little text before it.
+        cut = max(0, alike - SHOWN_CHARS // 4) if max(map(len, shown)) > SHOWN_CHARS else 0
+        start, until = "..." if cut else "", cut + SHOWN_CHARS
+        found.append(
+            f"{path}: " + " / ".join(start + text[cut:until] + ("..." if text[until:] else "") for text in shown)
+        )
+
+
+def _config_lines(one: str, other: str) -> Iterator[str]:
+    """The lines of two configs that differ: `-` stands in the first only, `+` in the second only."""
+    for line in unified_diff(one.splitlines(), other.splitlines(), n=0, lineterm=""):
+        if line.startswith(("-", "+")) and not line.startswith(("---", "+++")):
+            yield f"config: {line[0]} {line[1:].rstrip()}"
+
+
+def _is_digest(path: str, one: Any, other: Any) -> bool:
+    texts = [value for value in (one, other) if isinstance(value, str)]
+    return path.endswith(f".{DIGEST}") or path.startswith("funding.") or any(DIGEST in text for text in texts)
+
+
+def _digest_lines(path: str, one: Any, other: Any) -> Iterator[str]:
+    """What a differing digest means. `path` is of a digest, of recorded funding rates, or of an imported package."""
+    owner, _, _ = path.rpartition(".")
+    if path == f"config.{DIGEST}":  # The lines of the config say it.
+        return
+    if path.startswith("funding."):
+        states = [("the baseline" if value is None else "recorded rates") for value in (one, other)]
+        yield f"{path}: " + ("the recorded rates differ" if states[0] == states[1] else " / ".join(states))
+    elif path.endswith(f".{DIGEST}"):
+        yield f"{owner}: {DIGEST_TEXTS.get(path.partition('.')[0], 'the content differs')}"
+    else:
+        states = [
+            "not imported" if value is None else "a source folder" if DIGEST in value else value
+            for value in (one, other)
+        ]
+        yield f"{path}: " + ("the source differs" if states[0] == states[1] else " / ".join(states))
+
+
+def _without_digest(value: Any) -> Any:
+    return {key: item for key, item in value.items() if key != DIGEST} if isinstance(value, Mapping) else value
+
+
+def _by_name(value: Any) -> Any:
+    """A list of named items, or of markets with intervals, as a mapping."""
+    if not (isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value)):
+        return value
+    keys = ("name",) if all("name" in item for item in value) else ("market", "interval")
+    named = {" ".join(str(item[key]) for key in keys if key in item): item for item in value}
+    return named if len(named) == len(value) and "" not in named else value
+
+
+def _are_sentences(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)

@@ -1,0 +1,151 @@
+"""Figures of trades: returns, excursions, results by hour and weekday, exposure by market, and the bins of a histogram. Pure.
+
+Every function takes finished trades, except `exposure_by_market`, which also counts a trade that is still open.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from bot.backtest.results.run_reader import StoredTrade
+from bot.backtest.results.statistics import exposure
+from bot.clock import datetime_of
+from bot.runtime.model.positions import unit_px
+
+HOURS: Final = tuple(f"{hour:02d}" for hour in range(24))
+WEEKDAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+BINS: Final = 30  # about so many in a histogram
+
+
+def finished(trades: Iterable[StoredTrade]) -> list[StoredTrade]:
+    """The trades that have an exit."""
+    return [trade for trade in trades if trade.exit_ms is not None]
+
+
+def entry_cost(trade: StoredTrade) -> float:
+    """What one unit cost at entry: the average entry price; for a share of No, 1 - price."""
+    return unit_px(trade.market, trade.side, trade.entry_px)
+
+
+def return_pct(trade: StoredTrade) -> float | None:
+    """The result after all costs, in percent of the notional at entry: 100 * result / (largest size * `entry_cost`)."""
+    notional = trade.size * entry_cost(trade)
+    return 100 * trade.pnl_usd / notional if notional else None
+
+
+class Excursion(NamedTuple):
+    """How far the price went against a trade and for it, both zero or more: in percent of `entry_cost`, and in R."""
+
+    adverse_pct: float
+    favorable_pct: float
+    adverse_r: float | None
+    favorable_r: float | None
+
+
+def excursion(trade: StoredTrade) -> Excursion | None:
+    """Maximum adverse and maximum favorable excursion, MAE and MFE (Sweeney, Maximum Adverse Excursion, 1997).
+
+    For a long trade MAE = entry price - lowest price and MFE = highest price - entry price; for a short trade the other way round. 1 R is the distance
+    of the first stop from the average entry price. Costs are not part of it. None if the run has not stored the extremes.
+    """
+    cost = entry_cost(trade)
+    if trade.low_px is None or trade.high_px is None or cost <= 0:
+        return None
+    down, up = max(0.0, trade.entry_px - trade.low_px), max(0.0, trade.high_px - trade.entry_px)
+    adverse, favorable = (down, up) if trade.side == "long" else (up, down)
+    risk = 0.0
+    if trade.stop_px is not None:
+        risk = trade.entry_px - trade.stop_px if trade.side == "long" else trade.stop_px - trade.entry_px
+    in_r = (adverse / risk, favorable / risk) if risk > 0 else (None, None)
+    return Excursion(100 * adverse / cost, 100 * favorable / cost, *in_r)
+
+
+class Group(NamedTuple):
+    """The trades that were entered in one hour of the day, or on one weekday. Results in USD after all costs."""
+
+    name: str
+    trades: int
+    won: int
+    result_usd: float
+
+
+def by_hour(trades: Iterable[StoredTrade]) -> list[Group]:
+    """Results by the hour of the entry, UTC."""
+    return _grouped(trades, HOURS, lambda trade: datetime_of(trade.entry_ms).hour)
+
+
+def by_weekday(trades: Iterable[StoredTrade]) -> list[Group]:
+    """Results by the weekday of the entry, UTC."""
+    return _grouped(trades, WEEKDAYS, lambda trade: datetime_of(trade.entry_ms).weekday())
+
+
+def _grouped(
+    trades: Iterable[StoredTrade], names: Sequence[str], group_of: Callable[[StoredTrade], int]
+) -> list[Group]:
+    results: list[list[float]] = [[] for _ in names]
+    for trade in trades:
+        results[group_of(trade)].append(trade.pnl_usd)
+    return [
+        Group(name, len(found), sum(usd > 0 for usd in found), math.fsum(found))
+        for name, found in zip(names, results, strict=True)
+    ]
+
+
+class MarketExposure(NamedTuple):
+    """`time_pct`: share of the run with a position in the market. `mean_usd`: notional at entry while in a position, weighted by time.
+    `share_pct`: the market's part of the sum of notional times time over all markets."""
+
+    market: str
+    time_pct: float
+    mean_usd: float
+    share_pct: float
+
+
+def exposure_by_market(trades: Sequence[StoredTrade], *, start_ms: int, end_ms: int) -> list[MarketExposure]:
+    """Time and notional of the positions of each market. A position counts with its largest size at `entry_cost`."""
+    spans: dict[str, list[tuple[int, int, float]]] = {}
+    for trade in trades:
+        until = end_ms if trade.exit_ms is None else trade.exit_ms
+        spans.setdefault(trade.market, []).append((trade.entry_ms, until, trade.size * entry_cost(trade)))
+    weights = {market: math.fsum((end - start) * usd for start, end, usd in found) for market, found in spans.items()}
+    whole = math.fsum(weights.values())
+    made = []
+    for market, found in sorted(spans.items()):
+        held_ms = sum(end - start for start, end, _ in found)
+        time = exposure(((start, end) for start, end, _ in found), start_ms, end_ms)
+        mean_usd = weights[market] / held_ms if held_ms else 0.0
+        made.append(MarketExposure(market, 100 * time, mean_usd, 100 * weights[market] / whole if whole else 0.0))
+    return made
+
+
+class Bin(NamedTuple):
+    """From `low` up to, but without, `high`."""
+
+    low: float
+    high: float
+    trades: int
+
+
+def bins(values: Sequence[float], count: int = BINS) -> list[Bin]:
+    """A histogram of about `count` bins, without empty bins at its ends.
+
+    The width is 1, 2 or 5 times a power of ten, and zero is a border, so that no bin holds both losses and profits.
+    """
+    if not values:
+        return []
+    low, high = min(values), max(values)
+    width = nice_step((high - low) / count) if high > low else nice_step(abs(high) / count or 1.0)
+    places = [math.floor(value / width) for value in values]
+    first = min(places)
+    counts = [0] * (max(places) - first + 1)
+    for place in places:
+        counts[place - first] += 1
+    return [Bin((first + n) * width, (first + n + 1) * width, found) for n, found in enumerate(counts)]
+
+
+def nice_step(step: float) -> float:
+    """The next number at or above `step` that is 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(step))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= step * (1 - 1e-9))

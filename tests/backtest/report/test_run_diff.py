@@ -1,0 +1,103 @@
+"""Two runs are named by config and params, and their differences are told in words."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.backtest.report.page import render_html
+from bot.backtest.report.run_diff import _differ, differences, names_of
+from bot.backtest.results.run_reader import read_run
+from bot.cli.app import call
+from tests.backtest.builders import minutes, write
+
+CONFIG = """\
+# {comment}
+account: {{base_url: embedded}}
+dead_man: off
+strategies_dir: {strategies}
+strategies:
+  - {{name: trend, use: "trend:Trend", markets: [BTC], interval: 1m, budget_usd: 2000, max_leverage: 2, params: {{fast_bars: {fast}}}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> list[Path]:
+    """One config with two lengths of its fast average; between both, its strategy and its candles were edited."""
+    folder = tmp_path_factory.mktemp("diff")
+    strategies = folder / "strategies"
+    shutil.copytree(repository / "strategies", strategies)
+    made = []
+    for fast in (4, 6):
+        (folder / "paper.yaml").write_text(CONFIG.format(strategies=strategies, fast=fast, comment=f"{fast} bars"))
+        write(minutes(400, seed=fast), folder / "btc.csv")
+        with (strategies / "trend.py").open("a") as source:
+            source.write(f"# {fast}\n")
+        out = folder / str(fast)
+        assert (
+            call(["backtest", str(folder / "paper.yaml"), "--data", f"BTC={folder / 'btc.csv'}", "--out", str(out)])
+            == 0
+        )
+        made += out.iterdir()
+    return made
+
+
+def test_runs_are_named_by_their_config_and_the_params_that_differ(
+    runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = map(read_run, runs)
+    assert names_of(one, other) == ("paper: trend.fast_bars=4", "paper: trend.fast_bars=6")
+    assert names_of(one, one) == (f"paper ({one.name})", f"paper ({one.name})")
+    assert call(["compare", *map(str, runs)]) == 0
+    told = capsys.readouterr().out
+    assert "  A  paper: trend.fast_bars=4\n" in told
+    assert "  B  paper: trend.fast_bars=6\n" in told
+    assert '<th scope="col">paper: trend.fast_bars=6</th>' in render_html(one, other)
+
+
+def test_differences_are_told_in_words_and_no_hash_is_shown(
+    runs: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = map(read_run, runs)
+    found = differences(one, other)
+    line = '  - {name: trend, use: "trend:Trend", markets: [BTC], interval: 1m, budget_usd: 2000, max_leverage: 2, params: {fast_bars: %d}}'
+    assert found == [
+        "config: - # 4 bars", "config: + # 6 bars", f"config: - {line % 4}", f"config: + {line % 6}",
+        "strategies.trend: the source of the strategy differs", "strategies.trend.params.fast_bars: 4 / 6", "data.BTC 1m: the candles differ",
+    ]  # fmt: skip
+    assert call(["compare", *map(str, runs)]) == 0
+    assert not re.search(r"[0-9a-f]{16}", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("path", "one", "other", "told"),
+    [
+        ("code", {"version": "1", "sha256": "a"}, {"version": "1", "sha256": "b"}, ["code: the source of bot differs"]),
+        ("funding", {"BTC": "a", "ETH": "c"}, {"BTC": "b"}, ["funding.BTC: the recorded rates differ", "funding.ETH: recorded rates / the baseline"]),
+        ("strategies.s.packages", {"ta": "sha256:1", "np": "2.0"}, {"ta": "sha256:2", "np": "2.1"},
+         ["strategies.s.packages.ta: the source differs", "strategies.s.packages.np: 2.0 / 2.1"]),
+        ("strategies.s.packages", {"ta": "1.0"}, {"ta": "sha256:2", "x": "1"},
+         ["strategies.s.packages.ta: 1.0 / a source folder", 'strategies.s.packages.x: null / 1']),
+        ("strategies", [{"name": "s", "sha256": "a"}], [{"name": "s", "sha256": "a"}, {"name": "t", "sha256": "b"}],
+         ['strategies.t: null / {"name": "t"}']),
+    ],
+)  # fmt: skip
+def test_what_a_digest_stands_for_is_told(path: str, one: Any, other: Any, told: list[str]) -> None:
+    found: list[str] = []
+    _differ(path, one, other, found)
+    assert found == told
+
+
+def test_a_run_of_an_older_version_without_params_is_compared_by_its_config(runs: list[Path], tmp_path: Path) -> None:
+    one, other = map(read_run, runs)
+    for run in (one, other):
+        for strategy in run.manifest["strategies"]:
+            for name in ("params", "markets", "interval"):
+                del strategy[name]
+    assert names_of(one, other) == (f"paper ({one.name})", f"paper ({other.name})")
+    assert "config: + # 6 bars" in differences(one, other)
+    assert "<h3>Config file</h3>" in render_html(one)
