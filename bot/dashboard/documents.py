@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bot.dashboard.chart_source import NOTICE, chart_script
+from bot.chart_library import NOTICE, chart_script
 from bot.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bot.dashboard.chart_source import STYLE_SHA256
+from bot.chart_library import STYLE_SHA256
 from bot.dashboard.sign_in import SignIn
 
 LOCAL: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})

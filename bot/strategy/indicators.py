@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, repeat
 from operator import sub, truediv
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, overload
+from typing import Any, Literal, NamedTuple, TypeAlias, overload
 
 from bot.errors import StrategyError
 from bot.strategy.bar import Bar
@@ -40,8 +40,6 @@ class Series:
     """A running calculation over one number of each bar. Subclasses define `step`."""
 
     __slots__ = ("_source",)
-    is_level: ClassVar[bool] = True
-    """True if the values are levels of its source, so that a chart draws them on the candles."""
 
     def __init__(self, source: Source = "close") -> None:
         self._source = 2 + SOURCES.index(source)  # A Bar begins with market and at_ms.
@@ -130,7 +128,6 @@ class Rsi(Series):
     """
 
     __slots__ = ("_down", "_last", "_n", "_seen", "_up")
-    is_level = False
 
     def __init__(self, n: int, source: Source = "close") -> None:
         super().__init__(source)
@@ -171,7 +168,6 @@ class Atr(Series):
     """
 
     __slots__ = ("_atr", "_last_close", "_n", "_seen")
-    is_level = False
 
     def __init__(self, n: int, source: Source = "close") -> None:
         super().__init__(source)

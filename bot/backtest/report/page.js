@@ -294,7 +294,7 @@
       }
       const names = ["violet", "amber", "cyan", "blue", "grey"];
       candles.indicators.forEach((one, n) => {
-        const label = `${one.name} (${one.kind} ${one.bars})`;
+        const label = `${one.name} (${one.label})`;
         const full = new Set(candles.indicators.map((other) => other.strategy)).size > 1 ? `${one.strategy} ${label}` : label;
         this.line(one.onPrice ? pane : this.pane(full, 80), full, names[n % names.length], one.values, { priceFormat: one.onPrice ? format : amounts }, decimals);
       });

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,12 +42,12 @@ from bot.backtest.report.summary import (
 from bot.backtest.report.tables import bullets, escaped, heat_map, panel, section, table
 from bot.backtest.report.trade_statistics import Group, bins, by_hour, by_weekday, excursion, finished, return_pct
 from bot.backtest.results.run_reader import StoredRun
+from bot.chart_library import chart_script
 from bot.clock import DAY_MS, iso
 from bot.errors import BotError
 from bot.words import duration, many
 
 ROWS_MAX: Final = 500  # guardians in their table
-CHARTS_PACKAGE: Final = "litecharts"
 HERE: Final = Path(__file__).parent
 
 
@@ -72,18 +71,12 @@ def render_html(run: StoredRun, other: StoredRun | None = None) -> str:
 
 def charts_script() -> str:
     """The script of lightweight-charts, with the notice of its licence at the top."""
-    spec = find_spec(CHARTS_PACKAGE)  # Only its files are needed; its Python code is not imported.
-    if spec is None or spec.origin is None:
+    script = chart_script()
+    if script is None:
         raise BotError(
-            f"a report needs the package {CHARTS_PACKAGE}: pip install 'bracketbot[report]'. `bot report RUN --json` works without it"
+            "a report needs the package litecharts: pip install 'bracketbot[report]'. `bot report RUN --json` works without it"
         )
-    path = Path(spec.origin).parent / "js" / "lightweight-charts.js"
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise BotError(
-            f"the package {CHARTS_PACKAGE} is incomplete: {error}; pip install --force-reinstall 'bracketbot[report]'"
-        ) from None
+    return script.decode()
 
 
 @cache

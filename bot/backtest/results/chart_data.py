@@ -12,7 +12,7 @@ from bot.runtime.bar_feed import Series
 from bot.runtime.decisions.bar_queue import wanted_series
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy.base import declared
-from bot.strategy.indicators import Columns, Indicators, named_bars
+from bot.strategy.indicators import Columns, Indicators
 from bot.wire import CANDLES_MAX as WARM_UP_MAX
 
 CANDLES_MAX: Final = 10_000  # of one market: more than a year of hours, and more than a screen has pixels
@@ -24,7 +24,7 @@ DIGITS: Final = 8  # of an indicator's value: more could not be distinguished
 def chart_of(timeline: Timeline, specs: Sequence[StrategySpec]) -> dict[str, Any]:
     """{market: {"stepMs", "ts", "open", "high", "low", "close", "volume", "indicators"}}: buckets of whole candles, oldest first.
 
-    "indicators": [{"strategy", "name", "kind", "bars", "onPrice", "values"}], one value at the end of each bucket, None before there are enough bars.
+    "indicators": [{"strategy", "name", "label", "onPrice", "values"}], one value at the end of each bucket, None before there are enough bars.
     """
     limit = max(CANDLES_MIN, min(CANDLES_MAX, CANDLES_IN_ALL // max(1, len(timeline.cursors))))
     chart = {cursor.coin: _thinned(cursor, limit) for cursor in timeline.cursors}
@@ -71,11 +71,11 @@ def _indicators(
     rows = [bisect_right(closes, end, first, last) - first - 1 for end in ends]
     computed = Indicators(found, [market], strategy.params).columns(market, columns)
     made = []
-    for (name, one), (_, column) in zip(found.items(), computed, strict=True):
-        calculation = type(one.start(strategy.params))
+    for one, (_, column) in zip(found.values(), computed, strict=True):
+        described = one.described(strategy.params)
+        values = [None if row < 0 else _rounded(column[row]) for row in rows]
         made.append({
-            "strategy": strategy.name, "name": name, "kind": calculation.__name__.lower(), "bars": named_bars(one.period, strategy.params, name),
-            "onPrice": calculation.is_level and one.source != "volume", "values": [None if row < 0 else _rounded(column[row]) for row in rows],
+            "strategy": strategy.name, "name": described.name, "label": described.label, "onPrice": described.on_price, "values": values,
         })  # fmt: skip
     return made
 

@@ -55,8 +55,8 @@ def charted(tmp_path: Path, interval: str, *options: str) -> tuple[dict[str, obj
 def test_an_indicator_is_drawn_as_the_strategy_saw_it(tmp_path: Path, interval: str) -> None:
     chart, seen = charted(tmp_path, interval, "--from", "2025-06-01T10:00")
     assert chart["stepMs"] == 60_000
-    assert [(one["name"], one["kind"], one["bars"], one["onPrice"]) for one in chart["indicators"]] == [
-        ("fast", "ema", 10, True), ("slow", "sma", 30, True), ("range", "atr", 14, False), ("strength", "rsi", 14, False), ("traded", "sma", 5, False),
+    assert [(one["name"], one["label"], one["onPrice"]) for one in chart["indicators"]] == [
+        ("fast", "EMA 10", True), ("slow", "SMA 30", True), ("range", "ATR 14", False), ("strength", "RSI 14", False), ("traded", "SMA 5", False),
     ]  # fmt: skip
     compared = 0
     for one in chart["indicators"]:
