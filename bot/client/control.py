@@ -13,6 +13,7 @@ from bot.client.calls import Caller, segment
 from bot.client.http import Timeouts, Transport, unix_transport
 from bot.wire.control import (
     AdvanceRequest,
+    ClockAdvanced,
     ClockRequest,
     ClockState,
     ControlResetResult,
@@ -76,10 +77,10 @@ class ControlClient(Caller):
 
     async def advance(
         self, *, ms: int | None = None, to_ms: int | None = None, to_next: bool | None = None
-    ) -> ClockState:
+    ) -> ClockAdvanced:
         """Advance a manual clock by `ms`, to an instant, or to the next deadline. Give exactly one of the three."""
         request = AdvanceRequest(ms=ms, to_ms=to_ms, to_next=to_next)
-        return await self._call(ClockState, "POST", f"{_BASE}/clock/advance", body=request.body())
+        return await self._call(ClockAdvanced, "POST", f"{_BASE}/clock/advance", body=request.body())
 
     async def price(
         self,

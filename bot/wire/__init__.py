@@ -35,7 +35,7 @@ _HOME = {  # module -> the names that the package exports from it
     "guardian_requests": "GUARDIAN_RULES GuardianFields GuardianRequest GuardianRule InlineGuardian",
     "requests": "CLEARS_CAP DeviceRequest DeviceTokenRequest EmptyRequest HeartbeatRequest KeyRequest KillRequest OtpRequest ResetRequest SandboxAccountRequest SettingsRequest URL_MAX VerifyRequest WebhookRequest",
     "queries": "CANDLES_MAX CandlesQuery EVENTS_PAGE_MAX EmptyQuery EventsQuery MarketsQuery NavQuery OrdersQuery TRADES_PAGE_MAX TradesQuery WalletTradesQuery",
-    "control": "AdvanceRequest ClockRequest ClockState ControlResetResult DigestResult Fault FaultRequest FaultsResult ForkResult MintKeyRequest MintKeyResult NameRequest PriceRequest SPEED_MAX SeedRequest SeedResult SnapshotResult",
+    "control": "AdvanceRequest ClockAdvanced ClockRequest ClockState ControlResetResult DigestResult Fault FaultRequest FaultsResult ForkResult MintKeyRequest MintKeyResult NameRequest PriceRequest SPEED_MAX SeedRequest SeedResult SnapshotResult",
     "resources": "Bracket Guardian Key KeyCreated KeyRevoked KeysResult Market Order Plan Position Revoked StopLeg Trade Warning_ Webhook WebhookCreated WebhooksResult",
     "limits": "AccountLimits Apis Credit Health KeyLimits Limits McpApi Platform Rate RestApi SlippageDefaults",
     "account": "AccountSnapshot DeviceResult DeviceTokenResult Funding FundingMethod Home HomePortfolio HomeWallet KillResult OtpResult Portfolio ResetResult SandboxAccountResult SettingsResult VerifyResult",

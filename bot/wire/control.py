@@ -90,7 +90,12 @@ class ClockState(Resource):
     speed: Num
     now: int
     next_deadline_ms: int | None = None
-    processed: int | None = Field(default=None, exclude_if=lambda value: value is None)
+
+
+class ClockAdvanced(ClockState):
+    """`processed`: price points and deadlines of this advance. `last_price_ms`: its newest price, None if there was none."""
+
+    processed: int
     last_price_ms: int | None = None
 
 

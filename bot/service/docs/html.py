@@ -1,9 +1,10 @@
-"""HTML pages with escaped text and one inline style sheet. No script, no external resource."""
+"""HTML pages with escaped text and one inline style sheet. No external resource, and no script but one whose hash the page's policy has."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Mapping
 from html import escape
 from typing import Final
 
@@ -28,16 +29,31 @@ h2 { font-size:1.35rem; margin:2.6rem 0 .6rem; padding-top:.4rem; border-top:1px
 h3 { font-size:1.02rem; margin:0; font-weight:600; }
 p { margin:.4rem 0 .8rem; }
 .soft { color:var(--soft); }
-.layout { display:grid; grid-template-columns:17rem minmax(0,1fr); min-height:100vh; }
-nav { background:var(--panel); border-right:1px solid var(--line); padding:1.6rem 1.2rem; font-size:.88rem; position:sticky; top:0; height:100vh; overflow-y:auto; }
+.layout { display:grid; grid-template:"nav main" / 17rem minmax(0,1fr); min-height:100vh; }
+nav { grid-area:nav; background:var(--panel); border-right:1px solid var(--line); padding:1.6rem 1.2rem; font-size:.88rem; position:sticky; top:0; height:100vh; overflow-y:auto; }
 nav .name { font-weight:700; font-size:1.05rem; color:var(--ink); display:block; margin-bottom:.2rem; }
 nav ul { list-style:none; margin:.3rem 0 1rem; padding:0; }
 nav li { margin:.12rem 0; white-space:nowrap; overflow:hidden; text-overflow:ellipsis; }
 nav .group { font-weight:600; margin-top:1.1rem; color:var(--soft); text-transform:uppercase; font-size:.72rem; letter-spacing:.06em; }
-main { padding:2.2rem clamp(1.2rem,4vw,3.4rem) 5rem; max-width:64rem; }
+main { grid-area:main; padding:2.2rem clamp(1.2rem,4vw,3.4rem) 5rem; max-width:92rem; }
+main > p, main > ul, main > pre, main > .scroll { max-width:60rem; }
+.to-contents { display:none; }
 .op { border:1px solid var(--line); border-radius:10px; margin:1rem 0; overflow:hidden; }
 .op > .head { display:flex; flex-wrap:wrap; gap:.7rem; align-items:center; padding:.75rem 1rem; background:var(--panel); border-bottom:1px solid var(--line); }
 .op > .body { padding:.6rem 1rem 1rem; }
+.example pre { max-height:24rem; overflow:auto; margin:.3rem 0 .8rem; }
+.lang { position:fixed; top:0; left:0; opacity:0; pointer-events:none; }
+.tabs { display:flex; gap:.3rem; margin-top:.8rem; }
+.tabs label { font-size:.8rem; padding:.2rem .6rem; border-radius:6px; color:var(--soft); cursor:pointer; }
+.sample { display:none; }
+#lang-curl:checked ~ .layout .curl, #lang-python:checked ~ .layout .python, #lang-javascript:checked ~ .layout .javascript { display:block; }
+#lang-curl:checked ~ .layout [for=lang-curl], #lang-python:checked ~ .layout [for=lang-python],
+#lang-javascript:checked ~ .layout [for=lang-javascript] { background:var(--code); color:var(--ink); font-weight:600; }
+.lang:focus-visible ~ .layout .tabs { outline:2px solid var(--link); outline-offset:2px; }
+.field { display:block; margin:.5rem 0; } .field span { display:block; font-size:.76rem; color:var(--soft); }
+.field input, .field textarea { width:100%; font:.86em/1.45 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace; color:var(--ink); background:var(--back); border:1px solid var(--line); border-radius:6px; padding:.4rem .5rem; }
+button { font:inherit; font-size:.88rem; font-weight:600; color:var(--back); background:var(--link); border:0; border-radius:6px; padding:.4rem .9rem; cursor:pointer; }
+@media (min-width:1180px) { .op > .body { display:grid; grid-template-columns:minmax(0,1fr) minmax(0,1fr); column-gap:2rem; } }
 .op > .head .needs { margin-left:auto; font-size:.8rem; color:var(--soft); }
 .path { font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace; font-size:.9rem; font-weight:600; color:var(--ink); overflow-wrap:anywhere; }
 .verb { font:700 .7rem/1 ui-monospace,SFMono-Regular,Menlo,monospace; color:#fff; border-radius:5px; padding:.38em .55em; letter-spacing:.04em; }
@@ -61,14 +77,19 @@ details { margin:.5rem 0; } summary { cursor:pointer; color:var(--link); font-si
 .chart { border:1px solid var(--line); border-radius:10px; padding:.8rem; }
 .chart svg { display:block; width:100%; height:auto; }
 .line { fill:none; stroke:var(--link); stroke-width:2; stroke-linejoin:round; } .area { fill:var(--link); opacity:.09; } .axis { fill:var(--soft); font-size:12px; }
-@media (max-width:820px) { .layout { display:block; } nav { position:static; height:auto; border-right:0; border-bottom:1px solid var(--line); } }
+@media (max-width:820px) { .layout { display:block; } nav { position:static; height:auto; border-right:0; border-top:1px solid var(--line); } main { padding-top:1.2rem; } .to-contents { display:block; font-size:.88rem; margin-bottom:1rem; }
+  .op table, .op tbody, .op tr { display:block; } .op tr:first-child { display:none; } .op tr { border-bottom:1px solid var(--line); padding:.35rem 0; }
+  .op td { display:inline-block; border:0; padding:.1rem .6rem .1rem 0; } .op td:last-child { display:block; } .op td:empty { display:none; } }
 @media print { nav { display:none; } .layout { display:block; } }
 """
 
-_STYLE_HASH: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
 
 # Allow only the inline style sheet, by its hash, and the empty icon.
-CSP: Final = f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+CSP: Final = f"default-src 'none'; style-src {_hash(STYLE)}; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 HEADERS: Final = {
     "Content-Security-Policy": CSP,
@@ -78,13 +99,18 @@ HEADERS: Final = {
 }
 
 
-def page(title: str, body: str, *, refresh_seconds: int | None = None) -> str:
-    """A whole page. `body` is markup; escape all outside text with `text`."""
+def headers_with(script: str) -> dict[str, str]:
+    """The headers of a page with this one inline script, which may send requests to its own service only."""
+    return {**HEADERS, "Content-Security-Policy": f"{CSP}; script-src {_hash(script)}; connect-src 'self'"}
+
+
+def page(title: str, body: str, *, refresh_seconds: int | None = None, script: str = "") -> str:
+    """A whole page. `body` is markup; escape all outside text with `text`. Send a page with a `script` under `headers_with(script)`."""
     refresh = "" if refresh_seconds is None else f'<meta http-equiv="refresh" content="{refresh_seconds}">'
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<link rel="icon" href="data:,">{refresh}<style>{STYLE}</style></head>\n<body>{body}</body></html>\n'
+        f'<link rel="icon" href="data:,">{refresh}<style>{STYLE}</style></head>\n<body>{body}{f"<script>{script}</script>" if script else ""}</body></html>\n'
     )
 
 
@@ -94,5 +120,5 @@ def text(value: object) -> str:
     return escape(clean, quote=True)
 
 
-def answer(markup: str) -> Response:
-    return Response(markup, headers=HEADERS, media_type="text/html")
+def answer(markup: str, headers: Mapping[str, str] = HEADERS) -> Response:
+    return Response(markup, headers=headers, media_type="text/html")

@@ -1,15 +1,22 @@
-"""The documentation pages, generated from the OpenAPI description and the table of errors. They work offline, without script."""
+"""The documentation pages, generated from the OpenAPI description, the examples and the table of errors. They work offline.
+
+Only the panels that send a request need JavaScript, so the script adds them; everything else works without."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, Final
 
 from bot.errors import CODES
+from bot.service.docs.example_requests import LANGUAGES, HttpRequest
+from bot.service.docs.examples import Example, examples
 from bot.service.docs.html import page, text
 from bot.service.views.responses import CONFLICTS
 
 Json = dict[str, Any]
+
+SCRIPT: Final = Path(__file__).with_name("try_it.js").read_text(encoding="utf-8")
 
 # (meaning, what to do) of each code.
 MEANINGS: Final[dict[str, tuple[str, str]]] = {
@@ -79,13 +86,15 @@ def docs_page(document: Json) -> str:
     for group, operations in groups.items():
         body.append(f'<h2 id="{_anchor(group)}">{text(group)}</h2><p class="soft">{text(notes[group])}</p>')
         body += [_operation(method, path, operation, document) for method, path, operation in operations]
-    return _layout("Documentation", "".join(body), _contents(groups))
+    return _layout("Documentation", "".join(body), _contents(groups), languages=True)
 
 
 _MACHINES: Final = '<a href="/openapi.json">openapi.json</a> &middot; <a href="/llms.txt">llms.txt</a> &middot; <a href="/agent.json">agent.json</a>'
 
 _CONVENTIONS: Final = (
-    "<ul><li>Amounts, prices and sizes in responses are strings: <code>[-]digits[.digits]</code>. Times are unix milliseconds on the service's clock. "
+    "<ul><li>The examples are real answers of this service. Lists show at most two entries, and <code>&lt;apiKey&gt;</code> and its like stand for values of "
+    'an earlier answer. <b>Try it</b> sends a request to this service and fills them in: begin with <a href="#post_sandbox_accounts">a new account</a>.</li>'
+    "<li>Amounts, prices and sizes in responses are strings: <code>[-]digits[.digits]</code>. Times are unix milliseconds on the service's clock. "
     "If that clock is not the real clock, every response has <code>X-Sandbox-Clock</code>.</li>"
     "<li>A market is <code>perp:BTC</code>, <code>event:SLUG</code> or the bare coin, in any case.</li>"
     "<li><code>Idempotency-Key</code> on orders, confirm, close, guardians, webhooks, keys and kill: the same key with the same body gets the first response again, "
@@ -142,15 +151,20 @@ def models_page(document: Json) -> str:
 # ── Parts ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _layout(title: str, body: str, contents: str) -> str:
+def _layout(title: str, body: str, contents: str, *, languages: bool = False) -> str:
+    """The content comes first, so that a narrow screen begins with it. Radio buttons before it choose the language of all examples."""
     links = (
         '<ul><li><a href="/docs">Operations</a></li><li><a href="/docs/errors">Error codes</a></li>'
         '<li><a href="/docs/models">Bodies</a></li></ul>'
     )
-    nav = (
-        f'<nav><a class="name" href="/docs">Trading Service</a><span class="soft">Sandbox</span>{links}{contents}</nav>'
+    nav = f'<nav id="contents"><a class="name" href="/docs">Trading Service</a><span class="soft">Sandbox</span>{links}{contents}</nav>'
+    radios = "".join(
+        f'<input class="lang" type="radio" name="lang" id="lang-{key}" aria-label="Examples in {name}"{" checked" if key == "curl" else ""}>'
+        for key, (name, _) in LANGUAGES.items()
     )
-    return page(f"{title} \u2014 Trading Service Interface", f'<div class="layout">{nav}<main>{body}</main></div>')
+    main = f'<main><a class="to-contents" href="#contents">Contents</a>{body}</main>'
+    layout = f'{radios if languages else ""}<div class="layout">{main}{nav}</div>'
+    return page(f"{title} \u2014 Trading Service Interface", layout, script=SCRIPT if languages else "")
 
 
 def _contents(groups: dict[str, list[tuple[str, str, Json]]]) -> str:
@@ -183,13 +197,8 @@ def _operation(method: str, path: str, operation: Json, document: Json) -> str:
     if parameters:
         parts.append(_label("Parameters") + _rows([(p["name"], p["schema"], p["required"]) for p in parameters]))
     if "requestBody" in operation:
-        content = operation["requestBody"]["content"]["application/json"]
-        schema = _resolved(content["schema"], document)
+        schema = _resolved(operation["requestBody"]["content"]["application/json"]["schema"], document)
         parts.append(_label("Body") + _fields(schema))
-        if "example" in content:
-            parts.append(
-                f"<details><summary>Example</summary><pre><code>{text(json.dumps(content['example'], indent=2))}</code></pre></details>"
-            )
     parts.append(_label("Response") + f"<p>{_answer(operation['responses']['200'])}</p>")
     failures = [
         f"<b>{status}</b> "
@@ -198,10 +207,42 @@ def _operation(method: str, path: str, operation: Json, document: Json) -> str:
         if status != "200"
     ]
     parts.append(f"<details><summary>Failures</summary><p>{'<br>'.join(failures)}</p></details>")
+    example = examples().get(operation["operationId"])
+    base = document["servers"][0]["url"]
+    shown = "" if example is None else _example(method.upper(), example, credential_of(operation), base)
     return (
         f'<section class="op" id="{operation["operationId"]}"><div class="head">{_verb(method)}<span class="path">{text(path)}</span>'
-        f'<span class="needs">{text(scope)}</span></div><div class="body">{"".join(parts)}</div></section>'
+        f'<span class="needs">{text(scope)}</span></div><div class="body"><div>{"".join(parts)}</div>{shown}</div></section>'
     )
+
+
+def credential_of(operation: Json) -> str:
+    """The name of the credential that an example sends; empty if the operation needs none."""
+    if {"control": []} in operation["security"]:
+        return "controlToken"
+    if not operation["security"]:
+        return ""
+    return "accessToken" if operation.get("x-scope") == "the owner" else "apiKey"
+
+
+def example_request(method: str, example: Example, credential: str, base: str) -> HttpRequest:
+    """The request of an example, with a placeholder for the credential."""
+    headers = {"Authorization": f"Bearer <{credential}>"} if credential else {}
+    return HttpRequest(method, base + example.path, headers, example.body)
+
+
+def _example(method: str, example: Example, credential: str, base: str) -> str:
+    """The request in each language, a place for the panel that sends it, and the response."""
+    request = example_request(method, example, credential, base)
+    tabs = "".join(f'<label for="lang-{key}">{name}</label>' for key, (name, _) in LANGUAGES.items())
+    samples = "".join(
+        f'<pre class="sample {key}" tabindex="0"><code>{text(write(request))}</code></pre>'
+        for key, (_, write) in LANGUAGES.items()
+    )
+    body = "" if example.body is None else f' data-body="{text(json.dumps(example.body, indent=2))}"'
+    place = f'<div class="try" data-method="{method}" data-path="{text(example.path)}" data-credential="{credential}"{body}></div>'
+    answer = f'<pre tabindex="0"><code>{text(json.dumps(example.answer, indent=2, ensure_ascii=False))}</code></pre>'
+    return f'<div class="example"><div class="tabs">{tabs}</div>{samples}{place}{_label("Response 200")}{answer}</div>'
 
 
 def _label(words: str) -> str:

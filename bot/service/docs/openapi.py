@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
 from bot.errors import CODES
+from bot.service.docs.examples import examples
 from bot.service.docs.operation_texts import DESCRIBED, EXAMPLES, GROUPS, OUTSIDE, STREAM, Described
 from bot.service.http.gateway import Rule
 from bot.service.http.operation_names import operation_name
@@ -286,11 +287,11 @@ def _success(rule: Rule, described: Described, schemas: _Schemas) -> Json:
         return {"description": described.title, "headers": headers, "content": {answer: content}}
     models = answer if isinstance(answer, tuple) else (answer,)
     refs = [schemas.ref(model) for model in models]
-    return {
-        "description": described.title,
-        "headers": headers,
-        "content": {JSON: {"schema": refs[0] if len(refs) == 1 else {"anyOf": refs}}},
-    }
+    content = {"schema": refs[0] if len(refs) == 1 else {"anyOf": refs}}
+    example = examples().get(operation_id(rule))
+    if example is not None:
+        content["example"] = example.answer
+    return {"description": described.title, "headers": headers, "content": {JSON: content}}
 
 
 def codes_of(rule: Rule, described: Described) -> list[str]:

@@ -146,7 +146,7 @@ DESCRIBED: Final[dict[tuple[str, str], Described]] = {
     ("GET", "/docs/models"): Described("Documents", "Bodies and their fields", HTML),
     ("GET", "/sandbox/v1/clock"): Described("Sandbox control", "The service's clock", control.ClockState),
     ("PATCH", "/sandbox/v1/clock"): Described("Sandbox control", "Set the clock's speed", control.ClockState),
-    ("POST", "/sandbox/v1/clock/advance"): Described("Sandbox control", "Advance a manual clock", control.ClockState),
+    ("POST", "/sandbox/v1/clock/advance"): Described("Sandbox control", "Advance a manual clock", control.ClockAdvanced),
     ("POST", "/sandbox/v1/markets/{coin}/price"): Described("Sandbox control", "Push a price", resources.Market, ("not_found",)),
     ("POST", "/sandbox/v1/seed"): Described("Sandbox control", "Set the seed", control.SeedResult),
     ("GET", "/sandbox/v1/faults"): Described("Sandbox control", "Set faults", control.FaultsResult),

@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse, Response
 
 from bot.errors import CODES
 from bot.service.docs import html
-from bot.service.docs.html_docs import docs_page, errors_page, models_page
+from bot.service.docs.html_docs import SCRIPT, docs_page, errors_page, models_page
 from bot.service.docs.openapi import description
 from bot.service.docs.operation_texts import GROUPS
 from bot.service.docs.wallet_page import watch
@@ -144,7 +144,7 @@ def add_documents(router: Router, operations: Operations) -> None:
 
     @route("GET", "/docs", Access.NONE, "public")
     async def docs(http: Request) -> Response:
-        return html.answer(documents.page("docs"))
+        return html.answer(documents.page("docs"), html.headers_with(SCRIPT))
 
     @route("GET", "/docs/errors", Access.NONE, "public")
     async def docs_errors(http: Request) -> Response:
