@@ -89,3 +89,9 @@ class NavQuery(Request):
     """Query of GET /v1/wallets/{address}/nav."""
 
     range: NavRange = "7d"
+
+
+class WatchQuery(NavQuery):
+    """Query of GET /watch/{address}: the range of the chart, and the trades before this one."""
+
+    before: Annotated[int, Integer(0, query=True)] | None = None

@@ -73,13 +73,22 @@ details { margin:.5rem 0; } summary { cursor:pointer; color:var(--link); font-si
 .figure { border:1px solid var(--line); border-radius:10px; padding:.8rem 1.1rem; min-width:10.5rem; flex:1; }
 .figure b { display:block; font-size:1.45rem; font-variant-numeric:tabular-nums; letter-spacing:-.01em; }
 .up { color:var(--up); } .down { color:var(--down); }
-.watch { max-width:64rem; margin:0 auto; padding:2.2rem 1.4rem 4rem; }
-.chart { border:1px solid var(--line); border-radius:10px; padding:.8rem; }
-.chart svg { display:block; width:100%; height:auto; }
-.line { fill:none; stroke:var(--link); stroke-width:2; stroke-linejoin:round; } .area { fill:var(--link); opacity:.09; } .axis { fill:var(--soft); font-size:12px; }
+.watch { max-width:68rem; margin:0 auto; padding:2.2rem 1.4rem 4rem; }
+.ranges { display:flex; flex-wrap:wrap; gap:.4rem; margin:.6rem 0; }
+.ranges a { border:1px solid var(--line); border-radius:8px; padding:.3rem .8rem; font-size:.9rem; font-variant-numeric:tabular-nums; }
+.ranges a[aria-current] { background:var(--panel); border-color:var(--link); font-weight:600; }
+.chart { border:1px solid var(--line); border-radius:10px; padding:.8rem; margin:0; } .chart figcaption { font-size:.85rem; }
+.line, .start { fill:none; stroke:var(--link); stroke-width:2; stroke-linejoin:round; vector-effect:non-scaling-stroke; } .start { stroke:var(--soft); stroke-width:1; stroke-dasharray:5 4; }
+.grid { stroke:var(--line); } .area { fill:var(--link); opacity:.09; } .axis { fill:var(--soft); font-size:12px; paint-order:stroke; stroke:var(--back); stroke-width:4; stroke-linejoin:round; }
+.watch > .scroll { max-width:none; }
+.cards td { font-variant-numeric:tabular-nums; } .cards td:first-child { white-space:nowrap; }
 @media (max-width:820px) { .layout { display:block; } nav { position:static; height:auto; border-right:0; border-top:1px solid var(--line); } main { padding-top:1.2rem; } .to-contents { display:block; font-size:.88rem; margin-bottom:1rem; }
   .op table, .op tbody, .op tr { display:block; } .op tr:first-child { display:none; } .op tr { border-bottom:1px solid var(--line); padding:.35rem 0; }
-  .op td { display:inline-block; border:0; padding:.1rem .6rem .1rem 0; } .op td:last-child { display:block; } .op td:empty { display:none; } }
+  .op td { display:inline-block; border:0; padding:.1rem .6rem .1rem 0; } .op td:last-child { display:block; } .op td:empty { display:none; }
+  .cards thead { display:none; } .cards, .cards tbody { display:block; }
+  .cards tr { display:grid; grid-template-columns:1fr 1fr; column-gap:1.4rem; border:1px solid var(--line); border-radius:8px; padding:.4rem .8rem; margin:.6rem 0; }
+  .cards td, .cards td.num { display:flex; justify-content:space-between; gap:.6rem; border:0; padding:.12rem 0; text-align:right; } .cards td::before { content:attr(data-column); color:var(--soft); }
+  .cards td:first-child { grid-column:1 / -1; font-weight:600; } .figure { min-width:8rem; padding:.6rem .8rem; } .figure b { font-size:1.15rem; } }
 @media print { nav { display:none; } .layout { display:block; } }
 """
 

@@ -14,12 +14,13 @@ from bot.service.docs.openapi import description
 from bot.service.docs.operation_texts import GROUPS
 from bot.service.docs.wallet_page import watch
 from bot.service.http.gateway import Rule
-from bot.service.http.routes_v1 import Router, respond
+from bot.service.http.routes_v1 import Router, call_of, respond
 from bot.service.operations.operations import Operations
 from bot.service.security.auth import Access
 from bot.service.views.responses import Answer
 from bot.service.views.strict_json import dumps
 from bot.wire.headers import API_VERSION, DESCRIPTION_VERSION
+from bot.wire.queries import WatchQuery
 
 SCOPES: Final = ("read", "trade", "trade:close_only", "outcomes")
 PURPOSE: Final = (
@@ -154,6 +155,6 @@ def add_documents(router: Router, operations: Operations) -> None:
     async def docs_models(http: Request) -> Response:
         return html.answer(documents.page("models"))
 
-    @route("GET", "/watch/{address}", Access.NONE, "public")
+    @route("GET", "/watch/{address}", Access.NONE, "public", query=WatchQuery)
     async def watch_wallet(http: Request) -> Response:
-        return html.answer(watch(operations, http.path_params["address"]))
+        return html.answer(watch(operations, http.path_params["address"], call_of(http).ask(WatchQuery)))

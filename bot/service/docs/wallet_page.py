@@ -1,124 +1,209 @@
-"""The page that `webWatch` links to: a public, read-only view of one wallet."""
+"""The page that `webWatch` links to: a public, read-only view of one wallet, without JavaScript."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
-from bot.clock import iso
+from bot.clock import datetime_of, iso
 from bot.service.docs.html import page, text
+from bot.service.docs.nav_chart import Point, chart
 from bot.service.operations.wallets import WalletOperations
-from bot.wire.queries import WalletTradesQuery
+from bot.wire.queries import WalletTradesQuery, WatchQuery
 
 REFRESH_SECONDS: Final = 30
 TRADES_SHOWN: Final = 20
-WIDTH: Final = 960
-HEIGHT: Final = 220
-PAD: Final = 8
 DASH: Final = "\u2013"
+NUMERIC: Final = frozenset(
+    {
+        "Size",
+        "Notional",
+        "Entry",
+        "Mark",
+        "Liquidation",
+        "Funding",
+        "Unrealised",
+        "Filled",
+        "Price",
+        "Fee",
+        "Realised",
+        "Amount",
+        "Value",
+    }
+)
+RANGES: Final = {"1d": "1 day", "7d": "7 days", "30d": "30 days", "all": "All"}
+
+# Amount of the account's result -> (its words, its sign in the net result).
+RESULT: Final = {
+    "realizedPnlUsd": ("Realised", 1),
+    "unrealizedPnlUsd": ("Unrealised", 1),
+    "feesUsd": ("Fees", -1),
+    "fundingUsd": ("Funding", 1),
+    "marginLostUsd": ("Margin lost in liquidations", -1),
+    "absorbedUsd": ("Losses that the service paid", 1),
+}
 
 
-def watch(wallets: WalletOperations, address: str) -> str:
+def watch(wallets: WalletOperations, address: str, query: WatchQuery) -> str:
     """The page of one address. Refused if the address is malformed."""
     wallet = wallets.wallet_body(address)
     name = str(wallet["address"])
-    pnl = wallets.wallet_pnl_body(name)
-    nav = wallets.wallet_nav_body(name, "7d")
-    trades = wallets.wallet_trades_body(name, WalletTradesQuery(limit=TRADES_SHOWN))["trades"]
     title = wallet["nickname"] or f"{name[:6]}\u2026{name[-4:]}"
     parts = [
-        '<div class="watch">',
+        '<main class="watch">',
         f"<h1>{text(title)}</h1>",
-        f'<p class="soft"><code>{text(name)}</code> &middot; {text(wallet["environment"])} &middot; {text(iso(wallet["updatedAt"]))}</p>',
+        f'<p class="soft"><code>{text(name)}</code> &middot; {text(wallet["environment"])} &middot; {_time(wallet["updatedAt"])}</p>',
     ]
     if not wallet["registered"]:
         parts.append("<p>This address has no account on this service.</p>")
     else:
-        parts += [_figures(wallet, pnl), _chart(nav["series"]), _positions(wallet["positions"]), _trades(trades)]
-    parts.append('<p class="soft">Public and read-only. Play money. Refreshes every 30 seconds.</p></div>')
+        pnl = wallets.wallet_pnl_body(name)
+        series = wallets.wallet_nav_body(name, query.range)["series"]
+        trades = wallets.wallet_trades_body(name, WalletTradesQuery(limit=TRADES_SHOWN, before=query.before))
+        parts += [
+            _figures(wallet, pnl),
+            _value(wallet, pnl["ranges"], series, query.range),
+            _positions(wallet["positions"]),
+            _result(pnl),
+            _trades(trades, query),
+        ]
+    parts.append(
+        f'<p class="soft">Public and read-only. Play money. Times are UTC, on the service\'s clock. Refreshes every {REFRESH_SECONDS} seconds.</p></main>'
+    )
     return page(f"{title} \u2014 portfolio", "".join(parts), refresh_seconds=REFRESH_SECONDS)
 
 
 def _figures(wallet: dict[str, Any], pnl: dict[str, Any]) -> str:
     rate = pnl["winRatePct"]
     cells = [
-        ("Account value", _usd(wallet["accountValueUsd"]), ""),
-        ("Net profit and loss", _usd(pnl["netPnlUsd"], signed=True), _tone(pnl["netPnlUsd"])),
-        ("Last 24 hours", _usd(pnl["ranges"]["1d"], signed=True), _tone(pnl["ranges"]["1d"])),
-        ("Trades", f"{pnl['trades']}", ""),
-        ("Won", DASH if rate is None else f"{rate} %", ""),
+        ("Account value", _usd(wallet["accountValueUsd"])),
+        ("Net profit and loss", _gain(pnl["netPnlUsd"])),
+        ("Open positions", text(len(wallet["positions"]))),
+        ("Trades", text(pnl["trades"])),
+        ("Closed with a gain", DASH if rate is None else f"{text(rate)} %"),
     ]
     figures = "".join(
-        f'<div class="figure"><span class="soft">{label}</span><b class="{tone}">{value}</b></div>'
-        for label, value, tone in cells
+        f'<div class="figure"><span class="soft">{label}</span><b>{value}</b></div>' for label, value in cells
     )
     return f'<div class="figures">{figures}</div>'
 
 
-def _chart(series: list[dict[str, Any]]) -> str:
-    """A line chart of the last seven days. It uses attributes only, so that the content policy need not allow styles."""
-    values = [float(point["navUsd"]) for point in series]
-    if len(values) < 2:
-        return ""
-    first, last = series[0]["ts"], series[-1]["ts"]
-    low, high = min(values), max(values)
-    tall = high - low or max(abs(high), 1.0) * 0.02
-    low -= 0 if high > low else tall / 2
-    spots = [
-        (
-            PAD + (point["ts"] - first) / max(last - first, 1) * (WIDTH - 2 * PAD),
-            HEIGHT - 24 - (value - low) / tall * (HEIGHT - 48),
-        )
-        for point, value in zip(series, values, strict=True)
-    ]
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
-    floor = HEIGHT - 20
+def _value(wallet: dict[str, Any], gains: dict[str, str], series: Sequence[dict[str, Any]], span: str) -> str:
+    """The chart of one range, the links to the four ranges with the gain in each, and the values as a table."""
+    here = ' aria-current="page"'
+    links = "".join(
+        f'<a href="?range={key}"{here if key == span else ""}>{words} {_gain(gains[key])}</a>'
+        for key, words in RANGES.items()
+    )
+    points = [Point(one["ts"], Decimal(one["navUsd"])) for one in series]
+    head = f'<h2>Account value</h2><div class="ranges">{links}</div>'
+    if len(points) < 2:
+        return f'{head}<p class="soft">The chart begins after the first step of this range.</p>'
+    start = Decimal(wallet["accountValueUsd"]) - Decimal(gains[span])
+    lowest, highest = min(point.usd for point in points), max(point.usd for point in points)
+    summary = (
+        f"{RANGES[span]}: from {_usd(start)} to {_usd(points[-1].usd)}, lowest {_usd(lowest)}, highest {_usd(highest)}"
+    )
+    rows = [[("Time", _time(point.at_ms)), ("Value", _usd(point.usd))] for point in reversed(points)]
     return (
-        f'<div class="chart"><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Account value over the last seven days">'
-        f'<polygon class="area" points="{spots[0][0]:.1f},{floor} {line} {spots[-1][0]:.1f},{floor}"/>'
-        f'<polyline class="line" points="{line}"/>'
-        f'<text class="axis" x="{PAD}" y="14">{_usd(max(values))}</text>'
-        f'<text class="axis" x="{PAD}" y="{HEIGHT - 6}">{text(iso(first))}</text>'
-        f'<text class="axis" x="{WIDTH - PAD}" y="{HEIGHT - 6}" text-anchor="end">{text(iso(last))}</text></svg></div>'
+        f'{head}<figure class="chart">{chart(points, start, f"Account value. {summary}")}<figcaption class="soft">{summary}. '
+        f"The dashed line is the value at the start.</figcaption></figure>"
+        f"<details><summary>Values as a table</summary>{_table(rows)}</details>"
     )
 
 
-def _positions(positions: list[dict[str, Any]]) -> str:
+def _positions(positions: Sequence[dict[str, Any]]) -> str:
     if not positions:
         return "<h2>Positions</h2><p>None open.</p>"
-    rows = "".join(
-        f"<tr><td>{text(held['coin'])}</td><td>{text(held['side'])}</td><td class=num>{text(held['size'])}</td>"
-        f"<td class=num>{text(held['leverage'])}x</td><td class=num>{text(held['entryPx'])}</td><td class=num>{text(held['markPx'])}</td>"
-        f'<td class="num {_tone(held["unrealizedPnlUsd"])}">{_usd(held["unrealizedPnlUsd"], signed=True)}</td></tr>'
+    rows = [
+        [
+            ("Market", text(held["coin"])),
+            ("Side", f"{text(held['side'])} {text(held['leverage'])}x"),
+            ("Size", text(held["size"])),
+            ("Notional", _usd(held["notionalUsd"])),
+            ("Entry", _px(held["entryPx"], held["markPx"])),
+            ("Mark", _px(held["markPx"], held["markPx"])),
+            ("Liquidation", _px(held["liquidationPx"], held["markPx"])),
+            ("Funding", _gain(held["fundingUsd"])),
+            ("Unrealised", _gain(held["unrealizedPnlUsd"])),
+        ]
         for held in positions
-    )
-    head = "<tr><th>Market<th>Side<th class=num>Size<th class=num>Leverage<th class=num>Entry<th class=num>Mark<th class=num>Unrealised</tr>"
-    return f'<h2>Positions</h2><div class="scroll"><table>{head}{rows}</table></div>'
+    ]
+    return f"<h2>Positions</h2>{_table(rows)}"
 
 
-def _trades(trades: list[dict[str, Any]]) -> str:
-    if not trades:
-        return "<h2>Trades</h2><p>None yet.</p>"
-    rows = "".join(
-        f"<tr><td>{text(iso(made['ts']))}</td><td>{text(made['symbol'])}</td><td>{text(made['intent'])} {text(made['side'])}</td>"
-        f"<td>{text(made['kind'])}</td><td class=num>{text(made['filledSize'])}</td><td class=num>{text(made['avgPx'] or DASH)}</td>"
-        f'<td class="num {_tone(made["realizedPnlUsd"])}">{_usd(made["realizedPnlUsd"], signed=True)}</td></tr>'
-        for made in trades
-    )
-    head = "<tr><th>Time<th>Market<th>What<th>Kind<th class=num>Filled<th class=num>Price<th class=num>Realised</tr>"
-    return f'<h2>Trades</h2><div class="scroll"><table>{head}{rows}</table></div>'
+def _trades(body: dict[str, Any], query: WatchQuery) -> str:
+    rows = [
+        [
+            ("Time", _time(made["ts"])),
+            ("Market", text(made["symbol"])),
+            ("What", f"{text(made['intent'])} {text(made['side'])}"),
+            ("Kind", text(made["kind"].replace("_", " "))),
+            ("Filled", text(made["filledSize"])),
+            ("Price", _px(made["avgPx"], made["avgPx"])),
+            ("Fee", _usd(made["feeUsd"])),
+            ("Realised", _gain(made["realizedPnlUsd"])),
+        ]
+        for made in body["trades"]
+    ]
+    links = []
+    if query.before is not None:
+        links.append(f'<a href="?range={query.range}">Newest</a>')
+    if body["nextBefore"] is not None:
+        links.append(f'<a href="?range={query.range}&amp;before={body["nextBefore"]}">Older</a>')
+    table = _table(rows) if rows else "<p>None yet.</p>"
+    return f"<h2>Trades</h2>{table}<p>{' &middot; '.join(links)}</p>"
 
 
-def _usd(amount: str | float | None, *, signed: bool = False) -> str:
+def _result(pnl: dict[str, Any]) -> str:
+    """The parts of the net result, each with the sign that it has in the sum."""
+    rows = [
+        [("Part", words), ("Amount", _gain(str(sign * Decimal(pnl[name]))))]
+        for name, (words, sign) in RESULT.items()
+        if sign * Decimal(pnl[name]) or name.endswith("PnlUsd")
+    ]
+    total = [("Part", "<b>Net</b>"), ("Amount", f"<b>{_gain(pnl['netPnlUsd'])}</b>")]
+    return f"<h2>Profit and loss</h2>{_table([*rows, total])}"
+
+
+def _table(rows: Sequence[Sequence[tuple[str, str]]]) -> str:
+    """Rows of (column, markup). On a narrow screen each row is a block, and each cell shows its column."""
+    head = "".join(f"<th{_class_of(column)}>{text(column)}</th>" for column, _ in rows[0])
+    body = "".join(f"<tr>{''.join(_cells(row))}</tr>" for row in rows)
+    return f'<div class="scroll"><table class="cards"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cells(row: Iterable[tuple[str, str]]) -> Iterable[str]:
+    return (f'<td data-column="{text(column)}"{_class_of(column)}>{markup}</td>' for column, markup in row)
+
+
+def _class_of(column: str) -> str:
+    return ' class="num"' if column in NUMERIC else ""
+
+
+def _time(at_ms: int) -> str:
+    return f'<time datetime="{text(iso(at_ms))}">{text(datetime_of(at_ms).strftime("%d %b %Y %H:%M:%S"))}</time>'
+
+
+def _px(price: str | None, like: str | None) -> str:
+    """A price with the decimals of another price of its market."""
+    if price is None or like is None:
+        return DASH
+    decimals = len(like.partition(".")[2])
+    return text(f"{Decimal(price):,.{decimals}f}")
+
+
+def _usd(amount: str | Decimal | None, *, signed: bool = False) -> str:
     """An amount rounded to cents for display."""
     if amount is None:
         return DASH
-    value = Decimal(str(amount))
+    value = Decimal(amount)
     sign = "\u2212" if value < 0 else "+" if signed and value > 0 else ""
     return f"{sign}${abs(value):,.2f}"
 
 
-def _tone(amount: str | None) -> str:
-    if amount is None or not amount.strip("-0."):
-        return ""
-    return "down" if amount.startswith("-") else "up"
+def _gain(amount: str | None) -> str:
+    """A gain or loss with its sign, and a colour beside it."""
+    tone = "" if amount is None or not Decimal(amount) else "down" if Decimal(amount) < 0 else "up"
+    return f'<span class="{tone}">{_usd(amount, signed=True)}</span>'
