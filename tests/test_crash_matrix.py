@@ -91,6 +91,12 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
     ("service", "random, while the clock runs"): ("e2e/test_kill_service.py::test_a_service_killed_at_random_keeps_what_it_acknowledged",),
     ("service", "under a running demo"): ("e2e/test_demo.py::test_a_service_that_is_killed_is_started_again_under_the_running_demo",),
     # Commands.
+    ("bot restore", "before each file that it moves or writes"): (
+        "cli/operate/test_backup.py::test_a_restore_that_is_stopped_anywhere_loses_nothing_and_can_be_repeated",
+    ),
+    ("daemon", "after a backup, which another folder continues"): (
+        "cli/operate/test_backup.py::test_a_backup_of_a_running_daemon_is_restored_and_traded_on",
+    ),
     ("candle store", "a write"): (
         "backtest/data/test_store.py::test_a_writer_that_is_killed_leaves_the_old_file_and_the_next_one_clears_up",
     ),

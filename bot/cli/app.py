@@ -79,6 +79,10 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
         "telegram": Entry(
             "bot.cli.operate.telegram", "telegram", "Answer Telegram chats: status, pause, resume, kill."
         ),
+        "backup": Entry(
+            "bot.cli.operate.backup", "backup", "Copy a daemon's state, config and strategies, also while it runs."
+        ),
+        "restore": Entry("bot.cli.operate.restore", "restore", "Check a backup, and put it back."),
         "kill": Entry("bot.cli.operate.kill", "kill", "Activate the account's kill switch; needs no daemon."),
     },
     "Sandbox": {

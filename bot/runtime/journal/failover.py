@@ -69,18 +69,23 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 def copied(conn: sqlite3.Connection) -> sqlite3.Connection:
     """A copy of all committed rows in memory. sqlite3.Error if the file cannot be read."""
+    memory = sqlite3.connect(":memory:")
+    try:
+        copy_into(conn, memory)
+    except BaseException:
+        memory.close()
+        raise
+    return memory
+
+
+def copy_into(conn: sqlite3.Connection, target: sqlite3.Connection) -> None:
+    """Copy all committed rows in one read transaction, so that the copy is one state while others write. sqlite3.Error if that fails."""
 
     def check(status: int, _left: int, _pages: int) -> None:
         if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):  # The library itself would retry for ever.
             raise sqlite3.OperationalError("the file is locked against reading")
 
-    memory = sqlite3.connect(":memory:")
-    try:
-        conn.backup(memory, progress=check)
-    except BaseException:
-        memory.close()
-        raise
-    return memory
+    conn.backup(target, progress=check)
 
 
 def copied_file(path: Path, busy_ms: int) -> sqlite3.Connection:

@@ -12,6 +12,7 @@ from sqlite_utils import Database
 
 from bot.errors import ConfigError, JournalBlocked, JournalDamaged, JournalError
 from bot.runtime.journal import database, halt_flags
+from bot.runtime.journal.backup import NotCopied, write_copy
 from bot.runtime.journal.database import NOTHING_SENT, WAY_OUT
 from bot.runtime.journal.failover import copied_file, disk_hint, is_damage, may_pass, set_aside
 from bot.runtime.journal.halt_flags import HaltFlagsFile
@@ -127,6 +128,7 @@ def open_journal(path: Path | None, *, address: str) -> Journal:
     try:
         _refuse_newer(db, shown)
         _check(db, shown)
+        _copy_before_migration(db, path, shown)
         database.configure(db, shown)
         migrations.apply(db)
         if _format_of(db) != (ours := len(_migrations_known())):
@@ -150,6 +152,22 @@ def open_journal(path: Path | None, *, address: str) -> Journal:
         db.close()
         raise
     return journal
+
+
+def _copy_before_migration(db: Database, path: Path | None, shown: str) -> None:
+    """Keep a copy of a journal of an older version, because a migration cannot be undone. JournalBlocked if the copy cannot be written."""
+    if path is None or not db.table_names() or _migrations_applied(db) == _migrations_known():
+        return
+    kept = path.with_name(f"{path.name}.format-{_format_of(db)}")
+    try:
+        write_copy(path, kept)
+    except NotCopied as error:
+        raise JournalBlocked(
+            f"{shown} is of an older version, and no copy can be kept: {error}. {NOTHING_SENT}"
+        ) from error
+    log.info(
+        "journal.copied", path=str(path), kept_as=str(kept), message="it is of an older version and is migrated now"
+    )
 
 
 def _check(db: Database, shown: str) -> None:
@@ -182,6 +200,12 @@ def _refuse_newer(db: Database, shown: str) -> None:
         return  # The file is damaged, and `_check` reports how.
     if newer:
         raise ConfigError(f"{shown} was written by a newer version of Bracketbot ({newer}): run that version")
+
+
+def refuse_newer(path: Path) -> None:
+    """Raise ConfigError if a journal that no daemon uses was written by a newer version."""
+    with Database(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
+        _refuse_newer(db, f"journal {path}")
 
 
 def _format_of(db: Database) -> int:

@@ -1,0 +1,205 @@
+"""`bot backup`: copy the state, the config and the strategies of one daemon into a new folder, while the daemon and its service run.
+
+The folder holds `backup.json` with the SHA-256 of every file. `restore.py` reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+import click
+
+from bot import __version__
+from bot.cli.operate.daemon_client import NotRunning, Place, Silent, where
+from bot.errors import BotError, ConfigError, Exit
+
+EPILOG = """\b
+Examples:
+  bot backup ../my-bot-backup
+  bot backup /mnt/backups/my-bot-monday --config bot.yaml
+
+\b
+The daemon and its embedded service may run. A secret is copied only where it is in a file of the state directory already;
+a config holds references to secrets. Check a backup with: bot restore FOLDER --check
+"""
+
+MANIFEST: Final = "backup.json"
+FORMAT: Final = 1
+JOURNAL: Final = "journal.db"
+SERVICE: Final = "sandbox.db"
+DATABASES: Final = (JOURNAL, SERVICE)  # in this order: a journal that is older than its service is what a crash leaves
+BESIDE: Final = ("journal.safety.json", "sandbox.db.webhook-key", "sandbox.options")
+STATE, CONFIG, STRATEGIES = "state", "config", "strategies"  # folders of a backup
+FILES_MAX: Final = 1_000  # strategy files; more is a wrong folder
+
+
+class Exists(BotError):
+    """The destination is there already."""
+
+    exit_code = Exit.USAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """`files`: path in the backup -> SHA-256. `strategies_dir` is relative to the folder of the config, or absolute."""
+
+    name: str
+    address: str | None
+    created_ms: int
+    files: Mapping[str, str]
+    strategies_dir: str | None = None
+    version: str = __version__
+    format: int = FORMAT
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "format": self.format, "version": self.version, "name": self.name, "account": self.address, "createdMs": self.created_ms,
+            "strategiesDir": self.strategies_dir, "files": dict(self.files),
+        }  # fmt: skip
+
+    @property
+    def config(self) -> str | None:
+        """The file name of the config; None if the backup has none."""
+        return next((PurePosixPath(name).name for name in self.files if name.startswith(f"{CONFIG}/")), None)
+
+
+@click.command("backup", epilog=EPILOG)
+@click.argument("dest", metavar="FOLDER", type=click.Path(path_type=Path))
+@where
+@click.option("--json", "as_json", is_flag=True, help="The manifest as one JSON object.")
+def backup(dest: Path, config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
+    """Copy journal, embedded service, config and strategies of a daemon into a new FOLDER, also while it runs."""
+    from bot.cli.operate.daemon_client import find
+
+    place = _with_config(find(config, state_dir, dead_too=True))
+    manifest = write_backup(place, dest)
+    if as_json:
+        click.echo(json.dumps({"folder": str(dest), **manifest.as_json()}))
+        return int(Exit.DONE)
+    click.echo(f"{dest}: {len(manifest.files)} files of {manifest.name}, checked")
+    if place.config is None:
+        click.echo("The config and the strategies are not in it: name the config with --config.")
+    return int(Exit.DONE)
+
+
+def write_backup(place: Place, dest: Path) -> Manifest:
+    """Write a backup of the daemon's files. `dest` appears when the backup is complete."""
+    from bot.clock import SystemClock
+    from bot.runtime.journal import queries
+    from bot.runtime.journal.backup import sync
+
+    if dest.exists() or dest.is_symlink():
+        raise Exists(f"{dest} exists already; a backup overwrites nothing: name another folder")
+    part = dest.absolute().with_name(f".{dest.name}.part-{os.getpid()}")
+    try:
+        part.mkdir(mode=0o700)
+        _copy_state(place.folder, part / STATE)
+        strategies_dir = None if place.config is None else _copy_project(place.config, part)
+        manifest = Manifest(
+            name=place.folder.name if place.config is None else _name_of(place.config),
+            address=queries.last_state(part / STATE).address,
+            created_ms=SystemClock().now_ms(),
+            files={path.relative_to(part).as_posix(): sha256(path) for path in sorted(_files(part))},
+            strategies_dir=strategies_dir,
+        )
+        _write_private(part / MANIFEST, (json.dumps(manifest.as_json(), indent=2) + "\n").encode())
+        sync(part)
+        part.rename(dest)
+        sync(dest.absolute().parent)
+    except OSError as error:
+        raise BotError(f"{dest}: the backup cannot be written: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return manifest
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _with_config(place: Place) -> Place:
+    """The place with the config that its daemon runs. BotError without a journal, or if the daemon cannot write it: then its newest rows are in memory."""
+    from bot.runtime.journal.queries import NotFound, is_there
+
+    if not is_there(place.folder / JOURNAL):
+        raise NotFound(f"there is no journal in {place.folder}: no daemon has run there")
+    try:
+        status = place.ask("GET", "/status")
+    except (NotRunning, Silent):
+        return place
+    if (fault := status.get("degraded", {}).get("journal")) is not None:
+        raise BotError(f"the daemon cannot write its journal ({fault}): correct that, then make the backup")
+    running = status["config"]
+    return place if place.config is not None or running is None else Place(place.folder, Path(running))
+
+
+def _copy_state(source: Path, target: Path) -> None:
+    from bot.runtime.journal.backup import write_copy
+
+    target.mkdir(mode=0o700)
+    for name in DATABASES:
+        if (source / name).exists():
+            write_copy(source / name, target / name)
+    for name in BESIDE:
+        if (source / name).exists():
+            _write_private(target / name, (source / name).read_bytes())
+
+
+def _copy_project(config: Path, target: Path) -> str | None:
+    """Copy the config and its strategies. Returns the place of the strategies, seen from the config."""
+    config = config.absolute()
+    for folder in (CONFIG, STRATEGIES):
+        (target / folder).mkdir(mode=0o700)
+    _write_private(target / CONFIG / config.name, config.read_bytes())
+    strategies = _strategies_of(config)
+    if strategies is None or not strategies.is_dir():
+        return None
+    files = [path for path in sorted(strategies.rglob("*.py")) if path.is_file()]
+    if len(files) > FILES_MAX:
+        raise ConfigError(
+            f"{strategies} has {len(files):,} Python files; a folder of strategies has at most {FILES_MAX:,}"
+        )
+    for path in files:
+        place = target / STRATEGIES / path.relative_to(strategies)
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write_private(place, path.read_bytes())
+    is_near = strategies.is_relative_to(config.parent.parent)
+    return os.path.relpath(strategies, config.parent) if is_near else str(strategies)
+
+
+def _strategies_of(config: Path) -> Path | None:
+    """The strategies folder of a config; None if the config cannot be read, because it is copied all the same."""
+    from bot.config import read
+    from bot.config.references import Outside
+
+    try:
+        return read(config, lookup=Outside(config.parent, os.environ)).settings.strategies_dir
+    except ConfigError:
+        return None
+
+
+def _name_of(config: Path) -> str:
+    from bot.cli.operate.daemon_client import outline
+
+    return outline(config)[0]
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file())
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    """Write a new file for its owner only, and wait until it is on disk."""
+    number = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with os.fdopen(number, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(number)

@@ -1,0 +1,64 @@
+"""Copies of database files: for `bot backup`, and of the journal before a migration changes it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from bot.errors import BotError
+from bot.runtime.journal.failover import copy_into, disk_hint
+
+BUSY_MS: Final = 5_000  # wait for a process that locks the file against reading
+
+
+class NotCopied(BotError):
+    """A database file cannot be copied, or its copy fails the check."""
+
+
+def write_copy(source: Path, target: Path) -> None:
+    """Copy a database file as one state, while other processes may write to it. The copy is one file, for its owner only, checked and on disk.
+
+    NotCopied if that fails; then there is no `target`.
+    """
+    part = target.with_name(f".{target.name}.part")
+    try:
+        part.unlink(missing_ok=True)
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        with (
+            contextlib.closing(
+                sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_MS / 1000)
+            ) as rows,
+            contextlib.closing(sqlite3.connect(part)) as copy,
+        ):
+            copy_into(rows, copy)
+            copy.execute("PRAGMA journal_mode=DELETE")  # So that the copy needs no file beside it.
+            if (found := faults(copy)) is not None:
+                raise NotCopied(f"{source} is damaged: {found}")
+        sync(part)
+        part.replace(target)
+        sync(target.parent)
+    except sqlite3.Error as error:
+        raise NotCopied(f"{source} cannot be copied to {target}: {error}{disk_hint(target)}") from error
+    except OSError as error:
+        raise NotCopied(f"{target} cannot be written: {error.strerror or error}{disk_hint(target)}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def faults(db: sqlite3.Connection) -> str | None:
+    """What `PRAGMA integrity_check` finds; None for a sound database."""
+    found = [str(row[0]) for row in db.execute("PRAGMA integrity_check(3)")]
+    return None if found == ["ok"] else "; ".join(found)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or a folder is on disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
