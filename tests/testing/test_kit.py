@@ -206,7 +206,7 @@ class Cheat(Strategy):
             yield Close(bar.market)
 """
 FILE = "Path(__file__).with_name('closes.json').read_text()"
-CLOSES = walk(100_000, 300, seed=5)
+CLOSES = walk(100_000, 120, seed=5)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_assert_causal_passes_a_sound_strategy_and_finds_a_clock_and_later_bars(
             elif after or bar.at_ms % 300_000 == 0:
                 yield Open(bar.market, "long", usd=100, bracket=Bracket(stop_pct=1))
 
-    candles = bars(walk(100_000, 200, volatility=0.002))
+    candles = bars(walk(100_000, 100, volatility=0.002))
     assert_causal(backtest(Follows, candles))
     with pytest.raises(AssertionError, match=r"the strategy reads the clock \(time.time\)"):
         assert_causal(backtest(Clocked, candles))

@@ -40,4 +40,4 @@ def test_it_stays_out_inside_the_channel() -> None:
 
 
 def test_it_does_not_look_ahead() -> None:
-    assert_causal(backtest(USE, bars(walk(100_000, 200)), strategies_dir=STRATEGIES))
+    assert_causal(backtest(USE, bars(walk(100_000, 120)), strategies_dir=STRATEGIES))

@@ -54,4 +54,4 @@ def test_it_does_nothing_at_its_estimate() -> None:
 
 
 def test_it_does_not_look_ahead() -> None:
-    assert_causal(run(wave(0.5, 0.15, 40, 200)))
+    assert_causal(run(wave(0.5, 0.15, 40, 100)))

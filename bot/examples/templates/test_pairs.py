@@ -47,4 +47,4 @@ def test_it_does_nothing_while_both_move_together() -> None:
 
 
 def test_it_does_not_look_ahead() -> None:
-    assert_causal(run(walk(100_000, 150, seed=1), walk(2_500, 150, seed=2)))
+    assert_causal(run(walk(100_000, 120, seed=1), walk(2_500, 120, seed=2)))

@@ -29,4 +29,4 @@ def test_its_stop_closes_a_position_before_the_time() -> None:
 
 
 def test_it_does_not_look_ahead() -> None:
-    assert_causal(backtest(USE, bars(walk(100_000, 200)), strategies_dir=STRATEGIES))
+    assert_causal(backtest(USE, bars(walk(100_000, 120)), strategies_dir=STRATEGIES))
