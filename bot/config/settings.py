@@ -20,9 +20,11 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     SecretStr,
     StringConstraints,
+    Tag,
     ValidationError,
     ValidationInfo,
     WithJsonSchema,
@@ -125,13 +127,23 @@ class LivePrices(Section):
     )
 
 
+# The tags stand in the path of an error; `source.py` leaves them out.
+PRICE_TAGS: Final = ("<one source>", "<several sources>")
+PriceSources = Annotated[
+    Annotated[LivePrices, Tag(PRICE_TAGS[0])]
+    | Annotated[tuple[LivePrices, ...], Field(min_length=1, max_length=20), Tag(PRICE_TAGS[1])],
+    Discriminator(lambda value: PRICE_TAGS[isinstance(value, list | tuple)]),
+]
+
+
 class Account(Section):
     """The service to trade with, and the API key."""
 
     base_url: str = Field(description="`embedded`, or the service's address: https, or http on this machine.")
     api_key: Secret | None = Field(default=None, description="A reference to the key; the embedded service needs none.")
-    prices: LivePrices | None = Field(
-        default=None, description="Live prices of an exchange for the embedded service. None: simulated."
+    prices: PriceSources | None = Field(
+        default=None,
+        description="Live prices of an exchange, or a list of several, for the embedded service. None: simulated.",
     )
 
     @property
@@ -154,7 +166,32 @@ class Account(Section):
             _refuse([(("api_key",), f"is required, except with `base_url: embedded`; write {FORMS}")])
         if not self.embedded and self.prices is not None:
             _refuse([(("prices",), "needs `base_url: embedded`; another service has its own prices")])
+        _refuse(_repeated_sources(self.price_sources()))
         return self
+
+    def price_sources(self) -> dict[Loc, LivePrices]:
+        """Each source of live prices by its path in this section."""
+        if isinstance(self.prices, tuple):
+            return {("prices", index): one for index, one in enumerate(self.prices)}
+        return {} if self.prices is None else {("prices",): self.prices}
+
+
+def _repeated_sources(sources: dict[Loc, LivePrices]) -> list[tuple[Loc, str]]:
+    """What is wrong with a list of sources: one without markets, an exchange or a market that is named twice."""
+    problems: list[tuple[Loc, str]] = []
+    exchanges: dict[str, Loc] = {}
+    coins: dict[str, str] = {}
+    for loc, one in sources.items():
+        if len(loc) > 1 and not one.markets:
+            problems.append((loc, "needs `markets`: in a list each source names its own"))
+        if one.exchange in exchanges:
+            problems.append(((*loc, "exchange"), f"{one.exchange} is named already; put its markets together"))
+        exchanges[one.exchange] = loc
+        for coin in one.markets:
+            if coin in coins:
+                problems.append(((*loc, "markets", coin), f"{coin} has the prices of {coins[coin]} already"))
+            coins[coin] = one.exchange
+    return problems
 
 
 class DeadMan(Section):

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from bot.config.document import MISSING, Document, Loc, Lookup
 from bot.config.references import References
-from bot.config.settings import Settings, default_state_dir
+from bot.config.settings import PRICE_TAGS, Settings, default_state_dir
 from bot.errors import ConfigError, Problem
 from bot.logs import redact
 
@@ -151,7 +151,7 @@ def _follows(error: ErrorDetails) -> bool:
 
 def _said(document: Document, error: ErrorDetails) -> Problem:
     """A problem of the schema in words for the config's author. It never shows the input; the masked line of the file does."""
-    kind, loc = error["type"], error["loc"]
+    kind, loc = error["type"], tuple(step for step in error["loc"] if step not in PRICE_TAGS)
     if kind == "extra_forbidden":
         document.hide(loc)  # it may be a secret under a misspelt key
         return document.problem(loc, _unknown(loc), at_key=True)

@@ -43,7 +43,7 @@ from bot.service.sandbox.forks import Fork, Forks
 from bot.service.sandbox.routes import add_control
 from bot.service.security.rate_limits import RateLimits
 from bot.service.security.secret_encryption import KEY_FILE_SUFFIX, SecretCipher
-from bot.service.state_machine.bootstrap import PriceOptions, open_machine
+from bot.service.state_machine.bootstrap import LiveOptions, PriceOptions, open_machine
 from bot.service.state_machine.clock import parse_clock
 from bot.service.state_machine.command_log import CommandLog, Statement
 from bot.service.state_machine.machine import Machine
@@ -55,7 +55,7 @@ from bot.venue.events import Event
 from bot.wire.headers import SANDBOX_CLOCK_HEADER, format_sandbox_clock
 
 if TYPE_CHECKING:
-    from bot.service.live_prices.live_prices import LivePrices
+    from bot.service.live_prices.price_sources import PriceSources
 
 log = structlog.get_logger()
 
@@ -85,7 +85,7 @@ class HostOptions:
     data: tuple[tuple[str | None, Path], ...] = ()
     markets: tuple[str, ...] = ()
     start_ms: int | None = None
-    live: str | None = None  # a source of live prices, such as ccxt:binance; `markets` are COIN or COIN=SYMBOL then
+    live: tuple[str, ...] = ()  # sources of live prices: see `live_prices.listings.live_sources`
     hold_prices: bool = False
     control_socket: Path | None = None
     rate_limits: bool = True
@@ -111,7 +111,7 @@ class Service:
     forks: Forks
     origins: frozenset[str] = frozenset()
     freezes: bool = False  # freeze the garbage collector's objects after each snapshot; for a process of its own
-    live: LivePrices | None = None
+    live: PriceSources | None = None
     _ticker: asyncio.Task[None] | None = field(default=None, repr=False)
     _prices: asyncio.Task[None] | None = field(default=None, repr=False)
     _sender: asyncio.Task[None] | None = field(default=None, repr=False)
@@ -265,19 +265,20 @@ def build(
 
 
 def _prices_of(options: HostOptions) -> PriceOptions:
-    live, coins = None, options.markets
-    if options.live is not None:
-        from bot.service.live_prices.listings import live_options  # Only a service with live prices loads this.
+    live: tuple[LiveOptions, ...] = ()
+    coins = options.markets
+    if options.live:
+        from bot.service.live_prices.listings import live_sources  # Only a service with live prices loads this.
 
-        live = live_options(options.live, options.markets)
+        live = live_sources(options.live, options.markets)
         coins = tuple(market.partition("=")[0] for market in options.markets)
     return PriceOptions(options.seed, options.data, coins, options.start_ms, live, options.hold_prices)
 
 
-def _live_prices(machine: Machine) -> LivePrices:
-    from bot.service.live_prices.live_prices import LivePrices  # As above.
+def _live_prices(machine: Machine) -> PriceSources:
+    from bot.service.live_prices.price_sources import PriceSources  # As above.
 
-    return LivePrices(machine)
+    return PriceSources(machine)
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from bot.wire.base import Amount, Num, Resource
+from bot.wire.base import AbsentNone, Amount, Num, Resource
 from bot.wire.limits import Apis, Credit, Platform, Rate
 from bot.wire.resources import Market
 
@@ -119,6 +119,19 @@ class LivePriceMarket(Resource):
     depth_at: int | None = None
     funding_at: int | None = None
     refused: dict[str, int] = Field(default_factory=dict)
+    source: str | None = AbsentNone  # absent if there is only one
+
+
+class PriceSourceStatus(Resource):
+    """One of several sources of live prices."""
+
+    source: str
+    connected: bool
+    trouble: str | None = None
+    sessions: int = 0
+    transport: str | None = None
+    clock_difference_ms: int | None = None
+    missing: dict[str, str] = Field(default_factory=dict)
 
 
 class LivePriceStatus(Resource):
@@ -134,6 +147,8 @@ class LivePriceStatus(Resource):
     clock_difference_ms: int | None = None
     missing: dict[str, str] = Field(default_factory=dict)
     markets: tuple[LivePriceMarket, ...] = ()
+    # Each of several sources, else absent. Then the fields above are those of all: connected if all are, the first trouble, the sum of sessions.
+    sources: tuple[PriceSourceStatus, ...] = Field(default=(), exclude_if=lambda value: not value)
 
 
 class StatusResult(Resource):

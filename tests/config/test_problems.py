@@ -298,6 +298,45 @@ CASES: dict[str, tuple[str, int, int, str, str]] = {
         "account.prices",
         "needs embedded.clock real",
     ),
+    "a list of sources whose second names no market": (
+        GOOD.replace("embedded}", "embedded, prices: [{exchange: a, markets: {BTC: B}}, {exchange: b}]}", 1),
+        1,
+        74,
+        "account.prices[1]",
+        "needs `markets`: in a list each source names its own",
+    ),
+    "a market of two sources": (
+        GOOD.replace(
+            "embedded}", "embedded, prices: [{exchange: a, markets: {BTC: B}}, {exchange: b, markets: {BTC: C}}]}", 1
+        ),
+        1,
+        103,
+        "account.prices[1].markets.BTC",
+        "BTC has the prices of a already",
+    ),
+    "an exchange that is named twice": (
+        GOOD.replace(
+            "embedded}", "embedded, prices: [{exchange: a, markets: {BTC: B}}, {exchange: a, markets: {ETH: C}}]}", 1
+        ),
+        1,
+        85,
+        "account.prices[1].exchange",
+        "put its markets together",
+    ),
+    "a misspelt key in a list of sources": (
+        GOOD.replace("embedded}", "embedded, prices: [{exchange: a, marktes: {BTC: B}}]}", 1),
+        1,
+        54,
+        "account.prices[0].marktes",
+        "did you mean markets?",
+    ),
+    "an empty list of sources": (
+        GOOD.replace("embedded}", "embedded, prices: []}", 1),
+        1,
+        39,
+        "account.prices",
+        "must have at least one",
+    ),
     "a symbol with a comma": (
         GOOD.replace("embedded}", "embedded, prices: {exchange: binance, markets: {BTC: 'BTC,ETH'}}}", 1),
         1,

@@ -33,7 +33,7 @@ async def until(is_true: Callable[[], bool], exchange: Exchange) -> None:
 
 @asynccontextmanager
 async def running(db: Path | str = ":memory:") -> AsyncIterator[tuple[Service, httpx.AsyncClient]]:
-    service = build(HostOptions(db=db, live="ccxt:binance"), control_token=CONTROL_TOKEN)
+    service = build(HostOptions(db=db, live=("ccxt:binance",)), control_token=CONTROL_TOKEN)
     await service.start()
     transport = httpx.ASGITransport(service.app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
@@ -45,7 +45,7 @@ async def running(db: Path | str = ":memory:") -> AsyncIterator[tuple[Service, h
 
 def is_open(service: Service) -> bool:
     assert service.live is not None
-    return service.live.markets[0].closed_reason is None
+    return service.live.sources[0].markets[0].closed_reason is None
 
 
 async def test_the_service_follows_the_exchange_and_survives_its_faults(live_exchange: Exchange) -> None:
@@ -56,8 +56,8 @@ async def test_the_service_follows_the_exchange_and_survives_its_faults(live_exc
         live_exchange.quotes["BTCUSDT"] = "94100.0"
         await until(lambda: service.machine._quiet.marks.get("BTC") == scaled(94_100.0), live_exchange)
         live_exchange.quote_faults += [status(503), status(429, retry_after="1")]
-        live = service.live
-        assert live is not None
+        assert service.live is not None
+        (live,) = service.live.sources
         await until(lambda: live.sessions >= 2 and live.is_connected and is_open(service), live_exchange)
         answer = (await http.get("/v1/system/status")).json()
         assert answer["status"] == "ok"
@@ -78,11 +78,11 @@ async def test_candles_of_the_service_are_those_of_the_exchange(live_exchange: E
 
 
 def test_a_start_that_cannot_work_says_why(live_exchange: Exchange, capsys: pytest.CaptureFixture[str]) -> None:
-    assert serve(HostOptions(port=0, live="ccxt:binanec")) == 2
+    assert serve(HostOptions(port=0, live=("ccxt:binanec",))) == 2
     assert "did you mean binance" in capsys.readouterr().err
-    assert serve(HostOptions(port=0, live="yfinance")) == 2
+    assert serve(HostOptions(port=0, live=("yfinance",))) == 2
     assert "no live prices" in capsys.readouterr().err
-    assert serve(HostOptions(port=0, live="ccxt:binance", markets=("SOL",))) == 2
+    assert serve(HostOptions(port=0, live=("ccxt:binance",), markets=("SOL",))) == 2
     assert "no perpetual and no spot market of SOL" in capsys.readouterr().err
 
 
@@ -103,7 +103,7 @@ def test_a_config_with_an_exchange_starts_the_embedded_service_on_its_prices(
         "strategies: [{name: trend, use: 'trend:Trend', markets: [BTC], interval: 1m, budget_usd: 100, max_leverage: 1, daily_loss_usd: 10}]\n"
     )
     settings = load(config)
-    assert service_prices(settings) == "ccxt:binance"
+    assert service_prices(settings) == ("ccxt:binance",)
     assert service_markets(settings) == ("BTC=BTC/USDT:USDT",)
     service = Embedded(tmp_path / "state", prices=service_prices(settings), markets=service_markets(settings))
     try:

@@ -143,11 +143,11 @@ def _of_markets(source: Source) -> list[Problem]:
             problems.append(
                 source.problem(("embedded", "markets", index), f"no such market; known are {', '.join(CATALOGUE)}")
             )
-    prices = settings.account.prices
-    for coin in () if prices is None else prices.markets:
-        if coin not in CATALOGUE:
-            text = f"no such market; known are {', '.join(CATALOGUE)}"
-            problems.append(source.problem(("account", "prices", "markets", coin), text))
+    for loc, prices in settings.account.price_sources().items():
+        for coin in prices.markets:
+            if coin not in CATALOGUE:
+                text = f"no such market; known are {', '.join(CATALOGUE)}"
+                problems.append(source.problem(("account", *loc, "markets", coin), text))
     for index, one in enumerate(section.data):
         if one.market not in CATALOGUE:
             problems.append(
@@ -230,8 +230,8 @@ def _listed(settings: Settings) -> Collection[str]:
 
     section = settings.embedded
     given = {*section.markets, *(one.market for one in section.data)}
-    if settings.account.prices is not None:
-        given |= set(settings.account.prices.markets)
+    for prices in settings.account.price_sources().values():
+        given |= set(prices.markets)
     return given or set(CATALOGUE)
 
 

@@ -203,7 +203,7 @@ def _text(
     yield from _BOTH
     yield f"TasksMax={TASKS + len(settings.strategies)}"
     memory = MEMORY_MB + (EMBEDDED_MB if settings.account.embedded else 0)
-    memory += FEEDER_MB if settings.account.prices is not None else 0
+    memory += FEEDER_MB * len(settings.account.price_sources())
     yield f"MemoryHigh={memory * 3 // 4}M"
     yield f"MemoryMax={memory}M"
     yield from system

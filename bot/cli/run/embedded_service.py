@@ -104,7 +104,7 @@ class Embedded:
     seed: int | None = None
     markets: tuple[str, ...] = ()
     data: tuple[tuple[str, Path], ...] = ()
-    prices: str | None = None  # a source of live prices; then `markets` are COIN or COIN=SYMBOL
+    prices: tuple[str, ...] = ()  # sources of live prices, as --prices takes them
     port: int = 0
     trouble: str | None = None  # why it does not run, while `keep_alive` cannot start it
     _is_given_up: bool = field(default=False, repr=False)
@@ -113,7 +113,7 @@ class Embedded:
     @property
     def ready_s(self) -> float:
         """How long a start may take."""
-        return READY_S if self.prices is None else READY_LIVE_S
+        return READY_LIVE_S if self.prices else READY_S
 
     @property
     def socket(self) -> Path:
@@ -296,8 +296,8 @@ class Embedded:
             given += ["--seed", str(self.seed)]
         if self.markets:
             given += ["--markets", ",".join(self.markets)]
-        if self.prices is not None:
-            given += ["--prices", self.prices]
+        for source in self.prices:
+            given += ["--prices", source]
         for coin, path in self.data:
             given += ["--data", f"{coin}={path.resolve()}"]
         if self.speed > UNLIMITED_FROM_SPEED:
@@ -308,7 +308,7 @@ class Embedded:
         """The options that a running service must have, or it is restarted. Any port will do."""
         return {
             "version": __version__, "clock": self.clock, "seed": self.seed, "markets": list(self.markets),
-            "data": [[coin, str(path.resolve())] for coin, path in self.data], "prices": self.prices,
+            "data": [[coin, str(path.resolve())] for coin, path in self.data], "prices": list(self.prices),
         }  # fmt: skip
 
     def _stored_options(self) -> Any:
@@ -395,15 +395,21 @@ def _python() -> list[str]:
     return [sys.executable, "-m", "bot"]
 
 
-def service_prices(settings: Settings) -> str | None:
-    """The source of live prices that a config names."""
+def service_prices(settings: Settings) -> tuple[str, ...]:
+    """The sources of live prices that a config names, as --prices takes them."""
     prices = settings.account.prices
-    return None if prices is None else f"{prices.source}:{prices.exchange}"
+    if not isinstance(prices, tuple):
+        return () if prices is None else (f"{prices.source}:{prices.exchange}",)
+    return tuple(
+        f"{one.source}:{one.exchange}:" + ",".join(f"{coin}={symbol}" for coin, symbol in one.markets.items())
+        for one in prices
+    )
 
 
 def service_markets(settings: Settings) -> tuple[str, ...]:
-    """The markets that a config lists, with the symbols that it names."""
-    named = {} if settings.account.prices is None else settings.account.prices.markets
+    """The markets that a config lists, with the symbols that it names for its only source."""
+    prices = settings.account.prices
+    named = {} if prices is None or isinstance(prices, tuple) else prices.markets
     return (
         *(f"{coin}={symbol}" for coin, symbol in named.items()),
         *(coin for coin in settings.embedded.markets if coin not in named),

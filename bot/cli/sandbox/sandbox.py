@@ -14,6 +14,7 @@ Examples:
   bot sandbox --clock manual --control-socket /tmp/bot/control.sock
   bot sandbox --data BTC=candles.csv.gz --clock 600x
   bot sandbox --prices ccxt:hyperliquid --markets BTC,ETH
+  bot sandbox --prices ccxt:kraken:BTC=BTC/USD --prices ccxt:binance:ETH
 
 \b
 Then, from anywhere on this machine:
@@ -46,9 +47,9 @@ Then, from anywhere on this machine:
 )
 @click.option(
     "--prices",
-    default=None,
-    metavar="ccxt:EXCHANGE",
-    help="Live prices of this exchange for crypto markets (extra `markets`). Stocks, bonds and events stay simulated.",
+    multiple=True,
+    metavar="ccxt:EXCHANGE[:BTC,ETH=SYMBOL]",
+    help="Live prices of this exchange for crypto markets, or for the named ones (extra `markets`). All others stay simulated; repeatable.",
 )
 @click.option(
     "--markets",
@@ -92,7 +93,7 @@ Then, from anywhere on this machine:
     help="File to write when requests are served.",
 )
 def sandbox(
-    port: int, host: str, db: str, clock: str, seed: int | None, data: tuple[Candles, ...], prices: str | None, markets: str,
+    port: int, host: str, db: str, clock: str, seed: int | None, data: tuple[Candles, ...], prices: tuple[str, ...], markets: str,
     control_socket: Path | None, no_rate_limits: bool, origins: tuple[str, ...], invite_codes: Path | None,
     private_webhooks: bool | None, as_json: bool, start: int | None, ready_fd: int | None,
     ready_file: Path | None,
@@ -103,7 +104,7 @@ def sandbox(
     from bot import logs
     from bot.service.host import MEMORY, HostOptions, read_invite_codes, serve
 
-    if prices is not None and (clock != "real" or data or start is not None):
+    if prices and (clock != "real" or data or start is not None):
         raise click.UsageError("--prices needs the real clock and no --data; remove --clock, --data and --start")
     logs.configure()
     options = HostOptions(

@@ -38,6 +38,42 @@ def open_live(name: str) -> LiveSource:
     return source
 
 
+def live_sources(given: Sequence[str], markets: tuple[str, ...]) -> tuple[LiveOptions, ...]:
+    """The sources for SOURCE, or for one or more SOURCE:COIN,COIN=SYMBOL. A SOURCE without coins has the coins and symbols of `markets`.
+
+    ConfigError if a source or a coin is given twice, or if one of several sources names no coin.
+    """
+    split = [_split(text) for text in given]
+    if len(split) == 1 and not split[0][1]:
+        return (live_options(split[0][0], markets),)
+    if named := next((market for market in markets if "=" in market), None):
+        raise ConfigError(
+            f"--markets {named}: name the symbol in --prices SOURCE:{named}, because --prices names markets"
+        )
+    owners: dict[str, str] = {}
+    for name, mine in split:
+        if not mine:
+            raise ConfigError(f"--prices {name}: each of several sources names its markets, for example {name}:BTC,ETH")
+        if name in owners.values():
+            raise ConfigError(f"--prices {name} is given twice; name all its markets in one: {name}:BTC,ETH")
+        for coin in (market.partition("=")[0] for market in mine):
+            if coin in owners:
+                raise ConfigError(f"--prices {name}: {coin} has the prices of {owners[coin]} already; name it once")
+            owners[coin] = name
+    return tuple(live_options(name, mine) for name, mine in split)
+
+
+def _split(text: str) -> tuple[str, tuple[str, ...]]:
+    """SOURCE:ARGUMENT and its markets, from SOURCE:ARGUMENT or SOURCE:ARGUMENT:COIN,COIN=SYMBOL."""
+    source, _, rest = text.partition(":")
+    argument, _, listed = rest.partition(":")
+    found = []
+    for market in filter(None, map(str.strip, listed.split(","))):
+        coin, given, symbol = market.partition("=")
+        found.append(coin.upper() + given + symbol)
+    return f"{source}:{argument}", tuple(found)
+
+
 def live_options(name: str, markets: tuple[str, ...], opened: OpenSource | None = None) -> LiveOptions:
     """The source of this name for COIN or COIN=SYMBOL; none: every crypto market of the catalogue that the source has.
 

@@ -41,12 +41,17 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 class LivePrices:
-    """The live markets of a machine. `opened` makes a source for each session."""
+    """The live markets of a machine's `nth` source. `opened` makes a source for each session."""
 
     def __init__(
-        self, machine: Machine, opened: Callable[[str], LiveSource] = open_live, sleep: Sleep = asyncio.sleep
+        self,
+        machine: Machine,
+        opened: Callable[[str], LiveSource] = open_live,
+        sleep: Sleep = asyncio.sleep,
+        *,
+        nth: int = 0,
     ) -> None:
-        live = json.loads(machine.feed.options)["live"]
+        live = json.loads(machine.feed.options)["live"][nth]
         self.source: str = live["source"]
         self.sessions = 0
         self.is_connected = False  # the present session has sent quotes
@@ -224,7 +229,7 @@ class LivePrices:
         }
         if closed != self._saved:
             self._saved = closed
-            self._machine.log.save_meta(CLOSED_META, json.dumps(closed))
+            self._machine.log.save_meta(f"{CLOSED_META}:{self.source}", json.dumps(closed))
 
     # ── Status ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

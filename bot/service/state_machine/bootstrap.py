@@ -30,7 +30,9 @@ from bot.wire.order_requests import bare_coin
 from bot.wire.vocabulary import INTERVAL_MS
 
 MINUTE_MS: Final = INTERVAL_MS["1m"]
-CLOSED_META: Final = "live_closed"  # in the database: up to when each closed live market has lived through its prices
+CLOSED_META: Final = (
+    "live_closed"  # in the database, with the source: up to when each closed live market has lived through its prices
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +55,14 @@ class PriceOptions:
     data: tuple[tuple[str | None, Path], ...] = ()
     markets: tuple[str, ...] = ()
     start_ms: int | None = None
-    live: LiveOptions | None = None
+    live: tuple[LiveOptions, ...] = ()  # no coin in two of them
     hold: bool = False  # the history is simulated; from the start on prices are only pushed
     specs: dict[str, MarketSpec] = field(default_factory=dict)  # replacements for rules of the catalogue, for tests
 
 
 @dataclass(frozen=True, slots=True)
 class _Live:
-    """The live source of a database. `listings` is empty except at the first start."""
+    """A live source of a database. `listings` is empty except at the first start."""
 
     source: str
     symbols: dict[str, str]
@@ -132,7 +134,10 @@ def _go_on(
     if place is None or saved.alive_ms >= place.at_ms:
         place = PricePosition(saved.alive_ms)
     _take_up(machine, made, place, recovered.pushes)
-    closed: dict[str, int] = json.loads(recovered.meta.get(CLOSED_META, "{}"))
+    closed: dict[str, int] = {}
+    for what, text in recovered.meta.items():
+        if what.startswith(CLOSED_META):
+            closed |= json.loads(text)
     for coin, candles in machine.feed.live().items():
         candles.lived_ms = min(saved.alive_ms, closed.get(coin, saved.alive_ms))
     machine.follow_sessions(saved.alive_ms)
@@ -253,15 +258,16 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
         if coins.count(coin) > 1:
             raise ConfigError(f"two candle files are given for {coin}")
     live = _live(options.live, stored, name)
+    symbols = {coin: symbol for one in live for coin, symbol in one.symbols.items()}
     markets = options.markets or (tuple(coins) if coins else ())
     if not options.markets and stored is not None:
         markets = tuple(stored["markets"])
-    elif not markets and live is not None:
-        markets = tuple(
-            coin for coin, one in CATALOGUE.items() if coin in live.symbols or one.spec.asset_class != "crypto"
-        )
+    elif not markets and live:
+        markets = tuple(coin for coin, one in CATALOGUE.items() if coin in symbols or one.spec.asset_class != "crypto")
     try:
-        listings = {listing.spec.coin: listing for listing in select(tuple({*markets, *coins}) if markets else None)}
+        listings = {
+            listing.spec.coin: listing for listing in select(tuple({*markets, *coins, *symbols}) if markets else None)
+        }
     except KeyError as unknown:
         raise ConfigError(f"no market {unknown.args[0]!r}; the markets are {', '.join(CATALOGUE)}") from None
     recorded = {coin: _recorded(path, listings[coin]) for coin, path, _ in files}
@@ -280,13 +286,13 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
     }
     if seeded:
         known["seeded"] = True
-    if live is not None:
-        known["live"] = {"source": live.source, "symbols": live.symbols}
+    if live:
+        known["live"] = [{"source": one.source, "symbols": one.symbols} for one in live]
     if stored is not None:
         _check_same(known, stored, name)
     listings = {coin: starting_at(listing, start) for coin, listing in listings.items()}
-    symbols = {} if live is None else live.symbols
-    listings |= {} if live is None else live.listings
+    for one in live:
+        listings |= one.listings
     for coin, spec in options.specs.items():
         listings[coin] = replace(listings[coin], spec=spec)
     series = EventSeries(listings, seed=seed, start_ms=start, is_held=hold)
@@ -309,31 +315,36 @@ def _prices(options: PriceOptions, stored: dict[str, Any] | None, speed: float, 
     return _Prices(sources, listings, start, hold, json.dumps(known), series)
 
 
-def _live(options: LiveOptions | None, stored: dict[str, Any] | None, name: str) -> _Live | None:
-    """The live source of a new or an existing database. ConfigError if the database began with another source or symbol."""
+def _live(options: Sequence[LiveOptions], stored: dict[str, Any] | None, name: str) -> list[_Live]:
+    """The live sources of a new or an existing database. ConfigError if the database began with other sources or symbols."""
     if stored is None:
-        if options is None:
-            return None
-        found = options.ask()
-        return _Live(
-            options.source,
-            {coin: one.symbol for coin, one in found.items()},
-            {coin: one.listing for coin, one in found.items()},
-        )
-    held: dict[str, Any] | None = stored.get("live")
-    if options is None:
-        return None if held is None else _Live(held["source"], held["symbols"], {})
-    if held is None or held["source"] != options.source:
-        began = "without live prices" if held is None else f"with the prices of {held['source']}"
+        return [_asked(one) for one in options]
+    held = [_Live(one["source"], one["symbols"], {}) for one in stored.get("live", ())]
+    if not options:
+        return held
+    wanted = [one.source for one in options]
+    if sorted(one.source for one in held) != sorted(wanted):
+        began = "with the prices of " + " and ".join(one.source for one in held) if held else "without live prices"
         raise ConfigError(
-            f"{name}: this database was created {began}, not with those of {options.source}; omit the option, or use a new database"
+            f"{name}: this database was created {began}, not with those of {' and '.join(wanted)}; omit the option, or use a new database"
         )
-    for coin, symbol in options.symbols.items():
-        if held["symbols"].get(coin) != symbol:
-            raise ConfigError(
-                f"{name}: this database has {held['symbols'].get(coin)} as {coin}, not {symbol}; name the same market, or use a new database"
-            )
-    return _Live(held["source"], held["symbols"], {})
+    symbols = {one.source: one.symbols for one in held}
+    for one in options:
+        for coin, symbol in one.symbols.items():
+            if (has := symbols[one.source].get(coin)) != symbol:
+                raise ConfigError(
+                    f"{name}: this database has {has} as {coin}, not {symbol}; name the same market, or use a new database"
+                )
+    return held
+
+
+def _asked(options: LiveOptions) -> _Live:
+    found = options.ask()
+    return _Live(
+        options.source,
+        {coin: one.symbol for coin, one in found.items()},
+        {coin: one.listing for coin, one in found.items()},
+    )
 
 
 def _check_same(known: dict[str, Any], stored: dict[str, Any], name: str) -> None:

@@ -98,7 +98,7 @@ class Live:
         options = live_options("fake", markets, lambda: source)
         coins = tuple(market.partition("=")[0] for market in markets)
         self.machine: Machine = open_machine(
-            CommandLog(db), speed=0.0, prices=PriceOptions(markets=coins, start_ms=NOW, live=options)
+            CommandLog(db), speed=0.0, prices=PriceOptions(markets=coins, start_ms=NOW, live=(options,))
         )
         self.prices = LivePrices(self.machine, lambda _: source)
         self.machine.log.start()

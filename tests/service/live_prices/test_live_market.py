@@ -317,14 +317,16 @@ async def test_a_later_start_with_another_source_or_symbol_is_refused(source: Fa
             ConfigError, match=r"this database (was created with the prices of fake|has BTC/USDT:USDT as BTC)"
         ):
             open_machine(
-                CommandLog(path), speed=0.0, prices=PriceOptions(live=live_options(name, markets, lambda: source))
+                CommandLog(path), speed=0.0, prices=PriceOptions(live=(live_options(name, markets, lambda: source),))
             )
     plain = tmp_path / "p.db"
     simulated = open_machine(CommandLog(plain), speed=0.0, prices=PriceOptions(markets=("BTC",), start_ms=NOW)).log
     simulated.start()
     simulated.close()
     with pytest.raises(ConfigError, match="was created without live prices"):
-        open_machine(CommandLog(plain), speed=0.0, prices=PriceOptions(live=live_options("fake", (), lambda: source)))
+        open_machine(
+            CommandLog(plain), speed=0.0, prices=PriceOptions(live=(live_options("fake", (), lambda: source),))
+        )
 
 
 async def test_by_default_crypto_is_live_and_the_rest_is_simulated(source: FakeSource) -> None:
