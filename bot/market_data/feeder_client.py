@@ -155,5 +155,6 @@ class Feeder:
         try:
             await asyncio.wait_for(self._process.wait(), END_SECONDS)
         except TimeoutError:
-            self._process.kill()
+            with suppress(ProcessLookupError):  # It has just ended.
+                self._process.kill()
             await self._process.wait()

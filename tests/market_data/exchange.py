@@ -111,8 +111,9 @@ class Exchange:
         markets = self.futures if "fapi" in request.url.path else self.spot
         start_ms, interval = int(asked.get("startTime", 0)), asked["interval"]
         step = STEPS[interval]
+        date = self.date  # A Date header is not later than what it comes with.
         rows = self.window(markets[asked["symbol"]], interval, start_ms, int(asked.get("limit", 500)))
-        return self.answer([[*row, row[0] + step - 1, "0", 1, "0", "0", "0"] for row in rows])
+        return self.answer([[*row, row[0] + step - 1, "0", 1, "0", "0", "0"] for row in rows], date)
 
     async def kraken_ohlc(self, request: Request) -> Response:
         self.requests.append(str(request.url.path))
@@ -209,11 +210,11 @@ class Exchange:
     def fault(self, request: Request) -> Response | None:
         return self.faults.pop(0)(request) if self.faults else None
 
-    def answer(self, body: Any) -> Response:
+    def answer(self, body: Any, date: str | None = None) -> Response:
         if self.status_of_all is not None:
             status, text = self.status_of_all
             return Response(text, status, {"date": self.date}, media_type="application/json")
-        return JSONResponse(body, headers={"date": self.date})
+        return JSONResponse(body, headers={"date": date or self.date})
 
     @property
     def date(self) -> str:

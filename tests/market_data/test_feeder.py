@@ -8,12 +8,13 @@ import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from bot.backtest.data.history import Progress, Wanted
 from bot.cli.data.history import _shown, left_text
-from bot.market_data import ccxt_feeder, registry
+from bot.market_data import ccxt_feeder, feeder_client, registry
 from bot.market_data.feeder_client import Failure, Feeder
 from bot.market_data.source import NoAnswer, NotOffered, SourceError
 from bot.market_data.symbols import Mapped
@@ -59,6 +60,21 @@ async def test_a_request_that_is_cancelled_as_its_answer_comes_ends(monkeypatch:
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asked
+
+
+async def test_a_feeder_that_ends_when_it_is_given_up_is_no_error(
+    markets_python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Feeder({"BOT_MARKETS_PYTHON": markets_python}) as feeder:
+        process = feeder._process
+        monkeypatch.setattr(feeder_client.asyncio, "wait_for", gives_up)
+    assert process.returncode is not None
+
+
+async def gives_up(awaited: Any, _seconds: float) -> None:
+    """The time is over just when the awaited thing has happened."""
+    await awaited
+    raise TimeoutError
 
 
 @pytest.mark.parametrize(

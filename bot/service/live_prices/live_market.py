@@ -164,10 +164,10 @@ class LiveMarket:
                 close = candle.close
                 candle = Candle(candle.ts, close, close, close, close, candle.volume)
             self._machine.missed_candle(self.coin, candle)
-        self.lived_ms = self._machine.caught_ms
+        self.lived_ms = max(self.lived_ms, min(self.candles.until_ms, self._machine.caught_ms))
         for at_ms, mark, bid, ask in self._waiting:
             if at_ms >= self.candles.until_ms:  # The candles have the prices before it.
-                self._machine.live_quote(self.coin, mark, bid, ask)
+                self.lived_ms = self._machine.live_quote(self.coin, mark, bid, ask)
         self._waiting.clear()
         log.info("market.opened", coin=self.coin, missed_minutes=len(missed), at_ms=self.lived_ms)
 

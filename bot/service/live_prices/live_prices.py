@@ -187,9 +187,9 @@ class LivePrices:
             log.warning("prices.no_history", coin=market.coin, interval=interval, message=str(error))
             return []
         end_ms = market.candles.older(interval, [candle_of(row) for page in found for row in page.rows])
-        if min(found[-1].until_ms, market.candles.until_ms) >= end_ms:
+        if end_ms is None:
             return []
-        return [(max(end_ms, now_ms) + MINUTE_MS, market, interval)]
+        return [(max(end_ms + CLOSE_WAIT_MS, now_ms + MINUTE_MS), market, interval)]
 
     async def _watch(self, begun_ms: int) -> None:
         """Watch the age of the prices. End the session when the source is silent, or after a day."""

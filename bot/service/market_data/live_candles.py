@@ -67,23 +67,27 @@ class LiveCandles(CandleStore):
         self._quoted = [candle for candle in self._quoted if candle.ts >= self.until_ms]
         return fresh
 
-    def older(self, interval: str, candles: Sequence[Candle]) -> int:
+    def older(self, interval: str, candles: Sequence[Candle]) -> int | None:
         """Insert the source's history of a coarse interval before the bars that are made of minutes.
 
-        Returns the end of that history. Call again once `until_ms` has reached it, because until then its last bar is unfinished.
+        Returns the end of the bar that is still missing, because it was unfinished or the source left it out; call again after it. None: none is.
         """
-        end_ms = -(-(self._whole_from_ms or 0) // (step := INTERVAL_MS[interval])) * step
+        from_ms = self._whole_from_ms or 0
+        end_ms = -(-from_ms // (step := INTERVAL_MS[interval])) * step
         before = [candle for candle in candles if candle.ts + step <= min(end_ms, self.until_ms)]
         closed = self._closed[interval]
         newest = closed.last(1)
         if interval not in self._with_history:
             self._with_history.add(interval)
             closed.prepend(before)
-        elif not newest or newest[0].ts < end_ms:  # Otherwise a later bar has been read, and none may come before it.
+        elif newest and newest[0].ts >= end_ms:  # A later bar has been read, and none may come before it.
+            return None
+        else:
             for candle in before:
                 if not newest or candle.ts > newest[0].ts:
                     closed.append(candle)
-        return end_ms
+        is_whole = end_ms == from_ms or any(candle.ts == end_ms - step for candle in before)
+        return None if is_whole else end_ms
 
     def _end_bars(self, at_ms: int) -> None:
         """Close the coarse bars that end at or before an instant. A bar that began before the first known minute comes from `older`."""

@@ -58,6 +58,7 @@ class Seen:
 
     truth: Truth
     lived_ms: int
+    heard_ms: int = 0  # when the newest quote came: one that is sent again says that its price still holds
     next_shown: int = 0  # quotes before it are too old to be applied
     bars: dict[str, dict[int, Candle]] = field(default_factory=dict)
 
@@ -190,7 +191,7 @@ class World:
         if self.watch is None:
             self.watch = Watch(state)
         self.watch.state = state  # After a restart: another object with the same content.
-        before = {coin: (market.mid, market.external) for coin, market in state.markets.items()}
+        before = {coin: market.mid for coin, market in state.markets.items()}
         applied = apply(state, command, now_ms)
         self.watch.judge(command, applied.answer, list(applied.events), was_calm=False)
         for event in applied.events:
@@ -199,23 +200,22 @@ class World:
                 self.check_fill(state, command, event, before[event.coin])
         return applied
 
-    def check_fill(self, state: State, command: c.Command, fill: Fill, before: tuple[int, str | None]) -> None:
+    def check_fill(self, state: State, command: c.Command, fill: Fill, last: int) -> None:
         """A fill is made at a price of the source. A taker pays the half spread beside it; a maker gets its limit or better.
 
         The price is the market's last one for a client's order, the new one if the price jumps, and one between both on the way inside a candle. A
         target waits for the close of the candle in which a limit opened its position, and then fills at its own price.
         """
-        last, _ = before
         market = state.markets[fill.coin]
         buy = (1 if fill.side == "long" else -1) * (1 if fill.subtype == "entry" else -1)
-        moved = isinstance(command, c.PricePoint) and command.coin == fill.coin
-        if isinstance(command, c.PricePoint) and moved:
+        if isinstance(command, c.QuotePoint) and command.coin == fill.coin:
+            mid = (command.bid + command.ask) // 2
+            ends = (last, mid) if fill.liquidity == "maker" else (mid, mid)
+        elif isinstance(command, c.PricePoint) and command.coin == fill.coin:
             ends = (last, command.px) if command.step or fill.liquidity == "maker" else (command.px, command.px)
             candle = self.seen[fill.coin].truth.minute(command.bar_ms)
             if candle is not None and command.step == 3 and fill.kind == "take_profit":
                 ends = (candle.low, candle.high)
-        elif isinstance(command, c.QuotePoint) and command.coin == fill.coin:
-            ends = (market.mid, market.mid)
         else:
             ends = (last, last)
         low, high = (level_px(market, px, buy, 0) for px in (min(ends), max(ends)))
@@ -235,7 +235,7 @@ class World:
         live_quote, missed_candle = machine.live_quote, machine.missed_candle
 
         def checked_quote(coin: str, mark: int, bid: int, ask: int) -> int:
-            self.check_quote(coin, (bid + ask) // 2)
+            self.check_quote(coin, mark, bid, ask)
             at = live_quote(coin, mark, bid, ask)
             self.check_stops(coin, mark)
             return at
@@ -250,7 +250,7 @@ class World:
         machine.live_quote = checked_quote  # type: ignore[method-assign]
         machine.missed_candle = checked_candle  # type: ignore[method-assign]
 
-    def check_quote(self, coin: str, px: int) -> None:
+    def check_quote(self, coin: str, px: int, bid: int, ask: int) -> None:
         seen = self.seen[coin]
         shown = seen.truth.shown
         slack = 0 if self.exchange.has_times else abs(self.exchange.skew_ms)
@@ -264,12 +264,14 @@ class World:
             raise Broken(
                 f"a price that the source did not show now: {coin} {px}, shown {older[-3:]}, lived to {seen.lived_ms}"
             )
+        tick = seen.truth.tick
+        demand((bid, ask) == (px - tick, px + tick), "the bid and the ask of the source", coin, px, bid, ask)
         waited = any(market.coin == coin and market._waiting for market in self.prices.markets)
         at = fits[0] if waited else fits[-1]
         seen.next_shown = at
         at_ms = shown[at][0]
         self.check_nothing_skipped(coin, at_ms)
-        seen.lived_ms = max(seen.lived_ms, at_ms)
+        seen.lived_ms, seen.heard_ms = max(seen.lived_ms, at_ms), self.exchange.now_ms()
         self.count("quotes")
 
     def check_missed(self, coin: str, candle: Candle) -> None:
@@ -287,7 +289,7 @@ class World:
         if candle[1:5] == (true.close,) * 4 and candle != true:
             # A kill forgets up to SAVED_AGE_MS of silence.
             demand(
-                candle.ts < seen.lived_ms + slack + SAVED_AGE_MS,
+                candle.ts < max(seen.lived_ms, seen.heard_ms) + slack + SAVED_AGE_MS,
                 "a minute of which nothing was lived through gives its close alone",
                 candle,
             )
