@@ -1,8 +1,8 @@
 """A day of recorded minutes as live prices, at 600x, with faults: a real service, the real feeder process and ccxt, and the local exchange.
 
-    python -m tests.bench.live_day [--speed 600] [--hours 24]
+    python -m tests.bench.live_day FILE [--speed 600] [--hours 24]
 
-Needs the recorded candles (BOT_SHARED). The service's clock and event loop run at the speed; the feeder keeps its real speed, so a lost connection
+FILE: recorded minutes of BTC (.csv.gz) from 2025-05-05 to 2025-05-08. The service's clock and event loop run at the speed; the feeder keeps its real speed, so a lost connection
 costs the time of its start. Afterwards all bars of the service must be those of the file, no bar may have changed, and each stop that the
 recorded prices reach inside a gap must have filled there. Ends with 1 otherwise.
 """
@@ -267,11 +267,12 @@ async def run(day: Day, clock: AcceleratedTime, end_ms: int) -> bool:
 
 def main() -> None:
     given = argparse.ArgumentParser()
+    given.add_argument("file", type=Path)
     given.add_argument("--speed", type=float, default=600)
     given.add_argument("--hours", type=float, default=24)
     asked = given.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    path = Path(os.environ["BOT_SHARED"]) / "data/crypto/binance_BTCUSDT_1m_202505.csv.gz"
+    path = asked.file
     candles = scaled_rows(path)
     end_ms = START_MS + int(asked.hours * HOUR_MS)
     exchange = Exchange(START_MS)

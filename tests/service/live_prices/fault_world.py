@@ -311,7 +311,8 @@ class World:
         seen = self.seen[coin]
         if not self.machine.state.markets[coin].holders:
             return
-        first = seen.lived_ms - seen.lived_ms % SLOT + SLOT
+        heard_ms = max(seen.lived_ms, seen.heard_ms)
+        first = heard_ms - heard_ms % SLOT + SLOT
         left_out = [at for at in range(first, until_ms - GAP_MS, SLOT) if seen.truth.mid(at) is not None]
         demand(not left_out, "prices of a gap were left out", coin, seen.lived_ms, until_ms, len(left_out))
 
