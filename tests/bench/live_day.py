@@ -50,6 +50,7 @@ class Gap(NamedTuple):
     until_ms: int
     side: int
     stop: int
+    reached_ms: int  # the minute that reaches the stop
     ref: int  # the price at which the stop must fill, before the spread
 
 
@@ -59,6 +60,7 @@ class Stopped:
 
     gap: Gap
     headers: dict[str, str]
+    wanted: str = "no fill"  # by the book at the moment of the gap, whose spread is that of the last quote
 
 
 def scaled_rows(path: Path) -> dict[int, Candle]:
@@ -80,16 +82,16 @@ def next_gap(candles: dict[int, Candle], now_ms: int) -> Gap | None:
             if edge - worst > EDGE:
                 stop = side * ((edge + 3 * worst) // 4)  # a quarter of the way back from the worst price
                 stop -= stop % 10**7
-                return Gap(from_ms, from_ms + GAP_MINUTES * MINUTE_MS, side, stop, reference(inside, side, stop))
+                return Gap(from_ms, from_ms + GAP_MINUTES * MINUTE_MS, side, stop, *reference(inside, side, stop))
     return None
 
 
-def reference(candles: list[Candle], side: int, stop: int) -> int:
-    """Where the prices of these candles reach the stop: at its level, or at the open of a candle beyond it."""
+def reference(candles: list[Candle], side: int, stop: int) -> tuple[int, int]:
+    """In which minute and where the prices of these candles reach the stop: at its level, or at the open of a candle beyond it."""
     for candle in candles:
         for point in points_of("BTC", candle, MINUTE_MS):
             if (point.px - stop) * side <= 0:
-                return point.px if point.step == 0 else stop
+                return candle.ts, point.px if point.step == 0 else stop
     raise AssertionError("the stop is not reached")
 
 
@@ -205,17 +207,15 @@ class Day:
                 print(f"wrong: the bar of {ts} is {told}, recorded {self.candles[ts][1:]}")
         return wrong
 
-    async def wrong_stops(self, service: Service, http: httpx.AsyncClient) -> int:
+    async def wrong_stops(self, http: httpx.AsyncClient) -> int:
         """Stops that did not fill at the price of their gap."""
         wrong = 0
-        market = service.machine.state.markets["BTC"]
         for one in self.stopped:
             trades = (await http.get("/v1/trades", headers=one.headers)).json()["trades"]
-            wanted = text_of(level_px(market, one.gap.ref, -one.gap.side, 0))
             found = [(trade["kind"], trade["avgPx"]) for trade in trades]
-            if ("stop_loss", wanted) not in found:
+            if ("stop_loss", one.wanted) not in found:
                 wrong += 1
-                print(f"wrong: {one.gap}: wanted {wanted}, found {found}")
+                print(f"wrong: {one.gap}: wanted {one.wanted}, found {found}")
         return wrong
 
 
@@ -228,6 +228,10 @@ async def run(day: Day, clock: AcceleratedTime, end_ms: int) -> bool:
 
     def counted(coin: str, candle: Candle) -> None:
         day.missed += 1
+        market = service.machine.state.markets[coin]
+        for one in day.stopped:
+            if one.gap.reached_ms == candle.ts:
+                one.wanted = text_of(level_px(market, one.gap.ref, -one.gap.side, 0))
         missed(coin, candle)
 
     service.machine.missed_candle = counted  # type: ignore[method-assign]
@@ -250,7 +254,7 @@ async def run(day: Day, clock: AcceleratedTime, end_ms: int) -> bool:
                 break
         await day.read(http, 5_000)
         wrong = day.wrong_bars(START_MS - DAY_MS, end_ms)
-        stops = await day.wrong_stops(service, http)
+        stops = await day.wrong_stops(http)
         print(
             f"{(now_ms - START_MS) // MINUTE_MS:,} minutes lived, {len(day.bars):,} bars read, {live.sessions} connections, {day.missed} minutes of gaps"
         )
