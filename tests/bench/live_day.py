@@ -163,7 +163,7 @@ class Day:
     async def trade(self, service: Service, http: httpx.AsyncClient) -> None:
         """From time to time open a position with a stop, and then let the exchange fail while the recorded prices reach the stop."""
         assert service.live is not None
-        market = service.live.markets[0]
+        market = service.live.sources[0].markets[0]
         while True:
             now_ms = SystemClock().now_ms()
             gap = (
@@ -221,7 +221,7 @@ class Day:
 
 async def run(day: Day, clock: AcceleratedTime, end_ms: int) -> bool:
     """Live the day. Returns whether every bar and stop is right."""
-    service = build(HostOptions(live="ccxt:binance", rate_limits=False))
+    service = build(HostOptions(live=("ccxt:binance",), rate_limits=False))
     clock.begin()
     replaying = asyncio.create_task(day.replay())
     missed = service.machine.missed_candle
@@ -245,7 +245,7 @@ async def run(day: Day, clock: AcceleratedTime, end_ms: int) -> bool:
             for task in (replaying, trading):
                 if task.done():
                     task.result()
-        live = service.live
+        (live,) = service.live.sources
         assert live is not None
         market = live.markets[0]
         for _ in range(100):  # Until all is well again.

@@ -48,10 +48,16 @@ def is_open(service: Service) -> bool:
     return service.live.sources[0].markets[0].closed_reason is None
 
 
+def has_candles(service: Service) -> bool:
+    assert service.live is not None
+    return service.live.sources[0].markets[0].candles.until_ms > 0
+
+
 async def test_the_service_follows_the_exchange_and_survives_its_faults(live_exchange: Exchange) -> None:
     async with running() as (service, http):
         await until(lambda: is_open(service), live_exchange)
-        market = (await http.get("/v1/markets", params={"query": "BTC"})).json()["markets"][0]
+        found = (await http.get("/v1/markets", params={"query": "BTC"})).json()["markets"]
+        market = next(one for one in found if one["coin"] == "BTC")
         assert (market["markPx"], market["szDecimals"], market["external"]) == ("94000", 3, "open")
         live_exchange.quotes["BTCUSDT"] = "94100.0"
         await until(lambda: service.machine._quiet.marks.get("BTC") == scaled(94_100.0), live_exchange)
@@ -66,7 +72,7 @@ async def test_the_service_follows_the_exchange_and_survives_its_faults(live_exc
 
 async def test_candles_of_the_service_are_those_of_the_exchange(live_exchange: Exchange) -> None:
     async with running() as (service, http):
-        await until(lambda: is_open(service), live_exchange)
+        await until(lambda: is_open(service) and has_candles(service), live_exchange)
         candles = (await http.get("/v1/markets/BTC/candles", params={"interval": "1m", "limit": 100})).json()["candles"]
         closed = [one for one in candles if one["closed"]]
         told = {at: tuple(map(float, row)) for at, *row in live_exchange.futures["BTCUSDT"].minutes}

@@ -38,7 +38,7 @@ def streaming(markets_python: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 @asynccontextmanager
 async def running() -> AsyncIterator[tuple[Service, httpx.AsyncClient]]:
-    service = build(HostOptions(db=":memory:", live="ccxt:binance"), control_token=CONTROL_TOKEN)
+    service = build(HostOptions(db=":memory:", live=("ccxt:binance",)), control_token=CONTROL_TOKEN)
     await service.start()
     transport = httpx.ASGITransport(service.app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
@@ -58,8 +58,8 @@ async def until(is_true: Callable[[], bool]) -> None:
 
 def is_complete(service: Service) -> bool:
     """True once the market is open and has marks, depth and funding, and quotes come by WebSocket."""
-    live = service.live
-    assert live is not None
+    assert service.live is not None
+    (live,) = service.live.sources
     market = live.markets[0]
     told = (market.marked_ms, market.depth_ms, market.funding_ms)
     return market.closed_reason is None and None not in told and live.connection.transport == "websocket"
@@ -102,11 +102,12 @@ async def test_a_position_lives_on_quotes_mark_depth_and_funding_of_the_exchange
         assert abs(prices["clockDifferenceMs"]) < 5_000
 
         assert service.live is not None
-        sessions, opened = service.live.sessions, streaming.opened
+        (live,) = service.live.sources
+        sessions, opened = live.sessions, streaming.opened
         streaming.close_sockets()
-        await until(lambda: service.live.trouble is not None)
-        assert "closed by remote server" in service.live.trouble
-        await until(lambda: service.live.sessions > sessions and service.live.connection.transport == "websocket")
+        await until(lambda: live.trouble is not None)
+        assert "closed by remote server" in live.trouble
+        await until(lambda: live.sessions > sessions and live.connection.transport == "websocket")
         assert streaming.opened > opened, "a new session has new sockets"
         await asyncio.to_thread(streaming.wait_for_subscription, "btcusdt@bookTicker")
         streaming.tops["BTCUSDT"] = ("94199.9", "94200.1")

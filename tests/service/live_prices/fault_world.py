@@ -124,7 +124,7 @@ class World:
         """Start the service."""
         options = live_options("ccxt:fake", tuple(f"{coin}={name}" for name, coin in COINS.items()), self.source)
         path = self.db if self.is_durable else None
-        machine = self.machine = open_machine(CommandLog(path), speed=1.0, prices=PriceOptions(markets=tuple(COINS.values()), live=options))  # fmt: skip
+        machine = self.machine = open_machine(CommandLog(path), speed=1.0, prices=PriceOptions(markets=tuple(COINS.values()), live=(options,)))  # fmt: skip
         self.watched(machine)
         self.prices = LivePrices(machine, self.source)
         machine.log.start()
