@@ -54,7 +54,7 @@ LANES = (
     ),
     (
         "runtime/liveness/test_heartbeat_process.py", "service/webhooks/test_webhook_process.py", "service/http/test_event_stream.py", "service/http/test_approval_page.py",
-        "testing/test_plugin.py", "service/docs/test_documents.py", "runtime/test_daemon.py", "service/test_process.py",
+        "testing/test_plugin.py", "service/docs/test_documents.py", "dashboard/test_browser.py", "runtime/test_daemon.py", "service/test_process.py",
     ),
 )  # fmt: skip
 

@@ -213,7 +213,7 @@ def test_a_piece_of_config_in_the_docs_passes_the_check(
 TABLES = {
     "Top level": "", "account": "Account", "account prices": "LivePrices", "dead_man": "DeadMan", "guardians": "GuardianSpec", "safety": "Safety", "orders": "Orders",
     "strategies": "StrategySettings", "embedded": "Embedded", "embedded data": "Recording", "log": "LogSettings", "notify": "Notify",
-    "metrics": "Metrics", "telegram": "Telegram",
+    "metrics": "Metrics", "telegram": "Telegram", "dashboard": "Dashboard",
 }  # fmt: skip
 
 

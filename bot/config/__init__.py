@@ -7,6 +7,7 @@ two configs, `param_values` changes params in a config's text. Start with `setti
 from bot.config.param_values import with_params
 from bot.config.settings import (
     Account,
+    Dashboard,
     DeadMan,
     Embedded,
     GuardianSpec,
@@ -31,6 +32,7 @@ __all__ = [
     "heartbeat_seconds_min",
     "Settings",
     "Account",
+    "Dashboard",
     "DeadMan",
     "Embedded",
     "GuardianSpec",

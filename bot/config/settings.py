@@ -385,6 +385,16 @@ class Telegram(Section):
     )
 
 
+class Dashboard(Section):
+    """Pages in a browser that show the daemon, reachable from this machine only. `bot run` starts them as a process of their own."""
+
+    port: Annotated[int, Integer(0, 65_535)] = Field(default=8710, description="On 127.0.0.1; 0 takes a free one.")
+    control: Flag = Field(
+        default=False,
+        description="Allow pause, resume, close, cancel and kill in the browser, each with a typed confirmation.",
+    )
+
+
 def _recorded(value: Path, info: ValidationInfo) -> Path:
     if info.context is None:
         return value
@@ -508,6 +518,7 @@ class Settings(Section):
     notify: Notify | None = Field(default=None, description="None: no notices are sent.")
     metrics: Metrics | None = Field(default=None, description="None: no port is opened.")
     telegram: Telegram | None = Field(default=None, description="None: `bot telegram` has no chats.")
+    dashboard: Dashboard | None = Field(default=None, description="None: `bot run` starts no dashboard.")
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

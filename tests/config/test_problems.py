@@ -42,7 +42,13 @@ def of_address(base_url: str, said: str) -> tuple[str, int, int, str, str]:
 
 CASES: dict[str, tuple[str, int, int, str, str]] = {
     "an unknown section": (with_("acount: {}"), 4, 1, "acount", "unknown key; did you mean account?"),
-    "an unknown key far from any": (with_("zzz: 1"), 4, 1, "zzz", "unknown key; known here: account, dead_man"),
+    "an unknown key far from any": (
+        with_("zzz: 1"),
+        4,
+        1,
+        "zzz",
+        "unknown key; known here: account, dashboard, dead_man",
+    ),
     "an unknown key in a section": (
         with_("safety: {on_exits: leave}"),
         4,

@@ -73,8 +73,7 @@ def test_a_dashboard_opens_by_its_link_gives_another_one_and_ends_in_order(
 
 
 def test_a_dashboard_that_a_daemon_started_ends_with_it(tmp_path: Path) -> None:
-    with running(tmp_path, "--ends-with-stdin") as (process, told):
-        assert set(told) == {"port"}, "a daemon's log gets no link"
+    with running(tmp_path, "--ends-with-stdin") as (process, _):
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(WAIT_S) == 0

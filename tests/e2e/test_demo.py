@@ -39,7 +39,7 @@ class Demo:
         self.text = ""
         self.seen_at: dict[str, float] = {}
         self.began = time.monotonic()
-        command = ["demo", "--state-dir", str(folder), *arguments]
+        command = ["demo", "--no-dashboard", "--state-dir", str(folder), *arguments]
         if terminal:
             self.fd, slave = pty.openpty()
             options: dict[str, Any] = {"env": {**os.environ, "TERM": "xterm"}}

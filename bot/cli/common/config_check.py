@@ -98,13 +98,14 @@ def missing_packages(settings: Settings) -> list[tuple[str, str]]:
     """Missing packages that a run needs and a backtest does not, (section, package). Found here, before the service starts."""
     return [
         (section, name)
-        for section, name in (("notify", "apprise"), ("metrics", "prometheus-client"))
+        for section, name in (("notify", "apprise"), ("metrics", "prometheus-client"), ("dashboard", "jinja2"))
         if getattr(settings, section) is not None and find_spec(name.replace("-", "_")) is None
     ]
 
 
 def needs_package(section: str, name: str) -> str:
-    return f"needs the package {name}: install bracketbot[{section}], or remove the section"
+    extra = "ui" if section == "dashboard" else section
+    return f"needs the package {name}: install bracketbot[{extra}], or remove the section"
 
 
 def _of_addresses(source: Source, unseen: Collection[str]) -> list[Problem]:

@@ -76,11 +76,8 @@ def dashboard(
     logs.configure(level="warning")
 
     def on_ready(running: Running, key: bytes) -> None:
-        if ends_with_stdin:
-            click.echo(json.dumps({"port": running.port}))
-            sys.stdout.flush()
-        else:
-            _print(running, key, place, as_json=as_json)
+        _print(running, key, place, as_json=as_json)
+        sys.stdout.flush()
 
     serve(place, port=port, control=control, runs=runs.absolute(), on_ready=on_ready, ends_with_stdin=ends_with_stdin)
     return int(Exit.DONE)

@@ -244,7 +244,7 @@ class Embedded:
             try:
                 self._child = subprocess.Popen(
                     [*_python(), "sandbox", *self._arguments(), "--ready-fd", str(writer), "--ready-file", str(ready)],
-                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment(), cwd="/", start_new_session=True,
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=child_environment(), cwd="/", start_new_session=True,
                     pass_fds=(writer, lock.fileno()),
                 )  # fmt: skip
             finally:
@@ -416,8 +416,8 @@ def service_markets(settings: Settings) -> tuple[str, ...]:
     )
 
 
-def _environment() -> dict[str, str]:
-    """The variables that the service needs. The daemon's secrets are not among them."""
+def child_environment() -> dict[str, str]:
+    """The variables that a child process needs. The daemon's secrets are not among them."""
     code = str(Path(__file__).resolve().parents[3])  # The service must run the same package as the daemon.
     kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     if MARKETS_PYTHON in os.environ:  # The service runs in another folder. A name without a folder stays a name.

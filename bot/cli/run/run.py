@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 if TYPE_CHECKING:
+    from bot.cli.run.dashboard_process import Served
     from bot.cli.run.embedded_service import Embedded, Minted, Running
     from bot.config import Settings
     from bot.logs import Listener
@@ -76,6 +77,9 @@ class Observer(Protocol):
 
     def ready(self) -> None:
         """Called when the daemon knows the account."""
+
+    def dashboard(self, served: Served | str) -> None:
+        """Called with the dashboard of the config when it runs, or with why there is none."""
 
 
 def run_config(config: Path, *, keep_service: bool = False, observer: Observer | None = None) -> tuple[DaemonEnd, str]:
@@ -154,6 +158,7 @@ def _narrating(settings: Settings, tail: Tail) -> Listener:
 
 async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
     from bot.cli.common.config_check import checked_config
+    from bot.cli.run.dashboard_process import served_line
     from bot.cli.run.embedded_service import Embedded, ServiceFailed, service_markets, service_prices
     from bot.cli.run.run_daemon import play, stopped_by_signals
     from bot.errors import ApiError, BotError, Exit
@@ -166,6 +171,10 @@ async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
     def reread() -> Settings:
         return checked_config(config).settings
 
+    def say(served: Served | str) -> None:
+        if sys.stderr.isatty():  # Elsewhere the log names the address.
+            click.echo(served_line(served, is_terminal=True), err=True)
+
     stop, hangup = asyncio.Event() if observer is None else observer.stop, asyncio.Event()
     with stopped_by_signals(stop, lambda text: click.echo(text, err=True), hangup):
         account = settings.account
@@ -173,7 +182,7 @@ async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
             assert account.api_key is not None, "the config demands a key for every other service"
             end = await play(
                 settings, base_url=account.base_url, api_key=account.api_key, stop=stop, held=held, tail=tail, config=config,
-                reread=reread, hangup=hangup,
+                reread=reread, hangup=hangup, on_dashboard=say,
             )  # fmt: skip
             return end, ""
         section = settings.embedded
@@ -201,6 +210,7 @@ async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
                     end = await play(
                         settings, base_url=running.base_url, api_key=minted.api_key, stop=stop, embedded=service, held=held, tail=tail,
                         config=config, reread=reread, hangup=hangup, on_ready=(lambda: None) if observer is None else observer.ready,
+                        on_dashboard=say if observer is None else observer.dashboard,
                     )  # fmt: skip
             except BotError:
                 if service.is_alive():

@@ -15,6 +15,7 @@ import click
 import structlog
 from pydantic import SecretStr
 
+from bot.cli.run.dashboard_process import Served, dashboard_process
 from bot.cli.run.embedded_service import Embedded, Running
 from bot.config import Settings
 from bot.errors import Exit
@@ -40,18 +41,28 @@ async def play(
     config: Path | None = None,
     reread: Callable[[], Settings] | None = None,
     hangup: asyncio.Event | None = None,
+    on_dashboard: Callable[[Served | str], None] = lambda _served: None,
 ) -> DaemonEnd:
-    """Run the daemon until `stop` is set, and restart its embedded service if it dies. While the service is down, the daemon is DEGRADED."""
+    """Run the daemon until `stop` is set, and restart its embedded service if it dies. While the service is down, the daemon is DEGRADED.
+
+    The dashboard of the config starts when the daemon is ready; `on_dashboard` gets it, or why there is none.
+    """
     keeper = None if embedded is None else asyncio.create_task(embedded.keep_alive(_restarted), name="service-keeper")
     if keeper is not None:
         keeper.add_done_callback(lambda task: None if task.cancelled() else stop.set())
     try:
-        request = RunRequest(
-            settings=settings, base_url=base_url, api_key=api_key, stop=stop, on_ready=on_ready, tail=tail, config=config,
-            reread=reread, hangup=hangup, trouble=lambda: None if embedded is None else embedded.trouble,
-            at_rest=collect_at_rest,
-        )  # fmt: skip
-        return await daemon.run(request, held=held)
+        async with dashboard_process(settings.dashboard, settings.state_dir, on_dashboard) as start_dashboard:
+
+            def ready() -> None:
+                on_ready()
+                start_dashboard()
+
+            request = RunRequest(
+                settings=settings, base_url=base_url, api_key=api_key, stop=stop, on_ready=ready, tail=tail, config=config,
+                reread=reread, hangup=hangup, trouble=lambda: None if embedded is None else embedded.trouble,
+                at_rest=collect_at_rest,
+            )  # fmt: skip
+            return await daemon.run(request, held=held)
     finally:
         if keeper is not None:
             keeper.cancel()

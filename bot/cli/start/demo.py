@@ -60,10 +60,11 @@ LAST_BAR_S: Final = 5.0  # real time that the daemon has to decide the last reco
     metavar="DIR",
     help="Folder for all files of the demo.",
 )
+@click.option("--no-dashboard", is_flag=True, help="Start no dashboard.")
 @click.option("--json", "as_json", is_flag=True, help="Events and the summary as JSON lines on standard output.")
 def demo(
-    span: float | None, data: tuple[Candles, ...], clock: str | None, fresh: bool, state_dir: Path | None, as_json: bool
-) -> int:
+    span: float | None, data: tuple[Candles, ...], clock: str | None, fresh: bool, state_dir: Path | None, no_dashboard: bool, as_json: bool
+) -> int:  # fmt: skip
     """Trade play money now: starts the service, an account and the daemon on this machine."""
     if clock == "manual":
         raise click.UsageError("the demo needs a running clock; for a manual clock use `bot sandbox --clock manual`")
@@ -76,7 +77,7 @@ def demo(
     folder = private_dir((state_dir or default_state_dir("demo")).absolute())
     crash_report.write_to(folder / "crash.log")
     with hold_state(folder):
-        show = Demo(folder, recordings(data, otherwise="BTC"), clock, as_json=as_json)
+        show = Demo(folder, recordings(data, otherwise="BTC"), clock, has_dashboard=not no_dashboard, as_json=as_json)
         return asyncio.run(show.go(span, fresh=fresh))
 
 
@@ -91,13 +92,16 @@ class Run:
 
 
 class Demo:
-    def __init__(self, folder: Path, data: tuple[tuple[str, Path], ...], clock: str | None, *, as_json: bool) -> None:
+    def __init__(
+        self, folder: Path, data: tuple[tuple[str, Path], ...], clock: str | None, *, has_dashboard: bool, as_json: bool
+    ) -> None:
         from bot.cli.operate.demo_folders import DemoFolder
         from bot.cli.start.run_output import RunOutput
 
         self.runs = DemoFolder(folder)
         self.data = data
         self.clock = clock
+        self.has_dashboard = has_dashboard
         self._stop = asyncio.Event()
         self._output = RunOutput(self._stop, as_json=as_json)
 
@@ -110,7 +114,7 @@ class Demo:
         stop = self._stop
         with stopped_by_signals(stop, note):
             run = self._begin(fresh=fresh)
-            settings = demo_settings(run.folder, run.data, run.clock)
+            settings = demo_settings(run.folder, run.data, run.clock, has_dashboard=self.has_dashboard)
             service = self._service(run, settings)
             try:
                 text = f"# The config of this run of the demo.\n{as_yaml(settings)}"
@@ -192,7 +196,7 @@ class Demo:
                 )
                 end = await play(
                     settings, base_url=running.base_url, api_key=minted.api_key, stop=stop, embedded=service, tail=tail,
-                    on_ready=lambda: stop_after(span, stop), config=run.folder / CONFIG,
+                    on_ready=lambda: stop_after(span, stop), config=run.folder / CONFIG, on_dashboard=output.dashboard,
                 )  # fmt: skip
                 for watcher in watchers:
                     watcher.cancel()
@@ -269,10 +273,13 @@ class Demo:
 # -- the parts of the demo
 
 
-def demo_settings(folder: Path, data: tuple[tuple[str, Path], ...], clock: str) -> Settings:
-    """configs/demo.yaml, with this run's clock, data and folder. Each recorded market gets one strategy; with one market only the first strategy runs."""
+def demo_settings(
+    folder: Path, data: tuple[tuple[str, Path], ...], clock: str, *, has_dashboard: bool = False
+) -> Settings:
+    """configs/demo.yaml, with this run's clock, data, folder and dashboard. Each recorded market gets one strategy; with one market only the first strategy runs."""
     from bot.cli.common.config_check import check_strategies
     from bot.cli.common.files import example
+    from bot.cli.run.dashboard_process import port_or_free
     from bot.config import Recording, load
 
     settings = load(example("demo.yaml"))
@@ -289,9 +296,12 @@ def demo_settings(folder: Path, data: tuple[tuple[str, Path], ...], clock: str) 
         )
         recorded = tuple(Recording(file=file.resolve(), market=coin) for coin, file in data)
         embedded = embedded.model_copy(update={"data": recorded, "markets": (), "seed": 1})
+    dashboard = settings.dashboard if has_dashboard else None
+    if dashboard is not None:  # A second demo takes a free port.
+        dashboard = dashboard.model_copy(update={"port": port_or_free(dashboard.port)})
     made = settings.model_copy(
         update={
-            "name": "demo", "state_dir": folder, "strategies": strategies, "embedded": embedded,
+            "dashboard": dashboard, "name": "demo", "state_dir": folder, "strategies": strategies, "embedded": embedded,
             "dead_man": settings.dead_man.model_copy(update={"heartbeat_seconds": seconds}),
         }
     )  # fmt: skip

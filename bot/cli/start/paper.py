@@ -16,6 +16,7 @@ import click
 from bot.cli.common.param_types import Duration
 
 if TYPE_CHECKING:
+    from bot.cli.run.dashboard_process import Served
     from bot.cli.run.embedded_service import Embedded, Minted, Running
     from bot.cli.start.demo_summary import Tally
     from bot.config import Settings
@@ -46,6 +47,7 @@ dead_man: {{heartbeat_seconds: 300, on_miss: flatten}}
 strategies:
   - {{name: {name}, use: "{use}", markets: [{markets}], interval: 1m, budget_usd: 1000, max_leverage: 1}}
 """
+DASHBOARD: Final = "\n# Pages in a browser, on this machine only.\ndashboard: {port: 8710}\n"
 
 
 @click.command(epilog=EPILOG)
@@ -118,6 +120,9 @@ class Paper:
 
         stop_after(self._span, self.stop)
 
+    def dashboard(self, served: Served | str) -> None:
+        self._output.dashboard(served)
+
     @asynccontextmanager
     async def running(
         self, settings: Settings, service: Embedded, running: Running, minted: Minted
@@ -184,7 +189,9 @@ def _config_text(exchange: str, use: str, markets: tuple[str, ...]) -> str:
 
 
 def _make_config(file: Path, text: str) -> bool:
-    """Check the config and write it. False if it is there already; UsageError if another text is there."""
+    """Check the config and write it, with a dashboard if its packages are installed. False if it is there already; UsageError if another text is there."""
+    from importlib.util import find_spec
+
     from bot.cli.common.config_check import checked_text
     from bot.cli.common.files import write_atomic
     from bot.errors import BotError
@@ -193,13 +200,15 @@ def _make_config(file: Path, text: str) -> bool:
         held = file.read_bytes() if file.exists() else None
     except OSError as error:
         raise BotError(f"{file} cannot be read: {error.strerror or error}") from None
-    if held == text.encode():
+    if held in (text.encode(), (text + DASHBOARD).encode()):
         return False
     if held is not None:
         raise click.UsageError(
             f"{file} differs from what these options would write, and is not overwritten. `bot run {quote(str(file))}` runs it as it is;"
             " --config NAME.yaml makes another one"
         )
+    if find_spec("jinja2") is not None:
+        text += DASHBOARD
     checked_text(text, file)
     write_atomic(file, text)
     return True

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from bot.cli.run.dashboard_process import Served, served_line
 from bot.cli.start.event_lines import Counts, Narrator, line_writer
 
 
@@ -44,6 +45,13 @@ class RunOutput:
     def data(self, data: Mapping[str, Any]) -> None:
         """Print one JSON object."""
         self.line(json.dumps(dict(data), default=str))
+
+    def dashboard(self, served: Served | str) -> None:
+        """Print the address of the dashboard, or why there is none."""
+        if not self.as_json:
+            self.line(served_line(served, is_terminal=sys.stdout.isatty()))
+        elif not isinstance(served, str):
+            self.data({"event": "dashboard.ready", "address": served.address})
 
     def line(self, line: str, style: str | None = None) -> None:
         """Print a line."""

@@ -23,7 +23,7 @@
 
   const begin = () => {
     canvas.replaceChildren();
-    canvas.classList.add("drawn-by-script");
+    canvas.removeAttribute("aria-hidden"); // The logo of the library is a link.
     return library.createChart(canvas, layout());
   };
 
