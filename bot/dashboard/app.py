@@ -238,7 +238,10 @@ class Dashboard:
             return await self._message(
                 403, "Read-only", "This dashboard only reads. Start it with --control to allow changes."
             )
-        values = controls.confirmation(action, request.query_params.get("name", ""))
+        name = request.query_params.get("name", "")
+        if action.needs_name and not name:
+            return await self._message(404, "Not found", f"{action.title} needs the name of what it acts on.")
+        values = controls.confirmation(action, name)
         return await self._control_page(request, values)
 
     async def change(self, request: Request) -> Response:

@@ -37,6 +37,14 @@ ACTIONS: Final[Mapping[str, Action]] = {
         "Resume", "Entries are allowed again. A named strategy also leaves its quarantine; without a name, orders that wait for a person are released.",
         lambda name: name or "resume", "/resume", _strategy,
     ),
+    "close": Action(
+        "Close", "The daemon closes the whole position at the market, reduce-only. Its stop and targets end with it. The strategy may open again: pause it first.",
+        lambda name: name, "/close", lambda name, _key, _form: {"market": name}, needs_name=True,
+    ),
+    "cancel": Action(
+        "Cancel", "The entry order is canceled at the service. Stops and targets cannot be canceled, so that no position loses its stop.",
+        lambda name: name, "/cancel", lambda name, _key, _form: {"oid": name}, needs_name=True,
+    ),
     "kill": Action(
         "Kill", "The service cancels all entries and blocks new ones until the account's owner lifts the kill switch. Stops stay.",
         lambda _name: "kill", "/kill", lambda _name, key, form: {"flatten": form.get("flatten") == "yes", "key": key}, is_dangerous=True,
@@ -74,6 +82,14 @@ def answer_lines(action_name: str, answer: Mapping[str, Any]) -> list[str]:
         lines += [f"Closed: {one['symbol']} {one['side']} {one['size']}." for one in result["trades"]]
         lines += [f"Open: {one['coin']} {one['side']} {one['size']}." for one in result["positions"]]
         return lines
+    if action_name == "close":
+        return [
+            f"The {answer['market']} position is closed."
+            if answer["closed"]
+            else f"The close of {answer['market']} is on its way."
+        ]
+    if action_name == "cancel":
+        return [f"The order {answer['oid']} is canceled."]
     lines += [f"{one['name']}: {one['state']}." for one in answer.get("strategies", ())]
     if resting := answer.get("resting"):
         lines.append(f"Resting entries can still fill: {', '.join(resting)}.")

@@ -1,4 +1,4 @@
-"""The routes that change the daemon, or ask the service: pause, resume, reload, reconcile, kill, stop.
+"""The routes that change the daemon, or ask the service: pause, resume, reload, reconcile, close, cancel, kill, stop.
 
 A change waits for the end of the pass under way, so that no route touches the kernel in the middle of one.
 """
@@ -12,7 +12,7 @@ from dataclasses import asdict
 import structlog
 
 from bot.errors import ApiError, Declined, OutcomeUnknown, TryLater
-from bot.runtime.control_plane import status_documents
+from bot.runtime.control_plane import order_commands, status_documents
 from bot.runtime.control_plane.commands import CommandTimeout
 from bot.runtime.control_plane.daemon_access import DaemonAccess, RoutedDaemon
 from bot.runtime.control_plane.server import Data, Problem, Question
@@ -97,6 +97,26 @@ class CommandRoutes:
                 "busy",
                 f"the service could not be asked ({error.code}: {error.message}); the daemon compares again by itself",
             ) from None
+
+    async def close(self, question: Question) -> Data:
+        """Close the whole position of a market."""
+        market = question.text("market")
+        question.nothing_else()
+        if market is None:
+            raise Problem(400, "invalid_input", "market is the market of the position")
+        kernel = self._access.require_kernel()
+        is_closed = await self._access.mailbox.ask(lambda: order_commands.close_position(kernel, market))
+        return {"market": market, "closed": is_closed}
+
+    async def cancel(self, question: Question) -> Data:
+        """Cancel a resting entry."""
+        oid = question.text("oid")
+        question.nothing_else()
+        if oid is None:
+            raise Problem(400, "invalid_input", "oid is the number of the order")
+        kernel = self._access.require_kernel()
+        await self._access.mailbox.ask(lambda: order_commands.cancel_entry(kernel, oid))
+        return {"oid": oid}
 
     async def kill(self, question: Question) -> Data:
         """Throw the service's kill switch with the daemon's own key, because an embedded service gives out no other key."""

@@ -26,6 +26,8 @@ def routes_of(access: DaemonAccess) -> Routes:
         ("POST", "/resume"): commands.resume,
         ("GET", "/reload"): commands.reload_diff,
         ("POST", "/reload"): commands.reload,
+        ("POST", "/close"): commands.close,
+        ("POST", "/cancel"): commands.cancel,
         ("POST", "/kill"): commands.kill,
         ("POST", "/lift"): commands.lift,
         ("POST", "/stop"): commands.stop,

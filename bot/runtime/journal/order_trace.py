@@ -22,6 +22,7 @@ EVENTS_MAX: Final = 200  # of one position; a longer list is cut, and a last ste
 _RUNTIME: Final = {
     "naked": "the position had no stop, and none could be armed", "foreign": "safety.foreign_positions: flatten",
     "exit": "safety.on_exit: flatten", "left_over": "the position that the order was to reduce is gone",
+    "operator": "an operator closed the position",
 }  # fmt: skip
 
 # What a person wants to see of an event, in this order.

@@ -1,0 +1,61 @@
+"""An operator's orders: close the position of a market, cancel a resting entry. Called between two passes of the kernel.
+
+A close is an intent in the journal before it is sent, as every order is. Asking twice while it is on its way sends nothing new. A stop
+or a target cannot be canceled, so that no position loses its stop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from bot.errors import BotError, Declined, OutcomeUnknown, Refused, TryLater
+from bot.runtime.control_plane.commands import CommandTimeout
+from bot.runtime.reconciliation import protection
+
+if TYPE_CHECKING:
+    from bot.runtime.kernel import Kernel
+
+log = structlog.get_logger()
+
+CAUSE: Final = "operator"  # of the close, in its key and for `bot explain`
+
+
+async def close_position(kernel: Kernel, market: str) -> bool:
+    """Close the whole position of a market, reduce-only. True if it is closed; False while the close is on its way or in doubt.
+
+    BotError if there is no position; Declined if the service refuses the close. The strategy may open again: pause it first.
+    """
+    position = kernel.account.mirror.positions.get(market)
+    if position is None:
+        raise BotError(
+            f"there is no position in {market}; there are {', '.join(kernel.account.mirror.positions) or 'none'}"
+        )
+    log.warning("position.closed_by_operator", market=market)
+    kernel.budget.begin()
+    refused = await protection.close_all(kernel.context, position, CAUSE)
+    await kernel.execution.settle()
+    await kernel.events.drain()
+    kernel.journal.flush()
+    if refused is not None:
+        raise Declined(f"the {market} position was not closed: {refused}")
+    left = kernel.account.mirror.positions.get(market)
+    return left is None or left.opened_ms != position.opened_ms
+
+
+async def cancel_entry(kernel: Kernel, oid: str) -> None:
+    """Cancel an entry that rests. BotError if no such entry rests; Declined if the service refuses; CommandTimeout without an answer."""
+    order = kernel.account.mirror.orders.get(oid)
+    if order is None or not order.could_open:
+        raise BotError(f"no entry {oid} rests; stops and targets cannot be canceled, and bot orders lists all orders")
+    log.warning("entry.canceled_by_operator", oid=oid, market=order.market)
+    kernel.budget.begin()
+    try:
+        await kernel.port.cancel(oid)
+    except (TryLater, OutcomeUnknown) as error:
+        raise CommandTimeout(f"the service has not answered ({error.code}): {error.message}") from None
+    except Refused as error:  # Most likely it was filled or canceled meanwhile.
+        raise Declined(f"the service has not canceled {oid} ({error.code}): {error.message}") from None
+    await kernel.events.drain()
+    kernel.journal.flush()
