@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from tests.e2e.processes import until
 
 WAIT_S = 90
@@ -50,6 +52,16 @@ def demo(folder: Path, *options: str) -> Iterator[str]:
             with contextlib.suppress(UnboundLocalError):
                 drain.kill()
                 drain.wait()
+
+
+def enter(link: str) -> httpx.Client:
+    """A browser that has opened the link."""
+    address, _, code = link.partition("#")
+    base = address.removesuffix("/sign-in")
+    client = httpx.Client(base_url=base, headers={"Accept": "text/html"})
+    answer = client.post("/sign-in", data={"code": code}, headers={"Origin": base})
+    assert answer.status_code == 303, answer.text
+    return client
 
 
 class Visitor:

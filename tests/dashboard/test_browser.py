@@ -13,7 +13,17 @@ import pytest
 
 from tests.dashboard.browsing import WIDTHS, Visitor, bot, demo
 
-PATHS = ("/", "/market", "/strategies", "/strategies/trend", "/events", "/guardians", "/approvals", "/control/kill")
+PATHS = (
+    "/",
+    "/market",
+    "/strategies",
+    "/strategies/trend",
+    "/events",
+    "/guardians",
+    "/approvals",
+    "/runs",
+    "/control/kill",
+)
 ROWS = "document.querySelectorAll('#live-positions tbody tr').length"
 LAST = "document.querySelector('figure').dataset.last"
 

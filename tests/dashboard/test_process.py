@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from bot.cli.app import call
 from bot.dashboard import server
+from tests.dashboard.browsing import enter
 
 WAIT_S = 30
 
@@ -36,16 +36,6 @@ def running(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str]
             yield process, json.loads(line)
         finally:
             process.kill()
-
-
-def enter(link: str) -> httpx.Client:
-    """A browser that has opened the link."""
-    address, _, code = link.partition("#")
-    base = address.removesuffix("/sign-in")
-    client = httpx.Client(base_url=base, headers={"Accept": "text/html"})
-    answer = client.post("/sign-in", data={"code": code}, headers={"Origin": base})
-    assert answer.status_code == 303, answer.text
-    return client
 
 
 def test_a_dashboard_opens_by_its_link_gives_another_one_and_ends_in_order(

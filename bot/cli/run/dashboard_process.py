@@ -59,6 +59,8 @@ async def dashboard_process(
         str(folder),
         "--port",
         str(section.port),
+        "--runs",
+        str(Path("runs").absolute()),  # The child has another working folder.
         *(["--control"] if section.control else []),
     ]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bot.dashboard import formatting
+from bot.dashboard.pages.strategies import short_signal
 from bot.dashboard.sources import Snapshot
 from bot.runtime.journal.order_trace import Step, event_step
 
@@ -123,5 +124,8 @@ def _word(text: str) -> str:
 
 
 def steps(found: Sequence[Step]) -> list[StepRow]:
-    """The chain of an order, oldest first."""
-    return [StepRow(formatting.instant(one.at_ms), one.what, one.text, str(one.data.get("id") or "")) for one in found]
+    """The chain of an order, oldest first. A signal is shown without the members that it leaves open."""
+    return [
+        StepRow(formatting.instant(one.at_ms), one.what, short_signal(one.text), str(one.data.get("id") or ""))
+        for one in found
+    ]

@@ -46,7 +46,7 @@
     const numbers = new Intl.NumberFormat("en-US", { minimumFractionDigits: precision, maximumFractionDigits: precision });
     const priceFormat = { type: "custom", formatter: (price) => numbers.format(price), minMove: 10 ** -precision };
     // Rising candles are hollow and falling ones are filled, so that the colour is not the only sign.
-    const style = () => ({ upColor: "transparent", borderUpColor: colour("up"), wickUpColor: colour("up"), downColor: colour("down"), borderDownColor: colour("down"), wickDownColor: colour("down") });
+    const style = () => ({ priceLineColor: colour("accent"), upColor: "transparent", borderUpColor: colour("up"), wickUpColor: colour("up"), downColor: colour("down"), borderDownColor: colour("down"), wickDownColor: colour("down") });
     const candles = chart.addSeries(library.CandlestickSeries, { ...style(), priceFormat }, 0);
     const volume = chart.addSeries(library.HistogramSeries, { priceFormat: { type: "volume" }, priceLineVisible: false, lastValueVisible: false }, 1);
     const candle = ([time, open, high, low, close]) => ({ time, open, high, low, close });
