@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from bot.client import Client
-from bot.client.limiter import Admission, Kind, Left, Limiter, Quota, RateHeld, parse_limit, parse_policy
+from bot.client.limiter import Admission, Budget, Kind, Left, Limiter, Quota, RateHeld, parse_limit, parse_policy
 from bot.client.service_clock import ServiceClock
 from bot.errors import TryLater
 from bot.wire import CloseRequest, OrderRequest
@@ -119,6 +119,17 @@ def test_a_route_counts_in_the_policies_that_its_answers_named() -> None:
     assert limiter.wait_ms(Kind.EXIT, READS) == 0
     limiter.learn(READS, status=200, limit='"p";r=0;t=1', policy=None, retry_after_ms=None)
     assert limiter.wait_ms(Kind.EXIT, READS) > 0
+
+
+def test_the_budgets_are_what_is_left_of_the_named_policies_now() -> None:
+    time = Time()
+    limiter = time.limiter()
+    assert limiter.budgets() == []
+    tell(limiter, 40)
+    limiter.learn(READS, status=429, limit=None, policy=None, retry_after_ms=None)
+    assert limiter.budgets() == [Budget("p", 40, 100)], "a route without a policy has no known budget"
+    time.ms += 1_000
+    assert limiter.budgets() == [Budget("p", 50, 100)]
 
 
 async def test_a_wait_ends_when_there_is_quota() -> None:
