@@ -67,6 +67,7 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
     ),
     ("heartbeat process", "the daemon is killed"): ("runtime/liveness/test_heartbeat_process.py::test_the_process_ends_with_a_killed_daemon",),
     # The service.
+    ("dashboard", "while it serves"): ("dashboard/test_process.py::test_a_record_of_a_dashboard_that_was_killed_names_none",),
     ("service", "orders under load"): (
         "service/state_machine/test_kills.py::test_after_kill_9_under_load_each_acknowledged_order_exists_once_and_guardians_stay_armed",
     ),

@@ -28,7 +28,7 @@ def test_the_commands_of_the_backtesting_page_run(
         code = call(words[1:])
         out, err = capsys.readouterr()
         assert code == 0, (line, err)
-        said[words[1]] = out
+        said[words[1]] = said.get(words[1], "") + out
     assert set(said) == {"data", "backtest", "report", "compare", "replay"}
     assert "causal: equal decisions" in said["backtest"]
     assert "the events differ" in said["compare"]

@@ -74,7 +74,7 @@ async def test_a_backtest_is_started_listed_opened_and_compared(tmp_path: Path, 
     assert f"/runs/{run}/report" in page
     report = await browser.get(f"/runs/{run}/report")
     assert report.status_code == 200
-    assert "plotly" in report.text.lower()
+    assert "lightweight charts" in report.text.lower()
     assert report.headers["content-security-policy"].startswith("sandbox allow-scripts; default-src 'none'")
     assert "allow-same-origin" not in report.headers["content-security-policy"], "a report cannot use the cookie"
     shutil.copytree(tmp_path / "runs" / run, tmp_path / "runs" / "other")

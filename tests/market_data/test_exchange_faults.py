@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from bot.clock import ManualClock
 from bot.market_data.ccxt_source import CcxtSource
-from bot.market_data.source import NoAnswer, NotOffered, Page, Row
+from bot.market_data.source import NoAnswer, NotOffered, Page, Quote, Row, Update
 from tests.market_data.conftest import START
 from tests.market_data.exchange import Exchange, cut, half, silent, status
 
@@ -88,7 +88,7 @@ async def test_a_market_that_is_delisted_is_not_quoted_and_has_no_candles(
     with pytest.raises(NotOffered, match="Invalid symbol"):
         await source.minutes(BTC, SINCE, said.append)
     quotes = source.quotes([BTC])
-    assert [quote for quote in await anext(quotes) if quote.symbol == BTC] == []
+    assert [one for one in await anext(quotes) if isinstance(one, Quote) and one.symbol == BTC] == []
     exchange.delisted.clear()
     assert await source.minutes(BTC, SINCE, said.append) == Page(true_rows(exchange, NOW - 30_000), NOW - 30_000)
 
@@ -98,6 +98,7 @@ async def test_a_change_of_precision_changes_quotes_at_once_and_the_tick_at_the_
 ) -> None:
     exchange.tick, exchange.quotes["BTCUSDT"] = "0.01", "94000.07"
     async for quotes in source.quotes([BTC]):
+        assert isinstance(quotes[0], Quote)
         assert (quotes[0].bid, quotes[0].ask) == (93_999.57, 94_000.57)
         break
     btc = next(one for one in await source.instruments(said.append) if one.symbol == BTC)
@@ -105,12 +106,20 @@ async def test_a_change_of_precision_changes_quotes_at_once_and_the_tick_at_the_
     assert float(btc.tick) == 0.01
 
 
+async def next_quotes(updates: AsyncIterator[Sequence[Update]]) -> list[Quote]:
+    """The quotes of the next batch that has any."""
+    async for batch in updates:
+        if quotes := [one for one in batch if isinstance(one, Quote)]:
+            return quotes
+    raise AssertionError("the stream has ended")
+
+
 async def test_a_silent_exchange_sends_no_quote_and_no_error(source: CcxtSource, exchange: Exchange) -> None:
     quotes = source.quotes([BTC])
-    assert await anext(quotes)
+    assert await next_quotes(quotes)
     exchange.quote_faults = [silent]
     exchange.asked_quotes.clear()
-    waiting = asyncio.ensure_future(anext(quotes))
+    waiting = asyncio.ensure_future(next_quotes(quotes))
     assert await asyncio.to_thread(exchange.asked_quotes.wait, 10)
     done, _ = await asyncio.wait([waiting], timeout=0.3)
     assert not done

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -21,14 +22,15 @@ from tests.market_data.exchange import Exchange
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty current folder, and a state folder of its own."""
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty current folder, and a state folder of its own with a short path, as sockets need it."""
     folder = tmp_path / "p"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "s"))
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)
-    return folder
+    with tempfile.TemporaryDirectory(prefix="bot-") as state:
+        monkeypatch.setenv("XDG_STATE_HOME", state)
+        yield folder
 
 
 @pytest.fixture

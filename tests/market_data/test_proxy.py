@@ -54,7 +54,7 @@ def test_the_embedded_service_asks_the_exchange_through_the_proxy_and_shows_no_p
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("BOT_MARKETS_PYTHON", markets_python)
     monkeypatch.setenv("https_proxy", f"http://me:hidden@127.0.0.1:{proxy.port}")
-    service = Embedded(tmp_path / "state", prices="ccxt:kraken", markets=("BTC",))
+    service = Embedded(tmp_path / "state", prices=("ccxt:kraken",), markets=("BTC",))
     with pytest.raises(ServiceFailed, match="Proxy Authentication Required") as failed:
         service.ensure()
     asked = proxy.asked[0]

@@ -89,11 +89,14 @@ def test_the_server_refuses_other_hosts_and_lets_no_page_load_from_them(site: Pa
 def test_the_server_prints_its_address_and_ends_with_ctrl_c(site: Path) -> None:
     code = f"from pathlib import Path; from bot.cli.docs.docs import serve; serve(Path({str(site)!r}), 0)"
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        address = server.stdout.readline().split()[0]
-        assert "Bracketbot documentation" in httpx.get(address, timeout=WAIT_S).text
-        server.send_signal(signal.SIGINT)
-        assert server.wait(WAIT_S) == 0
+        try:
+            assert server.stdout is not None
+            address = server.stdout.readline().split()[0]
+            assert "Bracketbot documentation" in httpx.get(address, timeout=WAIT_S).text
+            server.send_signal(signal.SIGINT)
+            assert server.wait(WAIT_S) == 0
+        finally:
+            server.kill()
 
 
 def test_every_strategy_of_the_pages_passes_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

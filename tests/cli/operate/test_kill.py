@@ -142,7 +142,7 @@ async def test_a_kill_that_a_hung_daemon_does_not_answer_says_how_to_kill_withou
     monkeypatch.setattr(kill_module, "LOOK_S", 0.0)
     monkeypatch.setattr(place_module, "_ask", silent)
     with hold_state(tmp_path), pytest.raises(Silent) as ended:
-        await kill_module._kill_by_daemon(Place(tmp_path), "kill-1", flatten=True)
+        await kill_module.kill_by_daemon(Place(tmp_path), "kill-1", flatten=True)
     assert (f"or end the daemon (kill -9 {os.getpid()}) and run bot kill again" in str(ended.value)) is hangs
 
 
@@ -276,5 +276,5 @@ async def test_a_kill_through_a_daemon_whose_service_is_silent_is_retried_with_t
                 raise Silent("the service has not answered; ask again")
             return {"result": {"guardian": "grd_1"}}
 
-    assert await kill_module._kill_by_daemon(Daemon(), "kill-1", flatten=True) == {"guardian": "grd_1"}
+    assert await kill_module.kill_by_daemon(Daemon(), "kill-1", flatten=True) == {"guardian": "grd_1"}
     assert asked == [("/kill", "kill-1")] * 2

@@ -83,7 +83,7 @@ def test_status_marks_old_data_and_names_every_problem(ran: Ran, ask: Ask) -> No
     _, out, _ = ask("status", "--config", str(ran.config), "--json")
     told = json.loads(out)
     assert (told["old_s"] < look.OLD_S, told["cursor"]["behind"]) == (True, False)
-    assert "  OLD " not in "\n".join(look._status_lines(told | {"old_s": 0.3}))
+    assert "  OLD " not in "\n".join(look.status_lines(told | {"old_s": 0.3}))
     told["old_s"] = 75.4
     assert told["foreign_unprotected"] == []
     told |= {"positions": 2, "unprotected": [], "foreign_unprotected": ["SOL"]}
@@ -95,7 +95,7 @@ def test_status_marks_old_data_and_names_every_problem(ran: Ran, ask: Ask) -> No
     told["heartbeat"] |= {"deadline_s": -64.8}
     told["reload"] = {"began_s": 90, "ended_s": None, "applied": [], "refused": []}
     told["blocked_by"] = [{"type": "account_drawdown", "id": "grd_1"}, {"type": "kill_switch", "id": "grd_2"}]
-    lines = "\n".join(look._status_lines(told))
+    lines = "\n".join(look.status_lines(told))
     assert "reload      under way for 1 min 30 s" in lines
     assert "account_drawdown grd_1 is active until 00:00 UTC, or until the account's owner lifts it" in lines
     assert "kill_switch grd_2 is active until the account's owner lifts it" in lines
@@ -165,7 +165,7 @@ def test_a_position_says_whether_it_has_its_stop_and_needs_one(
     position: dict[str, Any], stop: str, unsafe: bool
 ) -> None:
     position = {"strategy": "mine", "needs_stop": True} | position
-    assert (look._stop_of(position), look._is_unsafe(position)) == (stop, unsafe)
+    assert (look.stop_of(position), look._is_unsafe(position)) == (stop, unsafe)
 
 
 @dataclass

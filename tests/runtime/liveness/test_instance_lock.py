@@ -431,11 +431,12 @@ async def test_a_start_that_waits_for_its_embedded_service_asks_for_time(
     monkeypatch.setattr(Embedded, "ensure", lambda _: Running("http://127.0.0.1:9", 1, is_new=True))
     monkeypatch.setattr(Embedded, "mint", mint)
     config = repository / "configs" / "paper.yaml"
+    settings = load(config, {"HOME": str(tmp_path)})
     with (
         hold_state(tmp_path) as held,
         contextlib.closing(Tail(tmp_path / "daemon.log")) as tail,
         pytest.raises(ServiceFailed, match="the service has died; its log is"),
     ):
-        await run._run(load(config, {"HOME": str(tmp_path)}), config, held, tail, keep_service=False)
+        await run._run(run._Run(settings, config, held, tail, None), keep_service=False)
     assert asked == 3
     assert len(asyncio.all_tasks()) == 1, "and stops asking"
