@@ -22,9 +22,16 @@
     return element;
   }
   const byId = (id) => document.getElementById(id);
-  const fixed = (value, digits = 2, sign = "auto") =>
-    value == null ? "–" : value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits, signDisplay: sign });
-  const price = (value) => (value == null ? "–" : value.toLocaleString("en-US", { maximumSignificantDigits: 10 }));
+  // Formatters are kept, because making one takes longer than using it a hundred times.
+  const formatters = new Map();
+  function formatter(options) {
+    const key = JSON.stringify(options);
+    if (!formatters.has(key)) formatters.set(key, new Intl.NumberFormat("en-US", options));
+    return formatters.get(key);
+  }
+  const fixed = (value, digits = 2, signDisplay = "auto") =>
+    value == null ? "–" : formatter({ minimumFractionDigits: digits, maximumFractionDigits: digits, signDisplay }).format(value);
+  const price = (value) => (value == null ? "–" : formatter({ maximumSignificantDigits: 10 }).format(value));
   const moment = (ms, length = 16) => (ms == null ? "" : new Date(ms).toISOString().slice(0, length).replace("T", " "));
   // As bot.words.duration.
   function duration(ms) {
