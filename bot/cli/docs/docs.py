@@ -62,6 +62,7 @@ def serve(site: Path, port: int) -> None:
 
     config = uvicorn.Config(application(site), host="127.0.0.1", port=port, log_level="warning", server_header=False)
     with config.bind_socket() as listener:
+        listener.listen()  # Who reads the address may connect at once.
         click.echo(f"http://127.0.0.1:{listener.getsockname()[1]}/index.html  (Ctrl-C ends it)")
         with suppress(KeyboardInterrupt):  # uvicorn raises it again after the end
             uvicorn.Server(config).run(sockets=[listener])

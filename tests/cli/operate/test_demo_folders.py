@@ -44,7 +44,7 @@ def test_what_was_killed_is_continued_unless_a_fresh_run_is_wanted_whose_service
 ) -> None:
     stopped: list[Path] = []
     monkeypatch.setattr(Embedded, "stop", lambda service: stopped.append(service.folder))
-    demo = Demo(tmp_path, (), None, as_json=True)
+    demo = Demo(tmp_path, (), None, has_dashboard=False, as_json=True)
     killed = tmp_path / "20250101-000000-000"
     killed.mkdir()
     demo.runs._mark({"run": killed.name, "clock": "60x", "data": []})
