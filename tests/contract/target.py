@@ -224,4 +224,7 @@ def start(folder: Path, **options: Any) -> Target:
         line = ready.readline()
     assert line, log.read_text()
     base_url = json.loads(line)["baseUrl"]
-    return Target(process, base_url, httpx.Client(base_url=base_url, timeout=60), log)
+    limits = httpx.Limits(
+        keepalive_expiry=2
+    )  # less than the server's five, so that no request meets a connection as it closes
+    return Target(process, base_url, httpx.Client(base_url=base_url, timeout=60, limits=limits), log)
