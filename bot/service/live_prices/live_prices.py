@@ -177,7 +177,7 @@ class LivePrices:
     ) -> list[tuple[int, LiveMarket, str]]:
         """Fetch the history of an interval. Returns when to fetch it again, if its last bar is unfinished."""
         now_ms = self._machine.clock.now_ms()
-        if not market.candles.until_ms:  # Its minutes come first.
+        if market.candles.whole_from_ms is None:  # Its minutes come first.
             return [(now_ms + MINUTE_MS, market, interval)]
         since_ms = now_ms - HISTORY_BARS * INTERVAL_MS[interval]
         try:

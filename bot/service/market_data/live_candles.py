@@ -23,7 +23,7 @@ class LiveCandles(CandleStore):
         super().__init__()
         self.lot = lot
         self.until_ms = self.lived_ms = 0
-        self._whole_from_ms: int | None = None  # bars that began earlier lack minutes
+        self.whole_from_ms: int | None = None  # bars that began earlier lack minutes
         self._with_history: set[str] = set()  # intervals that have the source's history
         self._quoted: list[Candle] = []  # minutes by their quotes, from `until_ms` on
         self._parts: dict[str, list[Candle]] = {name: [] for name, _ in STEPS[1:]}  # minutes of the running coarse bar
@@ -55,8 +55,8 @@ class LiveCandles(CandleStore):
     def extend(self, minutes: Sequence[Candle], until_ms: int) -> list[Candle]:
         """Add closed minutes. Returns those that were not known."""
         fresh = [candle for candle in minutes if candle.ts >= self.until_ms]
-        if fresh and self._whole_from_ms is None:
-            self._whole_from_ms = fresh[0].ts
+        if fresh and self.whole_from_ms is None:
+            self.whole_from_ms = fresh[0].ts
         for candle in fresh:
             self._end_bars(candle.ts)
             self._closed["1m"].append(candle)
@@ -72,14 +72,16 @@ class LiveCandles(CandleStore):
 
         Returns the end of the bar that is still missing, because it was unfinished or the source left it out; call again after it. None: none is.
         """
-        from_ms = self._whole_from_ms or 0
+        from_ms = self.whole_from_ms
+        assert from_ms is not None, "the minutes come first"
         end_ms = -(-from_ms // (step := INTERVAL_MS[interval])) * step
         before = [candle for candle in candles if candle.ts + step <= min(end_ms, self.until_ms)]
         closed = self._closed[interval]
         newest = closed.last(1)
         if interval not in self._with_history:
-            self._with_history.add(interval)
-            closed.prepend(before)
+            if before:  # An empty answer of an exchange says nothing about its history.
+                self._with_history.add(interval)
+                closed.prepend(before)
         elif newest and newest[0].ts >= end_ms:  # A later bar has been read, and none may come before it.
             return None
         else:
@@ -94,7 +96,7 @@ class LiveCandles(CandleStore):
         for name, parts in self._parts.items():
             step = INTERVAL_MS[name]
             if parts and (start := parts[0].ts - parts[0].ts % step) + step <= at_ms:
-                if start >= (self._whole_from_ms or 0):
+                if start >= (self.whole_from_ms or 0):
                     whole = merge(parts, start)
                     assert whole is not None, name
                     self._closed[name].append(whole)

@@ -284,6 +284,24 @@ async def test_a_coarse_bar_that_was_unfinished_in_the_history_comes_when_it_end
     assert [(one, closed) for one, closed in candles.page("1h", 9, NOON)] == [(hour[0], True)]
 
 
+async def test_an_empty_answer_is_no_history(source: FakeSource) -> None:
+    """Some exchanges answer with no rows where they fail."""
+    candles = Live(source).market().candles
+    candles.extend([candle_of(row(NOON + n * MINUTE, 94_000.0)) for n in range(-7, 0)], NOON)
+    assert candles.older("1h", []) == NOON
+    candles.extend([candle_of(row(NOON + n * MINUTE, 94_000.0)) for n in range(60)], NOON + 60 * MINUTE)
+    hours = [candle_of(row(NOON - n * 60 * MINUTE, 94_000.0)) for n in (2, 1)]
+    assert candles.older("1h", hours) is None
+    assert [one.ts for one, closed in candles.page("1h", 9, NOON) if closed] == [*(one.ts for one in hours), NOON]
+
+
+async def test_a_history_waits_for_the_first_minute(source: FakeSource) -> None:
+    live = Live(source)
+    market = live.market()
+    market.candles.extend([], NOON)
+    assert [interval for _, _, interval in await live.prices._fetch_coarse(source, market, "1h")] == ["1h"]
+
+
 async def test_a_restart_fills_the_time_in_between(source: FakeSource, tmp_path: Path) -> None:
     live = Live(source, tmp_path / "s.db")
     await live.open()
