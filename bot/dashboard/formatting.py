@@ -15,7 +15,7 @@ UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def number(value: Any) -> Decimal | None:
-    """The value as a number; None for what is none."""
+    """The value as a number; None if it is not a number."""
     if value is None or isinstance(value, bool):
         return None
     try:

@@ -26,10 +26,10 @@ from bot.dashboard.page_models import Sources
 from bot.dashboard.sign_in import KEY_BYTES, SignIn
 from bot.dashboard.sources import Control, DaemonSource, ServiceSource
 from bot.errors import ConfigError
+from bot.runtime.control_plane.acceptor import HOST, loopback_listener
 
 log = structlog.get_logger()
 
-HOST: Final = "127.0.0.1"
 KEY_FILE: Final = "dashboard.key"
 RECORD: Final = "dashboard.json"  # the port of the running dashboard, locked while it runs
 STOP_S: Final = 1
@@ -90,7 +90,7 @@ def serve(
     """
     folder = control_socket.folder
     documents = Documents()
-    listener = _listener(port)
+    listener = loopback_listener(port, "the dashboard's port")
     with contextlib.closing(listener), _recorded(folder, listener.getsockname()[1]) as running:
         key = key_of(folder)
         sources = Sources(DaemonSource(control_socket), ServiceSource(), Backtests(runs))
@@ -159,19 +159,6 @@ def _at_input(server: _Server) -> None:
 
 def _sign_in(running: Running, key: bytes) -> SignIn:
     return SignIn(key, running.run_id, now_s=lambda: SystemClock().now_ms() // 1000)
-
-
-def _listener(port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((HOST, port))
-    except OSError as error:
-        listener.close()
-        raise ConfigError(
-            f"port {port} on {HOST} cannot be used: {error.strerror}. Give another with --port, or 0 for a free one"
-        ) from error
-    return listener
 
 
 @contextlib.contextmanager

@@ -201,7 +201,7 @@ class ServiceSource:
         return await self._asked(("book", coin), BOOK_S, lambda client: client.book(coin))
 
     async def candles(self, coin: str, interval: str) -> list[Candle]:
-        """The newest CANDLES; the last one may be running. Later calls ask for what is new only."""
+        """The newest CANDLES; the last one may be running. Later calls ask only for new candles."""
 
         async def ask(client: Client) -> list[Candle]:
             known = self._candles.get((coin, interval), [])

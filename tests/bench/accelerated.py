@@ -76,7 +76,7 @@ class AcceleratedLoop(asyncio.SelectorEventLoop):
 def accelerated(speed: float, start_ms: int) -> Iterator[tuple[AcceleratedLoop, AcceleratedTime]]:
     """A loop at this speed, and `bot.clock` on it while the block runs."""
     clock = AcceleratedTime(speed, start_ms)
-    real, bot.clock.time = bot.clock.time, clock  # type: ignore[assignment]
+    real, bot.clock.time = bot.clock.time, clock
     loop = AcceleratedLoop(speed)
     asyncio.set_event_loop(loop)
     try:
@@ -89,9 +89,9 @@ def accelerated(speed: float, start_ms: int) -> Iterator[tuple[AcceleratedLoop, 
 
 def feeder_in_real_time(folder: Path, speed: float, poll_seconds: float) -> None:
     """Give the feeder process its real time to start, answer and end, and let it ask for quotes every `poll_seconds` of real time."""
-    feeder_client.START_SECONDS *= speed  # type: ignore[misc]
-    feeder_client.ANSWER_SECONDS *= speed  # type: ignore[misc]
-    feeder_client.END_SECONDS *= speed  # type: ignore[misc]
+    feeder_client.START_SECONDS *= speed
+    feeder_client.ANSWER_SECONDS *= speed
+    feeder_client.END_SECONDS *= speed
     quick = folder / "feeder.py"
     quick.write_text(QUICK_FEEDER.format(poll=poll_seconds))
     python = folder / "python"

@@ -116,7 +116,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def running(command: list[str], **options: object) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(command, **options) as process:  # type: ignore[call-overload]  # the options of Popen
+    with subprocess.Popen(command, **options) as process:  # the options of Popen
         try:
             yield process
         finally:

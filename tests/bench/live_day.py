@@ -234,7 +234,7 @@ async def run(day: Day, clock: AcceleratedTime, end_ms: int) -> bool:
                 one.wanted = text_of(level_px(market, one.gap.ref, -one.gap.side, 0))
         missed(coin, candle)
 
-    service.machine.missed_candle = counted  # type: ignore[method-assign]
+    service.machine.missed_candle = counted
     await service.start()
     transport = httpx.ASGITransport(service.app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
@@ -281,7 +281,7 @@ def main() -> None:
     end_ms = START_MS + int(asked.hours * HOUR_MS)
     exchange = Exchange(START_MS)
     exchange.futures[NAME] = Series([row for row in recorded(path) if row[0] >= START_MS - 2 * DAY_MS])
-    live_prices.SILENCE_MAX_MS = CONNECT_MS  # type: ignore[misc]  # The feeder connects in real time.
+    live_prices.SILENCE_MAX_MS = CONNECT_MS  # The feeder connects in real time.
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, served(exchange) as url:
         os.environ["BOT_MARKETS_URL"] = url

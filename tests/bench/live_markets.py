@@ -102,7 +102,7 @@ async def measure(coins: list[str], sent: Any, seconds: float) -> None:
             sent[places[coin] * TURN + change] = 0
         return at
 
-    service.machine.live_quote = timed  # type: ignore[method-assign]
+    service.machine.live_quote = timed
     try:
         end = time.monotonic() + 120
         while any(one.closed_reason for one in live.markets) or live.connection.transport != "websocket":

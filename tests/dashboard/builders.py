@@ -69,7 +69,7 @@ def snapshot(**members: Any) -> Snapshot:
 
 
 def candle(n: int, close: float, *, volume: float = 1.0) -> Candle:
-    return Candle(ts=NOW_MS + n * 60_000, open=close - 1, high=close + 2, low=close - 2, close=close, volume=volume)  # type: ignore[arg-type]
+    return Candle(ts=NOW_MS + n * 60_000, open=close - 1, high=close + 2, low=close - 2, close=close, volume=volume)
 
 
 @cache

@@ -36,7 +36,7 @@ def main() -> None:
         for name, (path, width, height, colours) in PICTURES.items():
             visitor.open("/")
             visitor.wait(READY)
-            visitor.page.emulate_media(color_scheme=colours)  # type: ignore[arg-type]  # one of its two words
+            visitor.page.emulate_media(color_scheme=colours)  # one of its two words
             visitor.page.set_viewport_size({"width": width, "height": height})
             visitor.page.goto(visitor.base + path)
             visitor.page.wait_for_timeout(2_500)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -14,8 +13,9 @@ import pytest
 from bot.cli.run.embedded_service import Embedded, service_markets, service_prices
 from bot.config import load
 from bot.market_data.quote_filter import scaled
-from bot.service.host import HostOptions, Service, build, serve
+from bot.service.host import HostOptions, Service, serve
 from tests.market_data.exchange import Exchange, status
+from tests.market_data.live_service import running
 from tests.service.conftest import CONTROL_TOKEN
 
 DEADLINE_SECONDS = 120.0
@@ -29,18 +29,6 @@ async def until(is_true: Callable[[], bool], exchange: Exchange) -> None:
         exchange.now_ms = time.time_ns() // 1_000_000
         exchange.asked_quotes.clear()
         await asyncio.to_thread(exchange.asked_quotes.wait, 5)
-
-
-@asynccontextmanager
-async def running(db: Path | str = ":memory:") -> AsyncIterator[tuple[Service, httpx.AsyncClient]]:
-    service = build(HostOptions(db=db, live=("ccxt:binance",)), control_token=CONTROL_TOKEN)
-    await service.start()
-    transport = httpx.ASGITransport(service.app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
-        try:
-            yield service, http
-        finally:
-            await service.stop()
 
 
 def is_open(service: Service) -> bool:

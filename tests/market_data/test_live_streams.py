@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 
-import httpx
 import pytest
 
 from bot.market_data.quote_filter import scaled
-from bot.service.host import HostOptions, Service, build
+from bot.service.host import Service
 from bot.venue.commands import OpenAccount, PlaceOrder
 from bot.venue.events import Fill, FundingPaid
 from bot.venue.state import HOUR_MS, OrderSpec
 from tests.market_data.exchange import Series, minutes, served
+from tests.market_data.live_service import running
 from tests.market_data.websocket_exchange import WebSocketExchange, ladder
-from tests.service.conftest import CONTROL_TOKEN
 
 DEADLINE_SECONDS = 120.0
 
@@ -34,18 +32,6 @@ def streaming(markets_python: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         monkeypatch.setenv("BOT_MARKETS_PYTHON", markets_python)
         monkeypatch.setenv("BOT_MARKETS_URL", url)
         yield made
-
-
-@asynccontextmanager
-async def running() -> AsyncIterator[tuple[Service, httpx.AsyncClient]]:
-    service = build(HostOptions(db=":memory:", live=("ccxt:binance",)), control_token=CONTROL_TOKEN)
-    await service.start()
-    transport = httpx.ASGITransport(service.app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
-        try:
-            yield service, http
-        finally:
-            await service.stop()
 
 
 async def until(is_true: Callable[[], bool]) -> None:

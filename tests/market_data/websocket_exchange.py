@@ -43,7 +43,7 @@ class WebSocketExchange(Exchange):
         self._changed = threading.Condition()
 
     @property
-    def now_ms(self) -> int:  # type: ignore[override]  # the clock of this exchange runs
+    def now_ms(self) -> int:  # the clock of this exchange runs
         return time.time_ns() // 1_000_000 + self.clock_ahead_ms
 
     @now_ms.setter

@@ -129,7 +129,7 @@ def test_a_strategy_is_run_in_one_call_and_its_trade_can_be_read() -> None:
 
 
 def test_options_and_params_of_the_config_apply() -> None:
-    free = {"": MarketRules(taker=0, maker=0)}  # type: ignore[arg-type]
+    free = {"": MarketRules(taker=0, maker=0)}
     assert backtest(Follows, bars(RISE), options=SessionOptions(rules=free)).trades[0].fees_usd == 0
     with pytest.raises(ConfigError, match="unknown param"):
         backtest(Follows, bars(RISE), params={"usd": 5})
@@ -171,7 +171,7 @@ def test_assert_protected_finds_a_position_without_a_stop() -> None:
 
 
 def test_a_stop_that_a_thin_book_fills_over_several_bars_protects_until_the_end() -> None:
-    thin = SessionOptions(rules={"": MarketRules(depth_usd=5)})  # type: ignore[arg-type]
+    thin = SessionOptions(rules={"": MarketRules(depth_usd=5)})
     run = backtest(Adds, bars([*flat(100_000, 8), *flat(98_900, 12)]), options=thin)
     exits = {event.ts for event in run.events if event.type == "fill" and event.subtype == "exit"}
     assert (run.trades[0].exit_kind, len(exits)) == ("stop_loss", 3)

@@ -99,9 +99,9 @@ def restore(source: Path, config: Path | None, state_dir: Path | None, *, only_c
         )
         return 0
     click.echo(f"{source}: the backup of {manifest.name} is sound: {len(manifest.files)} files")
-    for what, paths in (("restored", written), ("left as it is", left), ("set aside", aside)):
+    for title, paths in (("restored", written), ("left as it is", left), ("set aside", aside)):
         for path in paths:
-            click.echo(f"{what} {path}")
+            click.echo(f"{title} {path}")
     return 0
 
 

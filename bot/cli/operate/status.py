@@ -349,8 +349,8 @@ def _price_lines(prices: Mapping[str, Any] | None) -> Iterable[str]:
     ages = [one["age_s"] for one in prices["markets"] if one["age_s"] is not None]
     oldest = f", oldest price {max(ages):.0f} s" if ages else ""
     yield f"  prices      {prices['source']} {state}{clock}; {many(len(prices['markets']), 'market')}{oldest}"
-    for what, why in prices["missing"].items():
-        yield f"  prices      without {what}: {why}"
+    for name, reason in prices["missing"].items():
+        yield f"  prices      without {name}: {reason}"
     for one in prices["markets"]:
         refused = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in one["refused"].items() if count)
         dropped = f"quotes refused: {refused}" if refused else ""

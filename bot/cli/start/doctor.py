@@ -442,9 +442,8 @@ def _notify(patient: Patient) -> None:
 
 def _metrics(patient: Patient) -> None:
     """Check that the metrics port is free, or in use by the running daemon itself."""
-    import socket
-
-    from bot.runtime.control_plane.reporting import HOST, PORT_FILE
+    from bot.runtime.control_plane.acceptor import HOST, loopback_listener
+    from bot.runtime.control_plane.reporting import PORT_FILE
 
     settings = patient.settings
     if settings is None or settings.metrics is None or _lacks_package(patient, settings, "metrics"):
@@ -457,14 +456,11 @@ def _metrics(patient: Patient) -> None:
             "metrics", "ok", f"http://{HOST}:{taken}/metrics, served by the running daemon to this machine only"
         )
         return
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((HOST, port))
-        except OSError as error:
-            text = f"metrics.port: {port} on {HOST} cannot be used: {error.strerror}"
-            patient.say("metrics", "fail", text, "set another port, or 0 for a free one", int(Exit.CONFIG))
-            return
+    try:
+        loopback_listener(port, "metrics.port:").close()
+    except ConfigError as error:
+        patient.say("metrics", "fail", str(error), "set another port, or 0 for a free one", int(Exit.CONFIG))
+        return
     patient.say(
         "metrics", "ok", f"{f'port {port} is free' if port else 'a free port'} on {HOST}, for this machine only"
     )

@@ -37,7 +37,7 @@ Examples:
   cd my-bot && bot check bot.yaml && bot run bot.yaml
 
 \b
-On a terminal it asks for what no option gives; Enter takes the default.
+On a terminal it asks about each option that you leave out; Enter takes the default.
 """
 NEW = """\b
 Examples:
@@ -237,7 +237,7 @@ def _config_text(
         budget=f"{budget:f}",
         params="\n".join(f"      {row:<20}# {said}" if said else f"      {row}" for row, said in rows),
     )
-    read_text(text, config)  # ConfigError for what the options allow and a config does not.
+    read_text(text, config)  # ConfigError for a value that the options accept and a config refuses
     return text
 
 

@@ -281,7 +281,7 @@ def _beat(beat: Data) -> Health:
 
 
 def _rate(rates: Sequence[Data]) -> Health:
-    note = "what is left of the service's tightest rate limit"
+    note = "requests that the service's tightest rate limit still allows"
     parts = [(one["left"] / one["requests"], one) for one in rates if one["requests"]]
     if not parts:
         return Health("Rate budget", formatting.NONE, "idle", note)

@@ -14,13 +14,30 @@ from typing import Final
 import structlog
 
 from bot.descriptors import reserved
+from bot.errors import ConfigError
 from bot.runtime.liveness.instance_lock import close_in_children
 
 log = structlog.get_logger()
 
 AGAIN_S: Final = 1.0  # after a failed `accept`; the event loop reports the same waiting connection at every turn
 
+HOST: Final = "127.0.0.1"
+
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def loopback_listener(port: int, named: str) -> socket.socket:
+    """A socket that is bound to a port of this machine only; 0 takes a free one. ConfigError if the port cannot be used; `named` is the port's option or key."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"{named} {port} on {HOST} cannot be used: {error.strerror}. Give another, or 0 for a free one"
+        ) from error
+    return listener
 
 
 class Acceptor:

@@ -9,18 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from bot.clock import SystemClock, boot_id, boot_ns, iso, monotonic_ns
-from bot.errors import BotError, ConfigError, Exit, JournalError
+from bot.errors import BotError, Exit, JournalError
 from bot.runtime.alerts import notifier as notify
 from bot.runtime.alerts.messages import notice, of_event, owners_in_words
 from bot.runtime.control_plane import metrics
-from bot.runtime.control_plane.acceptor import Acceptor
+from bot.runtime.control_plane.acceptor import HOST, Acceptor, loopback_listener
 from bot.runtime.control_plane.server import HEAD_BYTES_MAX, Problem, read_request, send_answer
 from bot.runtime.journal import queries
 from bot.runtime.journal.journal import Notice
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-HOST: Final = "127.0.0.1"
 ASKERS_MAX: Final = 16
 PORT_FILE: Final = "metrics.port"
 TEXT: Final = "text/plain; charset=utf-8"
@@ -220,15 +218,7 @@ async def exposing(port: int | None, folder: Path, sources: metrics.Sources) -> 
         yield
         return
     registry = metrics.registry_of(sources)
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((HOST, port))
-    except OSError as error:
-        listener.close()
-        raise ConfigError(
-            f"metrics.port: {port} on {HOST} cannot be used: {error.strerror}. Give another, or 0."
-        ) from error
+    listener = loopback_listener(port, "metrics.port:")
     scraped = Scraped(registry, sources)
     path = folder / PORT_FILE
     taken = listener.getsockname()[1]

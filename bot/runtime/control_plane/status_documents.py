@@ -159,7 +159,7 @@ def heartbeat(daemon: RoutedDaemon) -> Data | None:
 
 
 def health(daemon: RoutedDaemon) -> Data:
-    """How late the loop is, how far behind the events, and what is left of the service's rate limits."""
+    """Loop lag, event lag, and the requests that the service's rate limits still allow."""
     kernel = daemon.kernel
     return {
         "loop_lag_s": round(daemon.loop_lag_s, 3),

@@ -67,6 +67,7 @@ class LivePrices:
         self._coarse = [
             (0, market, interval) for interval in list(INTERVAL_MS)[1:] for market in self.markets
         ]  # (due, ...)
+        self._not_offered: set[tuple[str, str]] = set()  # (coin, interval) that the log names
         self._saved: dict[str, int] | None = None  # what the database has
 
     def begin(self) -> None:
@@ -175,7 +176,7 @@ class LivePrices:
     async def _fetch_coarse(
         self, source: LiveSource, market: LiveMarket, interval: str
     ) -> list[tuple[int, LiveMarket, str]]:
-        """Fetch the history of an interval. Returns when to fetch it again, if its last bar is unfinished."""
+        """Fetch the history of an interval. Returns when to fetch it again, if a bar is missing or the source did not offer it."""
         now_ms = self._machine.clock.now_ms()
         if market.candles.whole_from_ms is None:  # Its minutes come first.
             return [(now_ms + MINUTE_MS, market, interval)]
@@ -184,8 +185,10 @@ class LivePrices:
             pages = source.history(market.symbol, interval, since_ms - since_ms % DAY_MS, now_ms, _say)
             found = [page async for page in pages]
         except NotOffered as error:
-            log.warning("prices.no_history", coin=market.coin, interval=interval, message=str(error))
-            return []
+            if (market.coin, interval) not in self._not_offered:
+                self._not_offered.add((market.coin, interval))
+                log.warning("prices.no_history", coin=market.coin, interval=interval, message=str(error))
+            return [(now_ms + MINUTE_MS, market, interval)]  # The market may be listed again.
         end_ms = market.candles.older(interval, [candle_of(row) for page in found for row in page.rows])
         if end_ms is None:
             return []

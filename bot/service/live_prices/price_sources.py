@@ -45,7 +45,9 @@ class PriceSources:
             "sessions": sum(view["sessions"] for view in views),
             "transport": transports.pop() if len(transports) == 1 else None,
             "clockDifferenceMs": max(differences, key=abs, default=None),
-            "missing": {f"{view['source']} {what}": why for view in views for what, why in view["missing"].items()},
+            "missing": {
+                f"{view['source']} {name}": reason for view in views for name, reason in view["missing"].items()
+            },
             "markets": [market | {"source": view["source"]} for view in views for market in view["markets"]],
             "sources": [{name: value for name, value in view.items() if name != "markets"} for view in views],
         }

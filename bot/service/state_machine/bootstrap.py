@@ -135,8 +135,8 @@ def _go_on(
         place = PricePosition(saved.alive_ms)
     _take_up(machine, made, place, recovered.pushes)
     closed: dict[str, int] = {}
-    for what, text in recovered.meta.items():
-        if what.startswith(CLOSED_META):
+    for name, text in recovered.meta.items():
+        if name.startswith(CLOSED_META):
             closed |= json.loads(text)
     for coin, candles in machine.feed.live().items():
         candles.lived_ms = min(saved.alive_ms, closed.get(coin, saved.alive_ms))

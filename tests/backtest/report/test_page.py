@@ -415,7 +415,7 @@ def without(path: Path, *keys: str | int) -> None:
 def test_a_folder_without_a_run_is_refused(runs: list[Path], tmp_path: Path, harm: object, problem: str) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(runs[0], copy)
-    harm(copy)  # type: ignore[operator]
+    harm(copy)
     with pytest.raises(BotError) as caught:
         read_run(copy)
     assert problem in str(caught.value)

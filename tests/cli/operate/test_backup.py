@@ -10,7 +10,6 @@ import sqlite3
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,16 +48,6 @@ class Buyer(Strategy):
         else:
             yield Open(bar.market, "long", usd=100, bracket=Bracket(stop_pct=5))
 """
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder with a short name, for sockets; whatever service was left in it is ended."""
-    folder = Path(tempfile.mkdtemp(prefix="bot-"))
-    yield folder
-    for lock in folder.rglob("sandbox.lock"):
-        Embedded(lock.parent).stop()
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ async def test_a_port_in_use_is_told_in_a_sentence(tmp_path: Path) -> None:
         assert port_or_free(port) == 0
     assert isinstance(said, str)
     assert f"port {port} on 127.0.0.1 cannot be used" in said
-    assert served_line(said, is_terminal=True).startswith("dashboard   not available: port")
+    assert served_line(said, is_terminal=True).startswith("dashboard   not available: the dashboard's port")
     assert port_or_free(port) == port
 
 

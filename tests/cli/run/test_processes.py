@@ -9,12 +9,10 @@ import json
 import os
 import pty
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,16 +39,6 @@ strategies:
   - {name: trend, use: "trend:Trend", markets: [BTC], interval: 1m, budget_usd: 500}
 log: {format: json}
 """
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder with a short name, for sockets; whatever service was left in it is ended."""
-    folder = Path(tempfile.mkdtemp(prefix="bot-"))
-    yield folder
-    for lock in folder.rglob("sandbox.lock"):
-        Embedded(lock.parent).stop()
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -57,11 +57,11 @@ async def test_a_close_is_in_the_journal_before_it_is_sent(tmp_path: Path) -> No
         await close(*given, **named)
         raise Died
 
-    venue.close = dies  # type: ignore[method-assign]  # it answers a daemon that is dead
+    venue.close = dies  # it answers a daemon that is dead
     with pytest.raises(Died):
         await close_position(kernel, "BTC")
     kernel.journal.close()
-    venue.close = close  # type: ignore[method-assign]
+    venue.close = close
     again = make_kernel(venue, path=tmp_path / "j.db")
     await again.recover()
     await again.cycle()

@@ -117,7 +117,7 @@ class World:
                 await self.end(task, is_killed=False)
 
     def source(self, _name: str = "") -> LiveSource:
-        made: Any = CcxtSource("fake", feeder=FaultyFeeder(self.exchange))  # type: ignore[arg-type]  # has what is used
+        made: Any = CcxtSource("fake", feeder=FaultyFeeder(self.exchange))  # has what is used
         return made
 
     def open(self) -> None:
@@ -247,8 +247,8 @@ class World:
             self.in_gap = False
             self.check_stops(coin, candle.close)
 
-        machine.live_quote = checked_quote  # type: ignore[method-assign]
-        machine.missed_candle = checked_candle  # type: ignore[method-assign]
+        machine.live_quote = checked_quote
+        machine.missed_candle = checked_candle
 
     def check_quote(self, coin: str, px: int, bid: int, ask: int) -> None:
         seen = self.seen[coin]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from bot.errors import ConfigError, Refusal
 from bot.market_data.quote_filter import scaled
-from bot.market_data.source import NoAnswer, NotOffered
+from bot.market_data.source import NoAnswer, NotOffered, Page
 from bot.service.live_prices.listings import live_options
 from bot.service.live_prices.live_market import AGE_MAX_MS, candle_of
 from bot.service.state_machine.bootstrap import PriceOptions, open_machine
@@ -293,6 +294,23 @@ async def test_an_empty_answer_is_no_history(source: FakeSource) -> None:
     hours = [candle_of(row(NOON - n * 60 * MINUTE, 94_000.0)) for n in (2, 1)]
     assert candles.older("1h", hours) is None
     assert [one.ts for one, closed in candles.page("1h", 9, NOON) if closed] == [*(one.ts for one in hours), NOON]
+
+
+async def test_a_history_that_is_not_offered_is_asked_for_again(
+    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exchange that delists a market may list it again."""
+    live = Live(source)
+    market = live.market()
+    market.candles.extend([candle_of(row(NOON - MINUTE, 94_000.0))], NOON)
+
+    async def refuses(*_: object) -> AsyncIterator[Page]:
+        raise NotOffered("no such market")
+        yield
+
+    monkeypatch.setattr(source, "history", refuses)
+    ((again_ms, *_),) = await live.prices._fetch_coarse(source, market, "1h")
+    assert again_ms > live.machine.clock.now_ms()
 
 
 async def test_a_history_waits_for_the_first_minute(source: FakeSource) -> None:
