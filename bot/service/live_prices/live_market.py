@@ -97,13 +97,15 @@ class LiveMarket:
     def _move(self, at_ms: int | None, bid: int, ask: int) -> None:
         """Apply the newest prices, or keep them while the market is closed."""
         now_ms = self._machine.clock.now_ms()
+        told_ms = now_ms if at_ms is None else at_ms
         is_marked = self.marked_ms is not None and now_ms - self.marked_ms <= AGE_MAX_MS
         mark = self._mark if is_marked else (bid + ask) // 2
         if self.closed_reason is None:
             self.lived_ms = self._machine.live_quote(self.coin, mark, bid, ask)
-            self._missed.clear()  # The silence before this quote was too short to be a gap.
+            # The silence before this quote was too short to be a gap. A repeated old quote says nothing about later minutes.
+            self._missed = [candle for candle in self._missed if candle.ts + MINUTE_MS > told_ms]
             return
-        self._waiting.append((now_ms if at_ms is None else at_ms, mark, bid, ask))
+        self._waiting.append((told_ms, mark, bid, ask))
         self.open_if_ready()
 
     def _take_mark(self, mark: Mark) -> None:
