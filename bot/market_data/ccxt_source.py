@@ -152,10 +152,8 @@ class CcxtSource:
         rows = [row for row in found if row.at_ms >= since_ms]
         closed = [row for row in rows if row.at_ms < end_ms]
         sure_ms = closed[-1].at_ms + MINUTE_MS if closed else since_ms
-        # A minute without a candle had no trade, or its candle comes late. The candle of a later minute tells which.
-        if len(closed) < len(rows):
-            sure_ms = max(sure_ms, end_ms)
-        elif found and found[0].at_ms == before_ms:
+        # A minute without a candle had no trade, or its candle comes up to a minute late. An answer with a row before or after it is whole.
+        if len(closed) < len(rows) or (found and found[0].at_ms == before_ms):
             sure_ms = max(sure_ms, end_ms - MINUTE_MS)
         return Page(closed, sure_ms)
 
