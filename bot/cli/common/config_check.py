@@ -104,8 +104,12 @@ def missing_packages(settings: Settings) -> list[tuple[str, str]]:
 
 
 def needs_package(section: str, name: str) -> str:
-    extra = "ui" if section == "dashboard" else section
-    return f"needs the package {name}: install bracketbot[{extra}], or remove the section"
+    return f"needs the package {name}: install bracketbot[{extra_of(section)}], or remove the section"
+
+
+def extra_of(section: str) -> str:
+    """The extra that a section of a config needs."""
+    return "ui" if section == "dashboard" else section
 
 
 def _of_addresses(source: Source, unseen: Collection[str]) -> list[Problem]:

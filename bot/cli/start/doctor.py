@@ -81,7 +81,7 @@ class Patient:
 )
 @click.option("--json", "as_json", is_flag=True, help="The findings as one JSON object.")
 def doctor(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
-    """Check the config, secrets, service, key, clock, disk, journal, heartbeat, notices, metrics and unit of a daemon. Say how to fix what is wrong."""
+    """Check the config, secrets, service, key, clock, disk, journal, heartbeat, notices, ports and unit of a daemon. Say how to fix what is wrong."""
     from bot.cli.operate.daemon_client import find
 
     try:
@@ -113,6 +113,7 @@ def _examined(patient: Patient) -> list[Finding]:
     _daemon(patient)
     _notify(patient)
     _metrics(patient)
+    _dashboard(patient)
     run_unheld(_service(patient))
     _heartbeat(patient)
     _unit(patient)
@@ -441,37 +442,51 @@ def _notify(patient: Patient) -> None:
 
 
 def _metrics(patient: Patient) -> None:
-    """Check that the metrics port is free, or in use by the running daemon itself."""
-    from bot.runtime.control_plane.acceptor import HOST, loopback_listener
     from bot.runtime.control_plane.reporting import PORT_FILE
 
-    settings = patient.settings
-    if settings is None or settings.metrics is None or _lacks_package(patient, settings, "metrics"):
+    section = None if patient.settings is None else patient.settings.metrics
+    if section is None:
         return
-    port, taken = settings.metrics.port, ""
-    with contextlib.suppress(OSError):
-        taken = (patient.place.folder / PORT_FILE).read_text(encoding="utf-8").strip()
-    if taken and patient.place.is_running() and (port == 0 or taken == str(port)):
-        patient.say(
-            "metrics", "ok", f"http://{HOST}:{taken}/metrics, served by the running daemon to this machine only"
-        )
+    taken = None
+    with contextlib.suppress(OSError, ValueError):
+        taken = int((patient.place.folder / PORT_FILE).read_text(encoding="utf-8"))
+    _port(patient, "metrics", section.port, taken if patient.place.is_running() else None, "/metrics")
+
+
+def _dashboard(patient: Patient) -> None:
+    section = None if patient.settings is None else patient.settings.dashboard
+    if section is None:
+        return
+    from bot.dashboard.server import running_in
+
+    running = running_in(patient.place.folder)
+    _port(patient, "dashboard", section.port, None if running is None else running.port)
+
+
+def _port(patient: Patient, section: str, port: int, taken: int | None, path: str = "") -> None:
+    """Check that the port of a section is free, or in use by the daemon itself: `taken`."""
+    from bot.runtime.control_plane.acceptor import HOST, loopback_listener
+
+    assert patient.settings is not None
+    if _lacks_package(patient, patient.settings, section):
+        return
+    if taken is not None and port in {0, taken}:
+        patient.say(section, "ok", f"http://{HOST}:{taken}{path}, served by the running daemon to this machine only")
         return
     try:
-        loopback_listener(port, "metrics.port:").close()
+        loopback_listener(port, f"{section}.port:").close()
     except ConfigError as error:
-        patient.say("metrics", "fail", str(error), "set another port, or 0 for a free one", int(Exit.CONFIG))
+        patient.say(section, "fail", str(error), "set another port, or 0 for a free one", int(Exit.CONFIG))
         return
-    patient.say(
-        "metrics", "ok", f"{f'port {port} is free' if port else 'a free port'} on {HOST}, for this machine only"
-    )
+    patient.say(section, "ok", f"{f'port {port} is free' if port else 'a free port'} on {HOST}, for this machine only")
 
 
 def _lacks_package(patient: Patient, settings: Settings, section: str) -> bool:
-    from bot.cli.common.config_check import missing_packages, needs_package
+    from bot.cli.common.config_check import extra_of, missing_packages, needs_package
 
     name = dict(missing_packages(settings)).get(section)
     if name is not None:
-        fix = f"pip install 'bracketbot[{section}]'"
+        fix = f"pip install 'bracketbot[{extra_of(section)}]'"
         patient.say(section, "fail", f"{section}: {needs_package(section, name)}", fix, int(Exit.CONFIG))
     return name is not None
 

@@ -12,6 +12,7 @@ import pytest
 
 from bot.cli.app import call
 from bot.cli.common import config_check
+from bot.dashboard.server import _recorded
 from bot.runtime.liveness.instance_lock import hold_state
 
 CONFIG = """\
@@ -145,3 +146,22 @@ def test_doctor_says_whether_the_port_for_metrics_is_free_or_the_daemons_own(
     (code, (found,)) = examined("metrics", more=section)
     assert (code, found["message"]) == (0, f"port {port} is free on 127.0.0.1, for this machine only")
     assert examined("metrics") == (0, []), "none is asked for"
+
+
+def test_doctor_says_whether_the_port_for_the_dashboard_is_free_or_the_daemons_own(
+    examined: Examined, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("apprise")
+    pytest.importorskip("jinja2")
+    monkeypatch.setenv("NOTIFY", "json://localhost")
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        section = f"dashboard: {{port: {port}}}"
+        (code, (found,)) = examined("dashboard", more=section)
+        assert (code, found["level"], f"{port} on 127.0.0.1 cannot be used" in found["message"]) == (4, "fail", True)
+        with _recorded(state, port):
+            assert "served by the running daemon" in examined("dashboard", more=section)[1][0]["message"]
+    (code, (found,)) = examined("dashboard", more=section)
+    assert (code, found["message"]) == (0, f"port {port} is free on 127.0.0.1, for this machine only")
