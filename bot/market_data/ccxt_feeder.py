@@ -114,7 +114,8 @@ class Feeder:
             near = difflib.get_close_matches(name, self.ccxt.exchanges, n=3)
             hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(self.ccxt.exchanges)}"
             raise Refused("unknown_exchange", f"ccxt {self.ccxt.__version__} knows no exchange {name!r}; {hint}")
-        options = {"timeout": TIMEOUT_MS, "aiohttp_trust_env": self.base_url is None}
+        # timeout_on_exit: exchanges are closed when the process ends, and it need not wait for its sockets.
+        options = {"timeout": TIMEOUT_MS, "aiohttp_trust_env": self.base_url is None, "timeout_on_exit": 0}
         made = getattr(self.pro, name, getattr(self.ccxt, name))({**options, "enableRateLimit": self.base_url is None})
         if self.base_url is not None:
             made.urls["api"] = redirected(made.urls["api"], self.base_url, made)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.market_data.exchange import Exchange, Series, minutes, served
+from tests.market_data.forking_feeder import forking_feeder
 
 START = 1_746_057_600_000  # 2025-05-01
 
@@ -25,14 +26,21 @@ def markets_python() -> str:
     return str(python)
 
 
+@pytest.fixture(scope="session")
+def quick_python(markets_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An executable that starts feeder processes by forking from one that has imported ccxt."""
+    with forking_feeder(markets_python, tmp_path_factory.mktemp("feeder")) as python:
+        yield python
+
+
 @pytest.fixture
-def exchange(markets_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Exchange]:
+def exchange(quick_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Exchange]:
     """A Binance with 6,000 minutes of BTC's perpetual and ETH's spot market, and a Kraken with BTC. The store is ./data."""
     made = Exchange(START + 6_000 * 60_000 + 30_000)
     made.futures["BTCUSDT"] = made.kraken["XXBTZUSD"] = Series(minutes(6_100, START))
     made.spot["ETHUSDT"] = Series(minutes(6_100, START, seed=2))
     with served(made) as url:
-        monkeypatch.setenv("BOT_MARKETS_PYTHON", markets_python)
+        monkeypatch.setenv("BOT_MARKETS_PYTHON", quick_python)
         monkeypatch.setenv("BOT_MARKETS_URL", url)
         monkeypatch.chdir(tmp_path)
         yield made
