@@ -5,6 +5,7 @@ Map of the package. A package imports only from lines below it; two packages on 
     cli | testing      the command `bot`, its exit codes | a pytest plugin with a fresh service for each test
     dashboard          pages in a browser that show a running daemon; a process of its own, the extra `ui`
     backtest           the daemon's kernel on the service's venue in simulated time; candles, statistics, report, replay
+    checks             checks of a whole config before anything starts
     service | runtime  the service: HTTP, MCP, prices, durable log | the daemon: kernel, journal, heartbeat (read runtime/kernel.py first)
     venue | client | market_data   pure rules: orders, margin, guardians; no I/O, no clock | one typed method for each operation | sources of real prices
     config             YAML to frozen settings; an error has line, column and "did you mean"

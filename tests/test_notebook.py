@@ -1,9 +1,11 @@
-"""The notebook of first steps: its cells run in their order, it holds no output, and it is small."""
+"""The notebooks of the docs: their cells run in their order, they hold no output, and they are small."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from tests.documents import PAGES, README, ROOT, blocks
 
 NOTEBOOK = ROOT / "docs" / "first-steps.ipynb"
+BACKTEST = ROOT / "docs" / "backtest-in-a-notebook.ipynb"
 BYTES_MAX = 16_384
 
 
@@ -36,12 +39,33 @@ def test_the_cells_run_in_their_order_and_show_a_trade(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_is_a_small_notebook_without_output(cells: list[dict[str, Any]]) -> None:
-    notebook = json.loads(NOTEBOOK.read_text())
-    assert (notebook["nbformat"], notebook["metadata"]["language_info"]["name"]) == (4, "python")
-    assert NOTEBOOK.stat().st_size < BYTES_MAX
-    assert len({cell["id"] for cell in cells}) == len(cells)
-    for cell in cells:
+def test_the_cells_of_a_backtest_run_in_their_order_and_show_a_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("polars")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for cell in json.loads(BACKTEST.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    said = capsys.readouterr().out
+    assert "stop_loss" in said
+    assert len(set(re.findall(r"fast bars: (.+?) %", said))) == 3, "each value of the param has its own result"
+    result = names["result"]
+    assert result.trades.height == result.figures["# Trades"] > 10
+    assert result.equity["drawdown_pct"].min() == pytest.approx(result.figures["Max. Drawdown [%]"], abs=1e-6)
+    assert (result.folder / "report.html").read_text().startswith("<!doctype html>")
+    assert "<iframe" in result.plot()._repr_html_()
+
+
+@pytest.mark.parametrize("notebook", [NOTEBOOK, BACKTEST], ids=lambda path: path.stem)
+def test_it_is_a_small_notebook_without_output(notebook: Path) -> None:
+    document = json.loads(notebook.read_text())
+    assert (document["nbformat"], document["metadata"]["language_info"]["name"]) == (4, "python")
+    assert notebook.stat().st_size < BYTES_MAX
+    assert len({cell["id"] for cell in document["cells"]}) == len(document["cells"])
+    for cell in document["cells"]:
         if cell["cell_type"] == "code":
             assert (cell["outputs"], cell["execution_count"]) == ([], None)
 

@@ -4,7 +4,6 @@ Start with `app`: the group, the list of commands, and how a failure becomes a m
 commands of one section of `bot --help`; `common` holds what several of them use. The modules that are not commands:
 
 - `operate/daemon_client` finds the daemon that a command means and asks its control socket.
-- `common/config_check` checks a whole config before anything starts.
 - `run/embedded_service` starts, finds and stops the service of `base_url: embedded`; `run/run_daemon` runs the daemon beside it.
 - `start/event_lines` turns log events into lines for people.
 

@@ -52,7 +52,7 @@ def load(path: str | Path, environ: Mapping[str, str] | None = None) -> Settings
 
 def read(path: str | Path, environ: Mapping[str, str] | None = None, lookup: Lookup | None = None) -> Source:
     """As `load`, with the places of all keys. `lookup` replaces the references where secrets cannot be read."""
-    return read_text(_text(Path(path)), Path(path), environ, lookup)
+    return read_text(text_of(Path(path)), Path(path), environ, lookup)
 
 
 def read_text(
@@ -108,7 +108,7 @@ def _is_folder(path: Path) -> bool:
         return True
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
     try:
         with path.open("rb") as file:
             raw = file.read(FILE_BYTES_MAX + 1)

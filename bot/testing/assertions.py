@@ -7,14 +7,14 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
-from bot.backtest.backtest import Backtest, cuts_between, prove_causal
+from bot.backtest.backtest import Backtest, cuts_between, prove_causal, quiet_log
 from bot.backtest.engine.options import SessionOptions, within
 from bot.backtest.engine.outside_reads import watching, watching_clock
 from bot.clock import iso
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.fold import fold_event
 from bot.runtime.model.positions import MirrorPosition
-from bot.testing.backtests import Run, Trade, quiet_log
+from bot.testing.backtests import Run, Trade
 from bot.words import many
 
 CUTS: Final = 5

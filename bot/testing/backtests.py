@@ -6,18 +6,14 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
-from bot.backtest.backtest import Backtest
+from bot.backtest.backtest import Backtest, quiet_log
 from bot.backtest.data.candles import Candles
 from bot.backtest.engine.options import SessionOptions
 from bot.backtest.results.run_writer import Result
@@ -114,17 +110,6 @@ def backtest(
         tuple(map(_trade_of, result.trade_ledger.trips)), tuple(Event.model_validate_json(line) for line in lines),
         tuple(json.loads(line) for line in log.getvalue().splitlines()), result, given, lines, chosen, settings, place,
     )  # fmt: skip
-
-
-@contextmanager
-def quiet_log() -> Iterator[None]:
-    """Without the daemon's log below errors: a backtest has a hundred lines for each trade."""
-    before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    try:
-        yield
-    finally:
-        structlog.configure(**before)
 
 
 def _placed(strategy: type[Strategy], settings: Settings) -> list[StrategySpec]:

@@ -20,6 +20,7 @@ from bot.backtest.data.candles import Candles
 from bot.backtest.engine.options import MarketRules, SessionOptions
 from bot.backtest.results.event_lines import line_of
 from bot.backtest.results.run_writer import Result
+from bot.cli.app import call
 from bot.config import Settings
 from bot.runtime.assembly import limits_of
 from bot.runtime.strategy_host.host import StrategySpec
@@ -189,3 +190,12 @@ def config(folder: Path, use: str = "causal:Honest", markets: str = "BTC", **par
         f'strategies:\n  - {{name: one, use: "{use}", markets: [{markets}], interval: 1m, budget_usd: 1000000, params: {json.dumps(params)}}}\n'
     )
     return path
+
+
+def backtested(folder: Path, made: Path, data: Path, *more: str, code: int = 0) -> Path:
+    """Call `bot backtest`, and give the folder of its run."""
+    out = folder / "runs"
+    before = set(out.iterdir()) if out.exists() else set()
+    assert call(["backtest", str(made), "--data", str(data), "--out", str(out), *more]) == code
+    (fresh,) = set(out.iterdir()) - before
+    return fresh

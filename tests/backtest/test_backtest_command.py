@@ -20,20 +20,12 @@ from bot.clock import iso
 from bot.errors import JournalBlocked
 from bot.logs import HIDDEN
 from tests.backtest.builders import MINUTE_MS, START_MS, STRATEGIES, config, minutes, write
+from tests.backtest.builders import backtested as run
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return write(minutes(600), tmp_path / "BTC_1m.csv")
-
-
-def run(folder: Path, made: Path, data: Path, *more: str, code: int = 0) -> Path:
-    """The folder of the newest run."""
-    out = folder / "runs"
-    before = set(out.iterdir()) if out.exists() else set()
-    assert call(["backtest", str(made), "--data", str(data), "--out", str(out), *more]) == code
-    (fresh,) = set(out.iterdir()) - before
-    return fresh
 
 
 def look_each(bars: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,15 +347,14 @@ def test_a_disk_that_fills_up_ends_the_backtest_and_the_results_so_far_are_print
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
 ):
     """`/dev/full` accepts no bytes; events are written when there are more than a limit."""
-    from bot.backtest import backtest
-    from bot.cli.backtest import backtest as session
+    from bot.backtest import backtest, inputs
 
-    class Full(session._Lines):
+    class Full(inputs._Lines):
         def __init__(self, _path: Path, **_more: bool) -> None:
             super().__init__(Path("/dev/full"))
             self._file.reconfigure(line_buffering=True)
 
-    monkeypatch.setattr(session, "_Lines", Full)
+    monkeypatch.setattr(inputs, "_Lines", Full)
     monkeypatch.setattr(backtest, "EVENTS_HELD", 40)
     monkeypatch.setattr(backtest, "EVENTS_SHOWN", 20)
     look_each(20, monkeypatch)

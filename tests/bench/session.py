@@ -30,7 +30,7 @@ from bot import logs
 from bot.backtest.backtest import Backtest
 from bot.backtest.data.candles import Candles
 from bot.backtest.engine.options import MarketRules, SessionOptions
-from bot.cli.common.config_check import checked_config
+from bot.checks.config_check import checked_config
 from tests.bench import peers
 
 YEAR = 525_600

@@ -53,7 +53,6 @@ HERE: Final = Path(__file__).parent
 
 def render_html(run: StoredRun, other: StoredRun | None = None) -> str:
     """The HTML of one run, or of two side by side."""
-    library = charts_script()
     names: tuple[str, ...]
     if other is None:
         names, runs, parts = (str(run.manifest["config"]["name"]),), [run], _parts(run)
@@ -62,10 +61,20 @@ def render_html(run: StoredRun, other: StoredRun | None = None) -> str:
         parts = [_compared(run, other, names)]
         for one, name in zip(runs, names, strict=True):
             parts += [_config(one, f"Config of {name}"), _assumptions(one, f"Assumptions of {name}")]
+    return _page(runs, names, _head(runs, names), parts)
+
+
+def render_charts(run: StoredRun) -> str:
+    """The page of one run with the charts alone."""
+    names = (str(run.manifest["config"]["name"]),)
+    return _page([run], names, _head([run], names), [section("Equity, price and trades", _TIME_CHART, name="time")])
+
+
+def _page(runs: Sequence[StoredRun], names: tuple[str, ...], head: str, parts: Sequence[str]) -> str:
     data = json.dumps(chart_data(runs, names), separators=(",", ":")).replace("<", "\\u003c")
     return _PAGE.format(
-        title=escaped(" and ".join(names)), style=_own("page.css"), library=library, script=_own("page.js"), data=data,
-        head=_head(runs, names), body="\n".join(filter(None, parts)),
+        title=escaped(" and ".join(names)), style=_own("page.css"), library=charts_script(), script=_own("page.js"), data=data, head=head,
+        body="\n".join(filter(None, parts)),
     )  # fmt: skip
 
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from bot.cli.backtest.inputs import fundings_of, rules_of, traded, with_fees_of
+from bot.cli.backtest.rule_options import rules_of
 from bot.cli.backtest.summary import _bar, summary_lines
 from bot.cli.common.formatting import say_left_out
 from bot.cli.common.param_types import Amount, Capped, Duration, Instant, Out, ParamValue, Settled, Sided, reserved
 from bot.cli.data.accept_flags import accepted, accepting
 
 if TYPE_CHECKING:
-    from bot.backtest.backtest import Backtest
-    from bot.backtest.engine.options import SessionOptions
+    from bot.backtest.inputs import Inputs
     from bot.backtest.results.run_writer import Result
 
 EPILOG = """\b
@@ -38,7 +37,6 @@ Ctrl-C or SIGTERM stops the backtest and keeps the results so far. Results go to
 Exit codes: 0 ran to the end, 1 the data were refused, or a strategy was quarantined or is not proved causal (the results are kept), 4 a config, a
 strategy or a file cannot be used, 130 stopped before the end (the results so far are kept).
 """
-STRATEGY_LOG: Final = "log.jsonl"
 BESIDES: Final = ("band", "prove_causal")  # options that add a section to summary.json
 CUTS: Final = 5  # repeated runs of --prove-causal
 
@@ -177,6 +175,7 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
 
     from bot import logs
     from bot.backtest.engine.outside_reads import watching
+    from bot.backtest.inputs import STRATEGY_LOG
     from bot.backtest.results import run_writer as results
     from bot.clock import SystemClock
     from bot.errors import BotError, Exit
@@ -187,18 +186,26 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
     band = proof = None
     watch: AbstractContextManager[list[str]] = watching() if given["prove_causal"] else nullcontext([])
     with reserved(for_json=as_json), watch as outside:
-        inputs = _Inputs(config, given, outside)
-        prepared = inputs.prepared()  # Errors in the input are raised before the folder is made.
-        manifest = inputs.manifest()  # Read now, because config and strategies may be edited during the run.
+        inputs = _inputs(config, given)
+        prepared = inputs.make()  # Errors in the input are raised before the folder is made.
+        assumptions = inputs.assumptions(prepared)
+        manifest = inputs.manifest(assumptions, [name for name in BESIDES if given[name]])
         folder = results.folder_for(out, inputs.settings.name, SystemClock().now_ms())
-        with _stopping() as is_stopped:
+        with _stopping() as is_stopped, _bar(quiet=as_json) as show:
             try:
-                found, lost = inputs.run(prepared, folder, is_stopped=is_stopped, quiet=as_json)
+                found, lost = inputs.run_into(
+                    folder,
+                    prepared,
+                    lambda done, of: not is_stopped() and show(done, of),
+                    with_journal=given["with_journal"],
+                    # Only this run looks for the clock, because it contains the bars of the shorter runs and the look takes time.
+                    outside=outside if given["prove_causal"] else None,
+                )
                 if lost is None:
                     results.write(
                         folder, found, manifest
                     )  # Written now, so that the results stay if a following run fails.
-                    band, proof = inputs.besides(found, folder, is_stopped=is_stopped)
+                    band, proof = _besides(inputs, given, outside, found, folder, is_stopped=is_stopped)
                     results.write_summary(folder, found.summary(band, proof))
             except OSError as error:
                 lost = error
@@ -207,7 +214,7 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
             place = None if lost is not None else str(folder)
             click.echo(json.dumps({"folder": place, **found.summary(band, proof)}, ensure_ascii=False))
         else:
-            for line in summary_lines(found, inputs.assumptions, band=band, proof=proof):
+            for line in summary_lines(found, assumptions, band=band, proof=proof):
                 click.echo(line)
     if lost is not None:
         raise BotError(f"{folder}: cannot be written: {lost.strerror or lost}; choose another place with --out")
@@ -216,9 +223,21 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
         if (folder / STRATEGY_LOG).is_file():
             click.echo(f"The strategies' log: {folder / STRATEGY_LOG}")
     assert found is not None, "without a result an error has been raised"
+    wrong, lacking = _problems(found, proof, is_stopped=is_stopped(), no_band=given["band"] and band is None)
+    for problem in (*wrong, *lacking):
+        click.echo(f"error: {problem}", err=True)
+    if wrong:
+        return int(Exit.ERROR)
+    return int(Exit.STOPPED if lacking or found.stats.is_partial else Exit.DONE)
+
+
+def _problems(
+    found: Result, proof: Mapping[str, Any] | None, *, is_stopped: bool, no_band: bool
+) -> tuple[list[str], list[str]]:
+    """What is wrong with a finished backtest, and what it lacks because it was stopped."""
     wrong = [f"{why}: quarantined, and not called again" for why in found.stats.quarantined.values()]
     lacking = []
-    if given["band"] and band is None:
+    if no_band:
         lacking.append("the band of the path policies is missing: the backtest was stopped")
     if proof is not None and proof["differs"] is not None:
         wrong.append(f"not causal: {proof['differs']}")
@@ -229,206 +248,59 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
             f"not proved causal: a strategy {outside_text(proof['outside'])}, and cutting the candles does not cut that"
         )
     elif proof is not None and not proof["isWhole"]:
-        why = "the range is too short for a cut" if not is_stopped() else "it was stopped"
-        (lacking if is_stopped() else wrong).append(f"whether the strategies are causal was not proven: {why}")
-    for problem in (*wrong, *lacking):
-        click.echo(f"error: {problem}", err=True)
-    if wrong:
-        return int(Exit.ERROR)
-    return int(Exit.STOPPED if lacking or found.stats.is_partial else Exit.DONE)
+        why = "the range is too short for a cut" if not is_stopped else "it was stopped"
+        (lacking if is_stopped else wrong).append(f"whether the strategies are causal was not proven: {why}")
+    return wrong, lacking
 
 
-class _Lines:
-    """A file of lines. It is made with the first line, or at once if it `is_needed`. After a write error it takes no more lines and keeps the error."""
-
-    def __init__(self, path: Path, *, is_needed: bool = True) -> None:
-        self.lost: OSError | None = None
-        self._path = path
-        self._file = self._opened() if is_needed else None
-
-    def _opened(self) -> TextIO:
-        return self._path.open("w", encoding="utf-8", newline="")
-
-    def write(self, text: str) -> None:
-        if self.lost is None:
-            try:
-                self._file = self._file or self._opened()
-                self._file.write(text)
-            except OSError as error:
-                self.lost = error
-
-    def __enter__(self) -> _Lines:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            if self._file is not None:
-                self._file.close()
-        except OSError as error:
-            self.lost = self.lost or error
-
-
-class _Inputs:
+def _inputs(config: Path, given: Mapping[str, Any]) -> Inputs:
     """The options of the command with the files that they name, read and checked."""
+    from bot.backtest.engine.options import SessionOptions
+    from bot.backtest.inputs import Chance, Files, Inputs, traded
+    from bot.checks.config_check import checked_without_secrets
 
-    def __init__(self, config: Path, given: Mapping[str, Any], outside: list[str]) -> None:
-        from bot.backtest.data import quality
-        from bot.backtest.data.candles import drivers, load
-        from bot.backtest.data.findings import KINDS
-        from bot.cli.common.config_check import checked_text, checked_without_secrets
-        from bot.config import with_params
+    settings, _ = checked_without_secrets(config)
+    options = SessionOptions(
+        start_ms=given["start_ms"], end_ms=given["end_ms"], balance_usd=given["balance"], path=given["path"],
+        latency_ms=0 if given["latency"] is None else round(given["latency"] * 1000), rules=rules_of(given, traded(settings)),
+        outages=given["outages"], settlements=dict(given["settlements"]), seed=given["seed"], caps=dict(given["caps"]),
+    )  # fmt: skip
+    files = Files(given["data"], given["funding"], given["fees_of"], accepted(dict(given)))
+    chance = Chance(given["outage_count"], given["outage_for"] * 1000)
+    return Inputs(config, files, options, params=dict(given["params"]), chance=chance, report=say_left_out)
 
-        self.given = given
-        self.outside = outside  # what strategies read besides the data; grows while they are loaded and run
-        self.settings, _ = checked_without_secrets(config)  # A backtest needs no API key.
-        self.config_text = config.read_text(encoding="utf-8-sig")
-        if given["params"]:
-            self.config_text = with_params(self.config_text, dict(given["params"]))
-            self.settings = checked_text(self.config_text, config)
-        markets = traded(self.settings)
-        self.rules, self.sourced = rules_of(given, markets), list[str]()
-        if given["fees_of"] is not None:
-            self.rules, self.sourced = with_fees_of(given["fees_of"], given["data"], markets, self.rules)
-        read = drivers(load([Path(entry) for entry in given["data"]], markets=markets, report=say_left_out))
-        self.accepted = tuple(accepted(dict(given)))
-        self.candles, reports = quality.checked(read, accept=self.accepted)
-        # Gaps are listed by `assumptions_of`, because only those in the range matter.
-        self.mended = [
-            f"{report.market}: {item.text}: {KINDS[item.kind].then}"
-            for report in reports
-            for item in report.findings
-            if (item.severity == "fault" and item.kind != "gap") or item.kind == "odds"
-        ]
-        self.recorded = fundings_of(given["funding"], markets)
-        self.rates = {market: one.rates for market, one in self.recorded.items()}
-        self.funding = {market: one.sha256 for market, one in self.recorded.items()}
-        self.options = self._options()
-        self.assumptions: list[str] = []
-        self.begun_ms = 0  # from here every market has had a candle in the range
 
-    def _options(self) -> SessionOptions:
-        from dataclasses import replace
+def _besides(
+    inputs: Inputs, given: Mapping[str, Any], outside: Sequence[str], found: Result, folder: Path, *, is_stopped: Callable[[], bool]
+) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:  # fmt: skip
+    """Run --band and --prove-causal. A stopped backtest has no band, and its proof is not complete."""
+    from dataclasses import replace
 
-        from bot.backtest.engine.options import SessionOptions, chance_outages, start_of
+    from bot.backtest import backtest
+    from bot.backtest.engine.options import PATHS
 
-        given = self.given
-        start_ms = start_of(given["start_ms"], self.candles)
-        end_ms = max(series.end_ms for series in self.candles)
-        if given["end_ms"] is not None:  # The backtest ends with the last whole candle.
-            whole = [series.slice(None, given["end_ms"] - series.step_ms + 1) for series in self.candles]
-            end_ms = max((series.end_ms for series in whole if len(series)), default=given["end_ms"])
-        by_chance = chance_outages(
-            given["outage_count"], start_ms, end_ms, mean_ms=given["outage_for"] * 1000, seed=given["seed"]
-        )
-        # From all candles, so that a repeated run on cut data settles at the same instant.
-        ends = {series.market: series.end_ms for series in self.candles}
-        settlements = {
-            name: one if one.at_ms is not None or name not in ends else replace(one, at_ms=ends[name])
-            for name, one in given["settlements"]
-        }
-        return SessionOptions(
-            start_ms=given["start_ms"], end_ms=given["end_ms"], balance_usd=given["balance"], path=given["path"],
-            latency_ms=0 if given["latency"] is None else round(given["latency"] * 1000), rules=self.rules,
-            outages=(*given["outages"], *by_chance), settlements=settlements, seed=given["seed"], caps=dict(given["caps"]),
-        )  # fmt: skip
+    def going(_done: int, _of: int) -> bool:
+        return not is_stopped()
 
-    def manifest(self) -> dict[str, Any]:
-        from bot.backtest import backtest
-        from bot.backtest.results import run_writer as results
-
-        return results.manifest_of(
-            name=self.settings.name, config_text=self.config_text, strategies=backtest.strategies_of(self.settings),
-            candles=self.candles, funding=self.funding, options=self.options, accepted=self.accepted, assumptions=self.assumptions,
-            besides=[name for name in BESIDES if self.given[name]],
-        )  # fmt: skip
-
-    def prepared(self) -> Backtest:
-        """Make the backtest, ready to run."""
-        from bot.backtest.results.assumptions import assumptions_of
-
-        made = self._make(self.options)
-        self.assumptions = assumptions_of(
-            made.session.timeline, self.options, made.exchange, funded=list(self.rates), timers=made.session.timers
-        )
-        self.assumptions += [*self.sourced, *self.mended]
-        timeline = made.session.timeline
-        self.begun_ms = max(cursor.ts[cursor.first] for cursor in timeline.cursors)
-        for market, funding in self.recorded.items():
-            missing = funding.judged(timeline.start_ms, timeline.end_ms, self.accepted)
-            self.assumptions += [f"{market}: funding: {text}" for text in (missing, funding.parts) if text is not None]
-        return made
-
-    def run(
-        self, made: Backtest, folder: Path, *, is_stopped: Callable[[], bool], quiet: bool
-    ) -> tuple[Result, OSError | None]:
-        """Run the backtest. It stops if its events cannot be written. Returns the result and the write error, if any."""
-        from bot.backtest.engine.outside_reads import watching_clock
-        from bot.errors import BotError, JournalError
-        from bot.runtime.journal import queries
-
-        if self.given["with_journal"]:
-            made.journal.close()
-            try:
-                made = self._make(self.options, journal=folder / queries.FILE)
-            except JournalError as error:  # Its message is about a live daemon, so only its cause is shown.
-                why = str(error.__cause__ or error)
-                raise BotError(
-                    f"{folder}: the journal cannot be written: {why}; choose another place with --out"
-                ) from None
-        # Only this run looks for the clock, because it contains the bars of the shorter runs and the look takes time.
-        watch = watching_clock(self.outside) if self.given["prove_causal"] else nullcontext()
-        with (
-            _Lines(folder / "events.jsonl") as lines, _Lines(folder / STRATEGY_LOG, is_needed=False) as log_lines, _bar(quiet=quiet) as show,
-            watch,
-        ):  # fmt: skip
-            found = made.run(
-                progress=lambda done, of: not (lines.lost or log_lines.lost or is_stopped()) and show(done, of),
-                events=lines,
-                log_lines=log_lines,
-            )
-        return found, lines.lost or log_lines.lost
-
-    def besides(
-        self, found: Result, folder: Path, *, is_stopped: Callable[[], bool]
-    ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """Run --band and --prove-causal. A stopped backtest has no band, and its proof is not complete."""
-        from dataclasses import replace
-
-        from bot.backtest import backtest
-        from bot.backtest.engine.options import PATHS
-
-        def going(_done: int, _of: int) -> bool:
-            return not is_stopped()
-
-        band = proof = None
-        if self.given["band"] and not found.stats.is_partial:
-            by_path: dict[str, Result] = {self.options.path: found}
-            for path in PATHS:
-                if path != self.options.path and not is_stopped():
-                    by_path[path] = self._make(replace(self.options, path=path)).run(progress=going)
-            if len(by_path) == len(PATHS) and not any(result.stats.is_partial for result in by_path.values()):
-                band = backtest.band_of(self.options.path, by_path, self.candles)
-        if self.given["prove_causal"]:
-            whole, cuts = [], []
-            if not found.stats.is_partial:
-                whole = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-                step_ms = max(series.step_ms for series in self.candles)
-                start_ms = max(found.start_ms, self.begun_ms)
-                cuts = backtest.cuts_between(CUTS, start_ms, found.end_ms, step_ms=step_ms, seed=self.options.seed)
-            cut = backtest.prove_causal(self._make, self.options, whole, cuts, progress=going)
-            proof = cut.spoiled_by(self.outside).plain()
-        return band, proof
-
-    def _make(self, options: SessionOptions, cut_ms: int | None = None, *, journal: Path | None = None) -> Backtest:
-        from bot.backtest.backtest import Backtest
-        from bot.backtest.engine.options import within
-
-        candles = self.candles
-        if cut_ms is not None:
-            candles = [part for series in self.candles if len(part := series.slice(None, cut_ms))]
-            options = within(options, candles)
-        is_cut = cut_ms is not None
-        return Backtest(self.settings, candles, options, rates=self.rates, journal_path=journal, is_cut=is_cut)
+    band = proof = None
+    options = inputs.options
+    if given["band"] and not found.stats.is_partial:
+        by_path: dict[str, Result] = {options.path: found}
+        for path in PATHS:
+            if path != options.path and not is_stopped():
+                by_path[path] = inputs.make(replace(options, path=path)).run(progress=going)
+        if len(by_path) == len(PATHS) and not any(result.stats.is_partial for result in by_path.values()):
+            band = backtest.band_of(options.path, by_path, inputs.candles)
+    if given["prove_causal"]:
+        whole, cuts = [], []
+        if not found.stats.is_partial:
+            whole = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+            step_ms = max(series.step_ms for series in inputs.candles)
+            start_ms = max(found.start_ms, inputs.begun_ms)
+            cuts = backtest.cuts_between(CUTS, start_ms, found.end_ms, step_ms=step_ms, seed=options.seed)
+        cut = backtest.prove_causal(inputs.make, options, whole, cuts, progress=going)
+        proof = cut.spoiled_by(outside).plain()
+    return band, proof
 
 
 # ── What a person sees ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from bot.cli.backtest.inputs import fundings_of, rules_of, traded
+from bot.cli.backtest.rule_options import rules_of
 from bot.cli.common.formatting import say_left_out
 from bot.cli.common.param_types import Amount, Duration, Instant, Sided, reserved
 from bot.cli.data.accept_flags import accepted, accepting
@@ -110,9 +110,10 @@ def replay(what: Path, config: Path | None, *, as_json: bool, **given: Any) -> i
 
 def _of_journal(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replayed:
     from bot.backtest.engine.options import SessionOptions
+    from bot.backtest.inputs import traded
     from bot.backtest.replay.comparison import replay_journal
     from bot.backtest.replay.records import read_journal
-    from bot.cli.common.config_check import checked_without_secrets
+    from bot.checks.config_check import checked_without_secrets
     from bot.errors import BotError
 
     folder, own = _folder_of(what)
@@ -140,9 +141,10 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
     from dataclasses import replace
 
     from bot.backtest.engine.options import SessionOptions, within
+    from bot.backtest.inputs import traded
     from bot.backtest.replay.comparison import replay_run
     from bot.backtest.results.run_reader import read_run
-    from bot.cli.common.config_check import checked_text, checked_without_secrets
+    from bot.checks.config_check import checked_text, checked_without_secrets
     from bot.errors import BotError, ConfigError
 
     run = read_run(what)
@@ -243,6 +245,7 @@ def _candles(given: Mapping[str, Any], settings: Settings, recorded: Record, con
 def _read(given: Mapping[str, Any], settings: Settings, also: tuple[str, ...]) -> list[Candles]:
     from bot.backtest.data import quality
     from bot.backtest.data.candles import drivers, load
+    from bot.backtest.inputs import traded
 
     read = drivers(load([Path(entry) for entry in given["data"]], markets=traded(settings), report=say_left_out))
     return quality.checked(read, accept=tuple(sorted({*accepted(dict(given)), *also})))[0]
@@ -309,6 +312,8 @@ async def _service(settings: Settings, config: Path) -> AsyncIterator[Client]:
 
 
 def _fundings(given: Mapping[str, Any], settings: Settings) -> dict[str, Funding]:
+    from bot.backtest.inputs import fundings_of, traded
+
     return fundings_of(given["funding"], traded(settings))
 
 
@@ -320,7 +325,7 @@ def _changed(
 ) -> dict[str, list[tuple[str, str]]]:
     from bot.backtest.backtest import strategies_of
     from bot.backtest.results.run_writer import code_sha256
-    from bot.cli.common.config_check import checked_text
+    from bot.checks.config_check import checked_text
     from bot.errors import BotError
     from bot.runtime.strategy_host import fingerprints
 

@@ -111,7 +111,7 @@ def unit_name(name: str) -> str:
 
 def unit_of(config: Path, *, is_user: bool) -> Unit:
     """The unit that runs this config with this installation. ConfigError if a unit could not start the config."""
-    from bot.cli.common.config_check import checked_and_noted
+    from bot.checks.config_check import checked_and_noted
     from bot.config.settings import home
 
     settings, noted = checked_and_noted(config)
@@ -287,7 +287,7 @@ def _is_hidden(path: Path) -> bool:
 
 def _check(config: Path, settings: Settings, noted: Noted, *, is_user: bool) -> None:
     """Raise ConfigError with everything that would keep the unit from starting."""
-    from bot.cli.common.config_check import missing_packages, needs_package
+    from bot.checks.config_check import missing_packages, needs_package
     from bot.cli.operate.daemon_client import outline, unit_state
 
     problems = []

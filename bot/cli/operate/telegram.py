@@ -25,7 +25,7 @@ def telegram(config: Path) -> int:
     """Answer the Telegram chats of CONFIG: status, positions, pause, resume, and kill after a confirmation."""
     from importlib.util import find_spec
 
-    from bot.cli.common.config_check import checked_without_secrets
+    from bot.checks.config_check import checked_without_secrets
     from bot.errors import ConfigError
 
     if find_spec("telegram") is None:

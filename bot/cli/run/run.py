@@ -85,8 +85,8 @@ class Observer(Protocol):
 def run_config(config: Path, *, keep_service: bool = False, observer: Observer | None = None) -> tuple[DaemonEnd, str]:
     """Run the daemon of a config until it is stopped. Returns its end, and what became of an embedded service, for a person."""
     from bot import logs
+    from bot.checks.config_check import checked_config
     from bot.cli.common import crash_report
-    from bot.cli.common.config_check import checked_config
     from bot.client.names import run_unheld
     from bot.runtime.control_plane.log_tail import FILE, Tail
     from bot.runtime.liveness.instance_lock import harden, hold_state, keep_heap_whole, private_dir
@@ -157,7 +157,7 @@ def _narrating(settings: Settings, tail: Tail) -> Listener:
 
 
 async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
-    from bot.cli.common.config_check import checked_config
+    from bot.checks.config_check import checked_config
     from bot.cli.run.dashboard_process import served_line
     from bot.cli.run.embedded_service import Embedded, ServiceFailed, service_markets, service_prices
     from bot.cli.run.run_daemon import play, stopped_by_signals

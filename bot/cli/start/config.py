@@ -43,7 +43,7 @@ def check(config_file: Path, *, as_json: bool) -> int:
     """Check CONFIG: every key, each reference to a secret, every strategy and its params. Calls each strategy on generated bars, without a service. Exit 4 if something is wrong."""
     import json
 
-    from bot.cli.common.config_check import called, checked_config
+    from bot.checks.config_check import called, checked_config
     from bot.errors import ConfigError, Exit
     from bot.runtime.strategy_host.loader import load
 

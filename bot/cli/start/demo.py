@@ -277,7 +277,7 @@ def demo_settings(
     folder: Path, data: tuple[tuple[str, Path], ...], clock: str, *, has_dashboard: bool = False
 ) -> Settings:
     """configs/demo.yaml, with this run's clock, data, folder and dashboard. Each recorded market gets one strategy; with one market only the first strategy runs."""
-    from bot.cli.common.config_check import check_strategies
+    from bot.checks.config_check import check_strategies
     from bot.cli.common.files import example
     from bot.cli.run.dashboard_process import port_or_free
     from bot.config import Recording, load

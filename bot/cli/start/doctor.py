@@ -121,7 +121,7 @@ def _examined(patient: Patient) -> list[Finding]:
 
 
 def _config(patient: Patient) -> None:
-    from bot.cli.common.config_check import checked_without_secrets
+    from bot.checks.config_check import checked_without_secrets
 
     path = patient.place.config
     if path is None:
@@ -482,7 +482,7 @@ def _port(patient: Patient, section: str, port: int, taken: int | None, path: st
 
 
 def _lacks_package(patient: Patient, settings: Settings, section: str) -> bool:
-    from bot.cli.common.config_check import extra_of, missing_packages, needs_package
+    from bot.checks.config_check import extra_of, missing_packages, needs_package
 
     name = dict(missing_packages(settings)).get(section)
     if name is not None:

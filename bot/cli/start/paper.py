@@ -192,7 +192,7 @@ def _make_config(file: Path, text: str) -> bool:
     """Check the config and write it, with a dashboard if its packages are installed. False if it is there already; UsageError if another text is there."""
     from importlib.util import find_spec
 
-    from bot.cli.common.config_check import checked_text
+    from bot.checks.config_check import checked_text
     from bot.cli.common.files import write_atomic
     from bot.errors import BotError
 

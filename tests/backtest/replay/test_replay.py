@@ -21,8 +21,8 @@ import pytest
 
 from bot.backtest.data.candles import Candles
 from bot.backtest.replay.records import read_journal
+from bot.checks.config_check import checked_config
 from bot.cli.app import call
-from bot.cli.common.config_check import checked_config
 from bot.client import Client
 from bot.clock import iso
 from bot.runtime.assembly import place_strategies, source_digests, wanted_guardians

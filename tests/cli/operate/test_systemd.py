@@ -191,7 +191,7 @@ def test_a_config_that_a_unit_could_not_start_is_refused_with_what_to_change(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bot.cli.common.config_check.find_spec", lambda _: None)
+    monkeypatch.setattr("bot.checks.config_check.find_spec", lambda _: None)
     monkeypatch.setenv("A_NUMBER", "100")
     assert call(["systemd", str(write(tmp_path, repository, key=key, more=more))]) == 4
     assert words in capsys.readouterr().err

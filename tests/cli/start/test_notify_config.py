@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from bot.checks import config_check
 from bot.cli.app import call
-from bot.cli.common import config_check
 from bot.dashboard.server import _recorded
 from bot.runtime.liveness.instance_lock import hold_state
 

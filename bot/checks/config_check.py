@@ -86,7 +86,7 @@ def check_strategies(settings: Settings) -> None:
 
 def called(source: Source) -> Source:
     """Call each strategy of the config on generated bars. ConfigError lists each strategy that fails."""
-    from bot.cli.common.strategy_check import failures
+    from bot.checks.strategy_check import failures
 
     problems = [source.problem(("strategies", index, "use"), text) for index, text in failures(source.settings)]
     if problems:

@@ -107,7 +107,7 @@ class StrategyCheck:
             own = own_lines(error, self.file)
             text = traceback.TracebackException.from_exception(error)  # It works even if str(error) raises.
             if (full_traceback := whole_traceback(error)) is not None:
-                print(full_traceback, file=sys.stderr)
+                sys.stderr.write(f"{full_traceback}\n")
             place = f" ({own})" if own else ""
             self.problem = f"{self.at} fails on generated bars: {type(error).__name__}: {text}{place}"
 

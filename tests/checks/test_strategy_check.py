@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bot.checks import strategy_check
 from bot.cli.app import call
-from bot.cli.common import strategy_check
 
 STRATEGY = """\
 from bot import Bracket, Close, Open, Strategy, sma

@@ -1,0 +1,272 @@
+"""The inputs of a backtest, read and checked: config, candles, funding and options in, a backtest ready to run out. For `bot backtest`, Python and sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from decimal import ROUND_CEILING, Decimal
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TextIO
+
+from bot.backtest.backtest import Backtest, strategies_of
+from bot.backtest.data import quality
+from bot.backtest.data.candles import drivers, load, market_name
+from bot.backtest.data.column_files import judge_file
+from bot.backtest.data.findings import KINDS
+from bot.backtest.data.funding_rates import Funding, read_funding
+from bot.backtest.data.origins import Origin, origins
+from bot.backtest.engine.options import MarketRules, SessionOptions, chance_outages, start_of, within
+from bot.backtest.engine.outside_reads import watching_clock
+from bot.backtest.engine.progress import Progress
+from bot.backtest.results import run_writer
+from bot.backtest.results.assumptions import assumptions_of
+from bot.backtest.results.run_writer import Result
+from bot.checks.config_check import checked_text
+from bot.config import Settings, with_params
+from bot.config.source import text_of
+from bot.errors import BotError, ConfigError, JournalError
+from bot.market_data.source import Instrument
+from bot.money import format_decimal
+from bot.runtime.journal import queries
+from bot.service.market_data.instruments import CATALOGUE
+from bot.service.market_data.recorded import coin_of
+
+STRATEGY_LOG: Final = "log.jsonl"
+
+
+class Chance(NamedTuple):
+    """Outages at seeded times: how many, and their mean length in ms."""
+
+    outages: int = 0
+    mean_ms: int = 1_800_000
+
+
+class Files(NamedTuple):
+    """The files of a backtest: candles and funding as of `bot backtest --data` and `--funding`, the exchange of `--fees-of`, the accepted faults."""
+
+    candles: Sequence[str]
+    funding: Sequence[str] = ()
+    fees_of: str | None = None
+    accepted: Sequence[str] = ()
+
+
+class Inputs:
+    """A checked config with its candles, funding and options.
+
+    ConfigError if any of them cannot be used: it names the file, the row or the option.
+    """
+
+    def __init__(
+        self, config: Path, files: Files, options: SessionOptions, *, params: Mapping[tuple[str, str], str] | None = None,
+        chance: Chance | None = None, report: Callable[[str], None] = lambda line: None,
+    ) -> None:  # fmt: skip
+        """`params` are values by (strategy, param), each as in YAML. `report` gets a line for each file that is left out."""
+        self.config = config
+        self.config_text = text_of(config)
+        self.settings = checked_text(self.config_text, config)  # A backtest needs no API key.
+        if params:
+            self.config_text = with_params(self.config_text, params)
+            self.settings = checked_text(self.config_text, config)
+        markets = traded(self.settings)
+        rules, self._notes = options.rules, list[str]()
+        if files.fees_of is not None:
+            rules, self._notes = with_fees_of(files.fees_of, files.candles, markets, rules)
+        self.accepted = tuple(files.accepted)
+        read = drivers(load([Path(entry) for entry in files.candles], markets=markets, report=report))
+        self.candles, reports = quality.checked(read, accept=self.accepted)
+        # Gaps are listed by `assumptions_of`, because only those in the range matter.
+        self._notes += [
+            f"{found.market}: {item.text}: {KINDS[item.kind].then}"
+            for found in reports
+            for item in found.findings
+            if (item.severity == "fault" and item.kind != "gap") or item.kind == "odds"
+        ]
+        self.recorded = fundings_of(files.funding, markets)
+        self.rates = {market: one.rates for market, one in self.recorded.items()}
+        self.options = self._completed(replace(options, rules=rules), chance or Chance())
+        self.begun_ms = 0  # from here every market has had a candle in the range
+
+    def _completed(self, given: SessionOptions, chance: Chance) -> SessionOptions:
+        start_ms = start_of(given.start_ms, self.candles)
+        end_ms = max(series.end_ms for series in self.candles)
+        if given.end_ms is not None:  # The backtest ends with the last whole candle.
+            whole = [series.slice(None, given.end_ms - series.step_ms + 1) for series in self.candles]
+            end_ms = max((series.end_ms for series in whole if len(series)), default=given.end_ms)
+        by_chance = chance_outages(chance.outages, start_ms, end_ms, mean_ms=chance.mean_ms, seed=given.seed)
+        # From all candles, so that a repeated run on cut data settles at the same instant.
+        ends = {series.market: series.end_ms for series in self.candles}
+        settlements = {
+            name: one if one.at_ms is not None or name not in ends else replace(one, at_ms=ends[name])
+            for name, one in given.settlements.items()
+        }
+        return replace(given, outages=(*given.outages, *by_chance), settlements=settlements)
+
+    def with_params(self, params: Mapping[tuple[str, str], str]) -> Settings:
+        """The settings with other values of params, by (strategy, param); each value as in YAML."""
+        return checked_text(with_params(self.config_text, params), self.config)
+
+    def make(
+        self, options: SessionOptions | None = None, cut_ms: int | None = None, *, settings: Settings | None = None, journal: Path | None = None
+    ) -> Backtest:  # fmt: skip
+        """A backtest, ready to run. `cut_ms`: without the candles that open then or later."""
+        chosen, candles = options or self.options, self.candles
+        if cut_ms is not None:
+            candles = [part for series in self.candles if len(part := series.slice(None, cut_ms))]
+            chosen = within(chosen, candles)
+        is_cut = cut_ms is not None
+        return Backtest(
+            settings or self.settings, candles, chosen, rates=self.rates, journal_path=journal, is_cut=is_cut
+        )
+
+    def assumptions(self, made: Backtest) -> list[str]:
+        """What the result rests on, as sentences."""
+        timeline = made.session.timeline
+        found = assumptions_of(
+            timeline, self.options, made.exchange, funded=list(self.rates), timers=made.session.timers
+        )
+        found += self._notes
+        self.begun_ms = max(cursor.ts[cursor.first] for cursor in timeline.cursors)
+        for market, funding in self.recorded.items():
+            missing = funding.judged(timeline.start_ms, timeline.end_ms, self.accepted)
+            found += [f"{market}: funding: {text}" for text in (missing, funding.parts) if text is not None]
+        return found
+
+    def manifest(self, assumptions: Sequence[str], besides: Sequence[str] = ()) -> dict[str, Any]:
+        """The content of manifest.json. Read before the run, because config and strategies may be edited during it."""
+        return run_writer.manifest_of(
+            name=self.settings.name, config_text=self.config_text, strategies=strategies_of(self.settings), candles=self.candles,
+            funding={market: one.sha256 for market, one in self.recorded.items()}, options=self.options, accepted=self.accepted,
+            assumptions=assumptions, besides=besides,
+        )  # fmt: skip
+
+    def run_into(
+        self, folder: Path, made: Backtest, progress: Progress, *, with_journal: bool = False, outside: list[str] | None = None
+    ) -> tuple[Result, OSError | None]:  # fmt: skip
+        """Run the backtest and write its events and log. It stops if they cannot be written. Returns the result and the write error, if any.
+
+        `outside` gets what strategies read of the clock (see outside_reads.py).
+        """
+        if with_journal:
+            made.journal.close()
+            try:
+                made = self.make(journal=folder / queries.FILE)
+            except JournalError as error:  # Its message is about a live daemon, so only its cause is shown.
+                why = str(error.__cause__ or error)
+                raise BotError(
+                    f"{folder}: the journal cannot be written: {why}; choose another place with --out"
+                ) from None
+        watch: AbstractContextManager[object] = nullcontext() if outside is None else watching_clock(outside)
+        with (
+            _Lines(folder / "events.jsonl") as lines,
+            _Lines(folder / STRATEGY_LOG, is_needed=False) as log_lines,
+            watch,
+        ):
+            found = made.run(
+                progress=lambda done, of: not (lines.lost or log_lines.lost) and progress(done, of),
+                events=lines,
+                log_lines=log_lines,
+            )
+        return found, lines.lost or log_lines.lost
+
+
+class _Lines:
+    """A file of lines. It is made with the first line, or at once if it `is_needed`. After a write error it takes no more lines and keeps the error."""
+
+    def __init__(self, path: Path, *, is_needed: bool = True) -> None:
+        self.lost: OSError | None = None
+        self._path = path
+        self._file = self._opened() if is_needed else None
+
+    def _opened(self) -> TextIO:
+        return self._path.open("w", encoding="utf-8", newline="")
+
+    def write(self, text: str) -> None:
+        if self.lost is None:
+            try:
+                self._file = self._file or self._opened()
+                self._file.write(text)
+            except OSError as error:
+                self.lost = error
+
+    def __enter__(self) -> _Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            if self._file is not None:
+                self._file.close()
+        except OSError as error:
+            self.lost = self.lost or error
+
+
+def traded(settings: Settings) -> list[str]:
+    """Every market of a config's strategies."""
+    return sorted({market for strategy in settings.strategies for market in strategy.markets})
+
+
+def fundings_of(texts: Sequence[str], markets: Sequence[str]) -> dict[str, Funding]:
+    """The files of --funding by market. ConfigError for a market outside `markets`, which the strategies trade."""
+    found: dict[str, Funding] = {}
+    for text in texts:
+        name, _, file = text.rpartition("=")
+        path = Path(file)
+        if not path.exists() or path.is_dir():
+            raise ConfigError(f"--funding {path}: there is no such file")
+        judge_file(path)
+        market = market_name(name) if name else coin_of(path, tuple(markets))
+        if market not in markets:
+            raise ConfigError(f"--funding {text}: no strategy trades {market}; they trade {', '.join(markets)}")
+        if market in found:
+            raise ConfigError(
+                f"--funding {text}: {found[market].path} has the rates of {market} already; give one of them"
+            )
+        found[market] = read_funding(path)
+    return found
+
+
+def with_fees_of(
+    exchange: str, data: Sequence[str], markets: Collection[str], given: Mapping[str, MarketRules]
+) -> tuple[dict[str, MarketRules], list[str]]:
+    """The rules of --fees-of: fees, ticks, lots and smallest orders of an exchange from the stores of --data, below those that were given. Returns the assumptions too."""
+    origins = [one for one in _origins(data) if one.market in markets and one.instrument is not None]
+    found = {one.market: one for one in origins if _exchange_of(one) == exchange.removeprefix("ccxt:")}
+    if missing := sorted(set(markets) - set(found)):
+        known = sorted({_exchange_of(one) for one in origins})
+        there = f"; it has those of {', '.join(known)}" if known else ""
+        raise ConfigError(
+            f"--fees-of {exchange}: the data have no fees and sizes of {', '.join(missing)} there{there}; "
+            f"`bot data pull --from ccxt:{exchange.removeprefix('ccxt:')} {' '.join(missing)} --since DATE` stores them"
+        )
+    rules, notes, none = dict(given), [], MarketRules()
+    for market, origin in sorted(found.items()):
+        assert origin.instrument is not None
+        listed = _rules_of(origin.instrument)
+        by_class = given.get(CATALOGUE[market].spec.asset_class, none) if market in CATALOGUE else none
+        rules[market] = given.get(market, none).over(by_class).over(given.get("", none)).over(listed)
+        notes.append(
+            f"{market}: fees, tick, lot and smallest order of {origin.symbol} of {origin.source}, without discounts"
+        )
+    return rules, notes
+
+
+def _origins(data: Sequence[str]) -> Iterator[Origin]:
+    """The origins of the stores that --data names, by their folder or one of their files."""
+    for entry in data:
+        path = Path(entry)
+        path = path if path.exists() else Path(entry.partition("=")[2])
+        yield from origins(path if path.is_dir() else path.parent.parent)
+
+
+def _exchange_of(origin: Origin) -> str:
+    return origin.source.partition("@")[0].removeprefix("ccxt:")
+
+
+def _rules_of(instrument: Instrument) -> MarketRules:
+    """The rules of a source's market. None where the source does not say."""
+    taker, maker = (None if text is None else Decimal(text) for text in (instrument.taker, instrument.maker))
+    tick, lot, least = (
+        None if text is None else Decimal(format_decimal(Decimal(text).quantize(Decimal("1e-8"), ROUND_CEILING)))
+        for text in (instrument.tick, instrument.size_step, instrument.min_notional)
+    )
+    return MarketRules(taker=taker, maker=maker, tick=tick or None, lot=lot or None, min_notional=least or None)
