@@ -43,11 +43,11 @@ def write(account: Account, state: State) -> None:
         history.append(stand)
         return
     last = history[-1].ts
-    if _step(last, STEP_MS) == _step(now, STEP_MS):
+    if (last - 1) // STEP_MS == (now - 1) // STEP_MS:
         history[-1] = stand
         return
     history.append(stand)
-    if _step(last, DAY_MS) != _step(now, DAY_MS):
+    if (last - 1) // DAY_MS != (now - 1) // DAY_MS:
         account.history = thinned(history, now)
 
 

@@ -13,6 +13,7 @@ from bot.backtest.data.candles import Candles
 from bot.backtest.engine.fast_path import SingleMarketPath
 from bot.backtest.engine.latency import OrderLatency
 from bot.backtest.engine.local_port import LocalPort, drive
+from bot.backtest.engine.memory_journal import MemoryJournal
 from bot.backtest.engine.options import Outage, SessionOptions
 from bot.backtest.engine.progress import OutageRecord, Progress, RunMonitor, RunStats, rare_garbage_collection
 from bot.backtest.engine.simulated_exchange import SimulatedExchange
@@ -71,6 +72,7 @@ class Session:
             exchange, port.clock, self.stats, latency_ms=options.latency_ms, wait=wait, started_ms=timeline.start_ms
         )
         self.log_sink: LogSink | None = None  # takes what the strategies log
+        self.is_atomic = False  # an entry is one request, because nothing can happen between its plan and its confirm
         self.grids: Mapping[str, Grid] = {}  # of the markets whose grid of prices does not follow from their listing
         self.timers: Sequence[tuple[str, str, Spec]] = ()  # strategy, name of its timer, when it is due
         self.specs: Sequence[StrategySpec] = ()  # as placed before the run; each start of the daemon places its own
@@ -152,6 +154,8 @@ class Session:
             hooks=Hooks(run=self._run_warm_up),
         )
         kernel.risk.grids = self.grids
+        kernel.risk.is_atomic = self.is_atomic
+        kernel.execution.sender.is_atomic = self.is_atomic and isinstance(self.journal, MemoryJournal)
         for instance in kernel.strategy_host.instances:
             instance.source.log_sink = self.log_sink
         stepper.start(kernel)
@@ -238,6 +242,7 @@ def local(
     }
     session.specs = specs
     session.timers = [(spec.strategy.name, *timer) for spec in specs for timer in spec.strategy.timers.items()]
+    session.is_atomic = not options.latency_ms
     if options.latency_ms:
         port.arrive = OrderLatency(session.stepper, exchange, latency_ms=options.latency_ms, end_ms=timeline.end_ms)
     return session, exchange

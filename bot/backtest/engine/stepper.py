@@ -152,7 +152,8 @@ class Stepper:
 
     def act(self, decision: Decision, closed: Closed) -> None:
         """One pass that carries out a decision."""
-        kernel = self.running()
+        kernel = self.kernel
+        assert kernel is not None
         self._stats.decisions += 1
         self.begin_pass()
         self.wait(kernel.act(decision, closed))
@@ -160,7 +161,8 @@ class Stepper:
 
     def take_events(self) -> None:
         """One pass that takes the venue's new events."""
-        kernel = self.running()
+        kernel = self.kernel
+        assert kernel is not None
         self.cause_ms = None
         self.begin_pass()
         self.wait(kernel.events.drain())
@@ -176,14 +178,16 @@ class Stepper:
             self.settle()
 
     def begin_pass(self) -> None:
-        kernel = self.running()
+        kernel = self.kernel
+        assert kernel is not None
         if kernel.execution.live:
             self.pacer.moved(self.now_ms())
         kernel.budget.begin()
 
     def settle(self) -> None:
         """End a pass: settle open intents, repair missing stops and guardians, place target orders, and compare with the account where the kernel asks for it."""
-        kernel = self.running()
+        kernel = self.kernel
+        assert kernel is not None
         if kernel.execution.live:
             self.wait(kernel.execution.settle())
             self.wait(kernel.events.drain())  # Live, the next pass begins with it, and nothing is decided before.
@@ -200,7 +204,8 @@ class Stepper:
 
     def end_of_chunk(self) -> None:
         """Compare with the account, unless nothing has happened since the last comparison here."""
-        kernel = self.running()
+        kernel = self.kernel
+        assert kernel is not None
         if self._exchange.count != self._compared or kernel.execution.live:
             self.begin_pass()
             self.wait(kernel.reconciliation.reconcile())

@@ -74,6 +74,7 @@ async def hot_reload(
         waiting += _activate(kernel, list(instances.values()), unready)
         await yield_to_pass()
     kernel.risk.limit({one.strategy.name: one.limits for one in specs})
+    kernel.conditions.losses.limits_changed()
     for one in specs:
         name = one.strategy.name
         if name not in fresh:

@@ -92,10 +92,11 @@ class EventConsumer:
             cursor = journal.events.cursor
             assert cursor is not None, "recover sets the cursor"
             events = (await self._context.port.events(cursor.last_id, limit=EVENTS_PAGE_MAX)).events
-            if any(_begins_epoch(event, cursor.epoch) for event in events):
-                # Nothing of the page is applied: if the cursor were past it and the snapshot lost, the reset would be forgotten.
-                await self.restart()
-                return True
+            for event in events:
+                if event.type == "account" and _begins_epoch(event, cursor.epoch):
+                    # Nothing of the page is applied: if the cursor were past it and the snapshot lost, the reset would be forgotten.
+                    await self.restart()
+                    return True
             # The cursor moves to the last applied event, even if the page names a later one.
             if events and not await self._apply_page(events, events[-1].id, cursor.epoch):
                 return False

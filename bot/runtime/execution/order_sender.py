@@ -73,6 +73,8 @@ class OrderSender:
         self._states = SendStates()
         self._entry_wait = EntryWait(checks, port, journal, search, self._states, self.pacer)
         self._replies: list[tuple[Intent, str]] = []  # accepted by the service, not written yet: intent and trade id
+        # True if no request or reply can be lost: the venue and the journal are in this process, and no time passes in a request.
+        self.is_atomic = False
         self._last_dry_run: tuple[OrderRequest, OrderRequest] | None = None  # the last planned entry and its dry run
 
     # -- what the execution engine calls
@@ -165,6 +167,8 @@ class OrderSender:
             self._entry_wait.must_wait(intent) or self.budget.entries_left_ms() <= 0
         ):
             return intent
+        if self.is_atomic and intent.state == "opened" and not self.search.may_arrive_late(intent):
+            return await self._send_at_once(intent)
         return await self._try(intent)
 
     def _may_send_directly(self, intent: Intent) -> bool:
@@ -246,6 +250,17 @@ class OrderSender:
         return self.outcomes.end(intent, *ending)
 
     # -- requests and replies
+
+    async def _send_at_once(self, intent: Intent) -> Intent:
+        """Send a request that cannot be lost. The journal gets one record, the outcome; an error that settles nothing takes the ordinary way."""
+        try:
+            trade_id = await self._request(intent)
+        except ApiError as error:
+            move = settle_move(error, ambiguous_before=False, now_ms=self._now_ms(), fences=self.search.fences(intent))
+            if isinstance(move, End):
+                return self.outcomes.end(intent, move.state, move.code, move.message)
+            return await self._try(intent)
+        return self.outcomes.accept(intent, trade_id)
 
     async def _try(self, intent: Intent, *, is_marked: bool = False) -> Intent:
         """Send the request, up to TRIES times, until a reply settles the intent or a later pass must go on.

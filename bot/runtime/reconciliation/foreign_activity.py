@@ -38,7 +38,9 @@ class ForeignActivity:
 
     def see(self, event: Event, owner_of: Callable[[str], str | None]) -> None:
         """Note a fill or an order that rests, when its key is not in our journal; and a dead-man, whose request may be one of ours."""
-        if (event.type, event.subtype) == ("guardian", "armed"):
+        if event.type == "guardian":
+            if event.subtype != "armed":
+                return
             if event.data.guardian_type == SWITCH and len(self.switches) < WAITING_MAX:
                 self.switches[event.data.guardian_id] = event.ts
             return

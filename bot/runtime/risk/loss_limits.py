@@ -42,11 +42,17 @@ class LossLimits:
         self._position_owners = position_owners
         self._journal = journal
         self._state = state
+        self.is_used = False  # true if any strategy has a limit
+        self.limits_changed()
         self._noted: dict[str, list[int]] = json.loads(journal.state.note(HALTED) or "{}")  # strategy -> [epoch, day]
+
+    def limits_changed(self) -> None:
+        """Look whether any strategy has a limit. Without one, `watch` and `has_limits`, which every pass asks, are over at once."""
+        self.is_used = any(one.daily_loss_usd is not None for one in self.strategy_limits.values())
 
     def watch(self, now_ms: int, market: str | None = None) -> None:
         """Halt the strategies that have reached their limit. `market`: only those with a position there, because its price has changed."""
-        if market is not None and not self.has_limits(market):
+        if not self.is_used or (market is not None and not self.has_limits(market)):
             return
         for name in list(self.strategy_limits if market is None else self.attribution.shares.get(market, ())):
             limit = self._limit(name)
@@ -108,7 +114,7 @@ class LossLimits:
 
     def has_limits(self, market: str) -> bool:
         """True if a strategy with a limit has a position in the market."""
-        held = self.attribution.shares.get(market)
+        held = self.attribution.shares.get(market) if self.is_used else None
         if not held:
             return False
         for name in held:

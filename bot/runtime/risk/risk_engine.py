@@ -80,6 +80,7 @@ class RiskEngine:
         self.judges_freshness = judges_freshness  # not under a manual clock, nor in a session
         self.foreign_positions = foreign_positions
         self.order_rules: Mapping[str, OrderRules] = {}  # by market
+        self.is_atomic = False  # true if the venue is in this process and no time passes between a plan and its confirm
         self.grids: Mapping[str, Grid] = {}  # by market, in a session that was given another tick
 
     def limit(self, strategy_limits: Mapping[str, StrategyLimits]) -> None:
@@ -183,8 +184,8 @@ class RiskEngine:
         sized = None if size is None else format_decimal(size)
         request = order_request(signal, sized, limits.require_protection, self.grid(signal.market))
         # A direct order is safe to repeat only if the service is known to show our keys. Until then, and for a strategy that wants to see the
-        # plan, the entry is planned and confirmed.
-        is_direct = limits.path == "direct" and self.mirror.keys_proven
+        # plan, the entry is planned and confirmed. With an atomic venue nothing can be lost between the two.
+        is_direct = self.is_atomic or (limits.path == "direct" and self.mirror.keys_proven)
         path: Path = "direct" if is_direct and not self.checks_plans(limits.strategy) else "plan"
         return ApprovedOrder(request, "open", signal.market, path, notional, targets_text(target_plan(signal)))
 
