@@ -94,6 +94,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
             "backtest",
             "Run a config over recorded candles in simulated time.",
         ),
+        "sweep": Entry("bot.cli.backtest.sweep", "sweep", "Try many params of a config, here or on a cluster."),
         "report": Entry(
             "bot.cli.backtest.report",
             "report",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from bot.config.references import References
 from bot.config.settings import PRICE_TAGS, Settings, default_state_dir
 from bot.errors import ConfigError, Problem
 from bot.logs import redact
+from bot.words import did_you_mean
 
 FILE_BYTES_MAX: Final = 1_000_000  # a config is written by hand, and is small
 
@@ -173,13 +173,13 @@ def _said(document: Document, error: ErrorDetails) -> Problem:
     elif kind in ("string_too_short", "string_too_long"):
         message = message.replace("String should have", "must have")
     elif kind == "literal_error" and isinstance(error["input"], str):
-        message += _did_you_mean(error["input"], re.findall(r"'([^']*)'", error["ctx"]["expected"]))
+        message += did_you_mean(error["input"], re.findall(r"'([^']*)'", error["ctx"]["expected"]))
     return document.problem(loc, message)
 
 
 def _unknown(loc: Loc) -> str:
     known = sorted(_section(loc[:-1]).model_fields)
-    return f"unknown key{_did_you_mean(str(loc[-1]), known) or '; known here: ' + ', '.join(known)}"
+    return f"unknown key{did_you_mean(str(loc[-1]), known) or '; known here: ' + ', '.join(known)}"
 
 
 def _section(loc: Loc) -> type[BaseModel]:
@@ -197,8 +197,3 @@ def _models(annotation: Any) -> Any:
         yield annotation
     for part in get_args(annotation):
         yield from _models(part)
-
-
-def _did_you_mean(word: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else ""

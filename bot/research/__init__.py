@@ -1,6 +1,8 @@
-"""Research: many backtests of one config with other params, and what their results say.
+"""Research over many backtests: sweeps of params, on one machine or a cluster, and what their results say.
 
-    trial      one backtest with other params: its figures and its equity
+It may import backtests and everything below them; of the daemon and the service it knows nothing besides. Start with `sweep.py`:
 
-It may import `backtest`, whose trials it runs; `cli` and `dashboard` may import it. Start with `trial.py`.
+- `space.py` reads which params to try; `trials.py` runs one backtest of them; `runners.py` runs many, in processes here or on a Dask cluster.
+- `trial.py` runs one backtest of other params and another range in this process, for Python.
+- `study.py` keeps the trials in Optuna's storage; `ranking.py` reads them; `sweep_page.py` draws them.
 """

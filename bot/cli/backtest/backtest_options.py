@@ -1,0 +1,154 @@
+"""The options that say what a backtest runs on: candles, range, costs, outages. `bot backtest` and `bot sweep` have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bot.cli.backtest.rule_options import rules_of
+from bot.cli.common.formatting import say_left_out
+from bot.cli.common.param_types import Amount, Capped, Duration, Instant, Out, ParamValue, Settled, Sided
+from bot.cli.data.accept_flags import accepted, accepting
+
+if TYPE_CHECKING:
+    from bot.backtest.inputs import Inputs
+
+_OPTIONS = (
+    click.option(
+        "--data",
+        "data",
+        multiple=True,
+        required=True,
+        metavar="FILE|FOLDER",
+        help="Candles: CSV, CSV.gz or Parquet, or a folder of them; MARKET=FILE names the market. Repeatable.",
+    ),
+    click.option(
+        "--param",
+        "params",
+        type=ParamValue(),
+        multiple=True,
+        metavar="STRATEGY.PARAM=VALUE",
+        help="A param of a strategy of the config: trend.fast_bars=8. The results record the changed config. Repeatable.",
+    ),
+    click.option(
+        "--from",
+        "start_ms",
+        type=Instant(),
+        help="Begin here, or with the first candle if that is later. Earlier candles are history. Default: the start of the data.",
+    ),
+    click.option("--to", "end_ms", type=Instant(), help="End here, exclusive. Default: the end of the data."),
+    click.option(
+        "--balance", type=Amount(), default="10000", show_default=True, help="The account's balance at the start."
+    ),
+    click.option(
+        "--path",
+        type=click.Choice(("sl_first", "ohlc", "olhc", "adaptive")),
+        default="sl_first",
+        show_default=True,
+        help="The order in which a bar reaches its high and low.",
+    ),
+    click.option(
+        "--latency",
+        type=Duration(may_be_zero=True),
+        default=None,
+        help="Delay between decision and order: 300ms, 0.5s; less than a bar. Default: none.",
+    ),
+    click.option(
+        "--fee", "fees", type=Sided("rate", "rate"), multiple=True, help="Taker fee: 0.05%. Default: the service's."
+    ),
+    click.option(
+        "--maker-fee",
+        "maker_fees",
+        type=Sided("rate", "rate", signed=True),
+        multiple=True,
+        help="Maker fee: 0.02%, or a rebate: -0.01%.",
+    ),
+    click.option(
+        "--spread",
+        "spreads",
+        type=Sided("rate", "bps"),
+        multiple=True,
+        help="Best ask over best bid: 2bps. Default: the service's, by turnover.",
+    ),
+    click.option(
+        "--depth",
+        "depths",
+        type=Sided("usd", "usd"),
+        multiple=True,
+        help="USD on the first of twenty levels; 0 is unlimited.",
+    ),
+    click.option(
+        "--tick",
+        "ticks",
+        type=Sided("price", "price"),
+        multiple=True,
+        help="Grid of prices: 0.1. Default: the service's five figures.",
+    ),
+    click.option("--lot", "lots", type=Sided("size", "size"), multiple=True, help="Grid of sizes: 0.001."),
+    click.option(
+        "--fees-of",
+        "fees_of",
+        metavar="EXCHANGE",
+        help="Fees, ticks, lots and smallest orders of this exchange, as `bot data pull --from ccxt:EXCHANGE` stored them. --fee and others win over them.",
+    ),
+    click.option(
+        "--funding",
+        "funding",
+        multiple=True,
+        metavar="FILE",
+        help="Recorded rates (ts,rate); MARKET=FILE names the market. Default: the baseline.",
+    ),
+    click.option(
+        "--cap",
+        "caps",
+        type=Capped(),
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A cap of the key (maxExposureUsd, maxDailyNotionalUsd, maxLeverage, allowedCoins, maxOpenPositions) or of the account "
+        "(maxTradeUsd, dailyTradeCapUsd). Repeatable.",
+    ),
+    click.option(
+        "--settle",
+        "settlements",
+        type=Settled(),
+        multiple=True,
+        help="An event market is settled: event:RATE-CUT=2025-03-20T18:00=yes. Without a time: where its candles end; without yes, no or a number "
+        "from 0 to 1: as its last price says. Repeatable.",
+    ),
+    click.option(
+        "--outage", "outages", type=Out(), multiple=True, help="The daemon is down: 2025-05-03T10:00+2h. Repeatable."
+    ),
+    click.option(
+        "--outages", "outage_count", type=click.IntRange(0, 1_000), default=0, help="So many outages at seeded times."
+    ),
+    click.option("--outage-for", type=Duration(), default="30m", show_default=True, help="Their mean length."),
+    click.option(
+        "--seed", type=click.IntRange(0), default=1, show_default=True, help="Of everything that is left to chance."
+    ),
+)
+
+
+def backtest_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options to a command, which passes them to `inputs_of`."""
+    return reduce(lambda made, option: option(made), reversed(_OPTIONS), accepting(command))
+
+
+def inputs_of(config: Path, given: Mapping[str, Any]) -> Inputs:
+    """The options of the command with the files that they name, read and checked."""
+    from bot.backtest.engine.options import SessionOptions
+    from bot.backtest.inputs import Chance, Files, Inputs, traded
+    from bot.checks.config_check import checked_without_secrets
+
+    settings, _ = checked_without_secrets(config)
+    options = SessionOptions(
+        start_ms=given["start_ms"], end_ms=given["end_ms"], balance_usd=given["balance"], path=given["path"],
+        latency_ms=0 if given["latency"] is None else round(given["latency"] * 1000), rules=rules_of(given, traded(settings)),
+        outages=given["outages"], settlements=dict(given["settlements"]), seed=given["seed"], caps=dict(given["caps"]),
+    )  # fmt: skip
+    files = Files(given["data"], given["funding"], given["fees_of"], accepted(dict(given)))
+    chance = Chance(given["outage_count"], given["outage_for"] * 1000)
+    return Inputs(config, files, options, params=dict(given["params"]), chance=chance, report=say_left_out)

@@ -1,0 +1,206 @@
+"""`bot sweep`: try many params of a config, and `bot sweep show`: read what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from bot.cli.backtest.backtest_options import backtest_options, inputs_of
+from bot.cli.common.param_types import reserved
+
+if TYPE_CHECKING:
+    from bot.research.sweep import Progress
+
+EPILOG: Final = """\b
+Examples:
+  bot sweep configs/paper.yaml --data candles/ --space space.yaml
+  bot sweep configs/paper.yaml --data candles/ --space space.yaml --method tpe --trials 200 --workers 4
+  bot sweep configs/paper.yaml --data candles/ --space space.yaml --on tcp://127.0.0.1:8786
+  bot sweep show paper --out sweep.html
+
+\b
+The file of --space names the params, the objectives and the constraints:
+  params:
+    trend.fast_bars: {from: 2, to: 20, step: 2}
+    trend.slow_bars: [20, 40, 80]
+  objectives: [Sharpe Ratio]              # figures of the report; the highest is best
+  constraints: {"# Trades": {min: 30}}
+Each trial is stored when it ends. The same command goes on where it was stopped. --on runs the trials on a Dask cluster.
+Exit codes: 0 done, 1 no trial was complete, 2 no such study, 4 a config, a space or a file cannot be used, 130 stopped (the trials so far are kept).
+"""
+SHOW_EPILOG: Final = """\b
+Examples:
+  bot sweep show paper
+  bot sweep show paper --top 20 --csv results.csv --out sweep.html
+"""
+TOP: Final = 10
+
+
+class _Sweeps(click.Group):
+    """`bot sweep CONFIG` is `bot sweep run CONFIG`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args if args[:1] in (["show"], ["run"]) else ["run", *args])
+
+
+@click.group(cls=_Sweeps)
+def sweep() -> None:
+    """Try many params of CONFIG over recorded candles."""
+
+
+@sweep.command("run", epilog=EPILOG)
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option("--space", type=click.Path(path_type=Path), default=None, metavar="FILE", help="Params, objectives and constraints. Default: the ranges that the params carry themselves.")  # fmt: skip
+@click.option("--method", type=click.Choice(("grid", "random", "tpe", "nsgaii")), default="grid", show_default=True, help="How params are chosen: every cell of the grid, by chance, or by a sampler of Optuna.")  # fmt: skip
+@click.option("--trials", type=click.IntRange(1, 100_000), default=100, show_default=True, help="How many, for methods other than grid.")  # fmt: skip
+@click.option("--prune", is_flag=True, help="End a trial after a third of the range if its first objective is worse there than the median so far.")  # fmt: skip
+@click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes of this machine.")
+@click.option("--on", "address", default=None, metavar="ADDRESS", help="A Dask scheduler that runs the trials: tcp://HOST:8786.")  # fmt: skip
+@click.option("--study", "name", default=None, metavar="NAME", help="Default: the config's name.")
+@click.option(
+    "--storage", default="sqlite:///sweeps.db", show_default=True, metavar="URL", help="Any storage of Optuna."
+)
+@backtest_options
+@click.option("--json", "as_json", is_flag=True, help="The ranking as one JSON object on standard output.")
+def run(
+    config: Path, *, space: Path | None, method: str, trials: int, prune: bool, workers: int, address: str | None, name: str | None, storage: str,
+    as_json: bool, **given: Any,
+) -> int:  # fmt: skip
+    """Try many params of CONFIG over recorded candles."""
+    from bot import logs
+    from bot.errors import Exit
+    from bot.research import runners
+    from bot.research import trials as trials_
+    from bot.research.space import read_space
+    from bot.research.study import open_study
+    from bot.research.sweep import Plan, Sweep, first_part_ms, identity_of
+
+    logs.configure(pretty=None, level="error")
+    with reserved(for_json=as_json):
+        inputs = inputs_of(config, given)
+        wanted = read_space(space, inputs.settings)
+        plan = Plan(method, trials, given["seed"], prune)
+        if method == "grid":
+            wanted.grid()  # An error is raised before a study is made.
+        study_name = name or inputs.settings.name
+        bundle = trials_.bundle_of(inputs)
+        runner = runners.Cluster(bundle, address) if address is not None else runners.Processes(bundle, workers)
+        with closing(runner):
+            directions = [one.is_highest for one in wanted.objectives]
+            identity = identity_of(inputs, wanted, plan)
+            study = open_study(storage, study_name, identity, method=method, seed=plan.seed, objectives=directions)
+            made = Sweep(study, wanted, plan, runner, first_part_ms(inputs))
+            is_stopped = False
+            with _shown(quiet=as_json) as show:
+                try:
+                    made.run(show)
+                except KeyboardInterrupt:
+                    is_stopped = True
+    stored = study.trials()
+    _print(study, TOP, as_json=as_json)
+    if is_stopped:
+        click.echo(f"stopped: {len(stored):,} of {made.size:,} trials are stored; the same command goes on", err=True)
+        return int(Exit.STOPPED)
+    return int(Exit.DONE if any(one.state == "complete" for one in stored) else Exit.ERROR)
+
+
+@sweep.command("show", epilog=SHOW_EPILOG)
+@click.argument("name", metavar="STUDY")
+@click.option("--storage", default="sqlite:///sweeps.db", show_default=True, metavar="URL", help="Where the study is.")
+@click.option("--top", type=click.IntRange(1, 1_000), default=TOP, show_default=True, help="Rows of the ranking.")
+@click.option("--csv", "csv_file", type=click.Path(path_type=Path, dir_okay=False), default=None, metavar="FILE", help="Write every trial with every figure as CSV.")  # fmt: skip
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), default=None, metavar="FILE", help="Write a page (HTML) that needs no network.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="The ranking as one JSON object on standard output.")
+def show(name: str, *, storage: str, top: int, csv_file: Path | None, out: Path | None, as_json: bool) -> int:
+    """Show the trials of STUDY: the best and their neighbours, the Pareto front, what matters, a map of two params."""
+    from bot.cli.common.files import write_atomic
+    from bot.errors import Exit
+    from bot.research.ranking import space_of, table_of
+    from bot.research.study import open_study
+    from bot.research.sweep_page import render_sweep
+
+    study = open_study(storage, name)
+    if csv_file is not None:
+        write_atomic(csv_file, table_of(study.trials(), space_of(study)))
+    if out is not None:
+        write_atomic(out, render_sweep(study))
+    _print(study, top, as_json=as_json)
+    for path in filter(None, (csv_file, out)):
+        click.echo(f"written: {path}", err=as_json)
+    return int(Exit.DONE)
+
+
+def _print(study: Any, top: int, *, as_json: bool) -> None:
+    import json
+
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    from bot.research.ranking import heat_of, ranked, space_of
+    from bot.research.sweep_page import best_pair, heads_of, row_of
+
+    space, trials = space_of(study), study.trials()
+    rows, weights = ranked(trials, space), study.importance()
+    if as_json:
+        best = [
+            {
+                "trial": one.trial.cell, "params": dict(one.trial.params), "objectives": list(one.values), "feasible": one.is_feasible,
+                "onFront": one.is_on_front, "neighbours": one.neighbours,
+            }
+            for one in rows[:top]
+        ]  # fmt: skip
+        states = {state: sum(one.state == state for one in trials) for state in sorted({one.state for one in trials})}
+        click.echo(json.dumps({"study": study.name, "trials": states, "best": best, "importance": weights}))
+        return
+    names = list(trials[0].params) if trials else []
+    console = Console(width=None, highlight=False)
+    table = Table(
+        *(Column(head, overflow="fold") for head in heads_of(names, space)),
+        title=f"{study.name}: the best of {len(trials):,} trials",
+        title_justify="left",
+    )
+    for place, one in enumerate(rows[:top], start=1):
+        table.add_row(*row_of(place, one, names))
+    console.print(table)
+    front = [str(one.trial.cell) for one in rows if one.is_on_front]
+    if len(space.objectives) > 1:
+        console.print(f"Pareto front: trials {', '.join(front)}")
+    if weights:
+        console.print("Importance: " + ", ".join(f"{name} {share:.0%}" for name, share in weights.items()))
+    pair = best_pair(weights, names)
+    columns, lines = ([], []) if pair is None else heat_of(rows, *pair)
+    if pair is not None and columns:
+        heat = Table("", *map(str, columns), title=f"{space.objectives[0].figure}: {pair[0]} across, {pair[1]} down", title_justify="left")  # fmt: skip
+        for line, values in lines:
+            heat.add_row(str(line), *("" if value is None else f"{value:,.2g}" for value in values))
+        console.print(heat)
+    lacking = [one for one in trials if one.state != "complete"]
+    if lacking:
+        console.print(f"{len(lacking):,} trials are not complete; the first: trial {lacking[0].cell}: {lacking[0].state} {lacking[0].message}")  # fmt: skip
+
+
+@contextmanager
+def _shown(*, quiet: bool) -> Iterator[Callable[[Progress], object]]:
+    """A progress bar with the best so far and the time left. Without a terminal nothing is shown."""
+    import sys
+
+    if quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("trials"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[best]}"))  # fmt: skip
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("trials", total=None, best="")
+
+        def show(now: Progress) -> None:
+            best = "" if now.best is None else f"best {now.best:,.4g} {dict(now.best_params or {})}"
+            bar.update(task, completed=now.done, total=now.of, best=best)
+
+        yield show

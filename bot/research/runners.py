@@ -1,0 +1,184 @@
+"""Run many trials: in processes of this machine, or on a Dask cluster. A trial whose worker dies is run again; the outcomes are the same wherever they ran.
+
+Both yield outcomes as they finish. Processes of this machine are forked: they share the candles with this one and copy nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from itertools import islice
+from multiprocessing import get_context
+from typing import Any, Final, Protocol
+
+from bot.errors import BotError
+from bot.research.trials import Bundle, Outcome, Task, code_here, evaluate
+from bot.words import many
+
+DEATHS_MAX: Final = 3  # of the worker of one trial; then the trial has failed
+AHEAD: Final = 2  # tasks for each worker: one runs, the next is there
+CONNECT_S: Final = 10
+
+
+class Runner(Protocol):
+    """Runs tasks. Closing the iterator stops the workers' tasks."""
+
+    def outcomes(self, tasks: Iterable[Task]) -> Iterator[Outcome]: ...
+
+    def close(self) -> None: ...
+
+
+# The bundle of the process in which the trials run: forked processes have it without a copy.
+_bundle: Bundle | None = None
+
+
+def _ready(parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one.
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent has ended, also by kill -9."""
+    if hasattr(os, "pidfd_open"):
+        with suppress(ProcessLookupError):
+            select.select([os.pidfd_open(parent)], [], [])
+        os._exit(1)
+    while os.getppid() == parent:  # macOS has no event for it.
+        time.sleep(1)
+    os._exit(1)
+
+
+def _evaluated(task: Task) -> Outcome:
+    assert _bundle is not None
+    return evaluate(_bundle, task)
+
+
+class Processes:
+    """Processes of this machine."""
+
+    def __init__(self, bundle: Bundle, workers: int) -> None:
+        self._bundle = bundle
+        self._workers = workers
+        self._pool = self._started()
+
+    def _started(self) -> ProcessPoolExecutor:
+        global _bundle  # noqa: PLW0603  read by the forked processes
+        _bundle = self._bundle
+        return ProcessPoolExecutor(
+            self._workers, mp_context=get_context("fork"), initializer=_ready, initargs=(os.getpid(),)
+        )
+
+    def outcomes(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+        waiting = iter(tasks)
+        deaths: dict[int, int] = {}
+        running: dict[Future[Outcome], Task] = {}
+        again: list[Task] = []
+        while True:
+            room = self._workers * AHEAD - len(running)
+            fresh, again = again[:room], again[room:]
+            fresh += islice(waiting, room - len(fresh))
+            try:
+                while fresh:
+                    running[self._pool.submit(_evaluated, fresh[-1])] = fresh[-1]
+                    fresh.pop()
+                if not running:
+                    return
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for one in done:
+                    outcome = one.result()
+                    del running[one]
+                    yield outcome
+            except BrokenProcessPool:
+                # A worker has died, and all of the pool with it. Which trial killed it is unknown, so each that ran is counted.
+                self.close()
+                self._pool = self._started()
+                again += fresh
+                for task in running.values():
+                    deaths[task.number] = deaths.get(task.number, 0) + 1
+                    if deaths[task.number] < DEATHS_MAX:
+                        again.append(task)
+                    else:
+                        why = f"its process died {many(DEATHS_MAX, 'time')}: too little memory?"
+                        yield Outcome(task.number, "failed", message=why)
+                running.clear()
+
+    def close(self) -> None:
+        processes = list((self._pool._processes or {}).values())  # noqa: SLF001  the pool offers no way to stop a running task
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.join()
+
+
+class Cluster:
+    """The workers of a Dask scheduler. Each gets the bundle once."""
+
+    def __init__(self, bundle: Bundle, address: str) -> None:
+        try:
+            from distributed import Client
+        except ImportError:
+            raise BotError("--on needs the package distributed: pip install 'bracketbot[cluster]'") from None
+        try:
+            self._client: Any = Client(address, timeout=CONNECT_S, set_as_default=False)
+        except (OSError, ValueError, TimeoutError) as error:
+            raise BotError(
+                f"--on {address}: no scheduler answers there ({type(error).__name__}); start one with: dask scheduler --port 8786"
+            ) from None
+        try:
+            self._bundle = self._sent(bundle, address)
+        except BaseException:
+            self._client.close()
+            raise
+
+    def _sent(self, bundle: Bundle, address: str) -> Any:
+        """The bundle on the cluster. BotError if a worker runs another version."""
+        if not self._client.scheduler_info()["workers"]:
+            raise BotError(
+                f"--on {address}: the scheduler has no worker; start one with: dask worker {address} --nthreads 1"
+            )
+        try:
+            versions: dict[str, str] = self._client.run(code_here, bundle)
+        except Exception as error:  # noqa: BLE001  whatever a foreign worker raises
+            raise BotError(
+                f"--on {address}: a worker cannot run the trials ({type(error).__name__}: {error}); install bracketbot=={bundle.code.split()[3]} on each worker"
+            ) from None
+        for worker, code in sorted(versions.items()):
+            if code != bundle.code:
+                raise BotError(
+                    f"--on {address}: the worker {worker} has another version: {code}; here it is {bundle.code}"
+                )
+        return self._client.scatter(bundle, broadcast=True)
+
+    def outcomes(self, tasks: Iterable[Task]) -> Iterator[Outcome]:
+        from distributed import as_completed
+
+        waiting = iter(tasks)
+        ahead = AHEAD * max(1, sum(self._client.nthreads().values()))
+        futures = as_completed([self._submitted(task) for task in islice(waiting, ahead)], loop=self._client.loop)
+        for future in futures:
+            try:
+                outcome: Outcome = future.result()
+            except Exception as error:  # noqa: BLE001  a worker died again and again, or the scheduler is gone
+                if self._client.status != "running":
+                    raise BotError("the scheduler has ended; the trials so far are kept") from None
+                number = int(str(future.key).rpartition("-")[2])
+                outcome = Outcome(number, "failed", message=f"{type(error).__name__}: {error}")
+            yield outcome
+            for task in islice(waiting, 1):
+                futures.add(self._submitted(task))
+
+    def _submitted(self, task: Task) -> Any:
+        return self._client.submit(evaluate, self._bundle, task, key=f"trial-{id(self)}-{task.number}", pure=False)
+
+    def close(self) -> None:
+        with suppress(Exception):  # The scheduler may be gone.
+            self._client.cancel(self._bundle, force=True)
+        self._client.close()

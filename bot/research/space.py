@@ -1,0 +1,301 @@
+"""Which params a sweep tries, and what it looks for: the file of `--space`, checked against the strategies of a config.
+
+params:
+  trend.fast_bars: {from: 2, to: 20, step: 2}
+  trend.slow_bars: [20, 40, 80]
+  trend.stop_atr: {from: 1.0, to: 4.0}          # no step: not for a grid
+  trend.usd: {from: 10, to: 1000, log: true}
+objectives:
+  - Sharpe Ratio                                # the highest
+  - {figure: "Volatility (Ann.) [%]", best: lowest}
+constraints:
+  "# Trades": {min: 30}
+  "Max. Drawdown [%]": {min: -20}               # not deeper than 20 %
+
+A param may carry its own range: `Field(10, ge=2, json_schema_extra={"sweep": {"from": 2, "to": 20}})`. It is used if the file does not name the param.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from itertools import product
+from math import exp, log
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from bot.backtest.results.statistics import statistics
+from bot.config import Settings
+from bot.config.document import Document, Loc
+from bot.config.source import text_of
+from bot.errors import ConfigError
+from bot.runtime.strategy_host import loader
+from bot.words import did_you_mean
+
+GRID_MAX: Final = 100_000  # cells of a grid, and values of one param
+OBJECTIVE: Final = "Return [%]"
+FIGURES: Final = tuple(statistics((), (), (), start_ms=0, start_usd=1.0))  # the names of the report's figures
+KEYS: Final = ("params", "objectives", "constraints")
+RANGE: Final = ("from", "to", "step", "log")
+
+Scalar = bool | int | float | str
+Params = Mapping[str, Scalar]
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """The values of one param, `name` is STRATEGY.PARAM. Either `values`, or a range from `low` to `high`."""
+
+    name: str
+    values: tuple[Scalar, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    is_whole: bool = False
+    is_log: bool = False
+
+    def drawn(self, chance: Random) -> Scalar:
+        """A value by chance: each of the values alike, a range evenly, or evenly in its logarithm."""
+        if self.values:
+            return chance.choice(self.values)
+        if self.is_whole and not self.is_log:
+            return chance.randint(int(self.low), int(self.high))
+        if not self.is_log:
+            return chance.uniform(self.low, self.high)
+        value = min(self.high, max(self.low, exp(chance.uniform(log(self.low), log(self.high)))))
+        return round(value) if self.is_whole else value
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A figure of the report to be as high or as low as possible."""
+
+    figure: str
+    is_highest: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A constraint: a figure must be defined and lie between `least` and `most`."""
+
+    figure: str
+    least: float | None = None
+    most: float | None = None
+
+    def excess(self, figures: Mapping[str, Any]) -> float:
+        """By how much the figure breaks the bound; 0.0 or less if it does not."""
+        value = figures.get(self.figure)
+        if value is None:
+            return float("inf")
+        over = [] if self.most is None else [value - self.most]
+        under = [] if self.least is None else [self.least - value]
+        return float(max(over + under))
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The params that a sweep tries, its objectives and its constraints."""
+
+    dimensions: tuple[Dimension, ...]
+    objectives: tuple[Objective, ...] = (Objective(OBJECTIVE),)
+    constraints: tuple[Bound, ...] = ()
+
+    def grid(self) -> Iterator[dict[str, Scalar]]:
+        """Every cell of the grid, the last param fastest. ConfigError if a param is a range without a step, or the grid is too large."""
+        cells = 1
+        for one in self.dimensions:
+            if not one.values:
+                raise ConfigError(
+                    f"{one.name}: a grid needs a step or a list of values; give one, or another --method than grid"
+                )
+            cells *= len(one.values)
+        if cells > GRID_MAX:
+            raise ConfigError(f"the grid has {cells:,} cells, more than {GRID_MAX:,}; take --method random or tpe")
+        names = [one.name for one in self.dimensions]
+        return (dict(zip(names, cell, strict=True)) for cell in product(*(one.values for one in self.dimensions)))
+
+    def sample(self, count: int, seed: int) -> Iterator[dict[str, Scalar]]:
+        """`count` cells by chance. The same seed gives the same cells, and a larger count only more of them."""
+        chance = Random(f"{seed}:sweep")
+        for _ in range(count):
+            yield {one.name: one.drawn(chance) for one in self.dimensions}
+
+    def is_feasible(self, figures: Mapping[str, Any]) -> bool:
+        return all(bound.excess(figures) <= 0 for bound in self.constraints)
+
+    def values(self, figures: Mapping[str, Any]) -> list[float] | None:
+        """The figures of the objectives; None if one is undefined, as the Sharpe ratio without a trade."""
+        found = [figures.get(one.figure) for one in self.objectives]
+        return None if None in found else [float(value) for value in found if value is not None]
+
+    def plain(self) -> dict[str, Any]:
+        """The space as JSON, to compare it with that of a stored study."""
+        return {
+            "params": {
+                one.name: list(one.values) or {"from": one.low, "to": one.high, "log": one.is_log}
+                for one in self.dimensions
+            },
+            "objectives": [[one.figure, "highest" if one.is_highest else "lowest"] for one in self.objectives],
+            "constraints": [[one.figure, one.least, one.most] for one in self.constraints],
+        }
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads one file and collects its problems, each with its line."""
+
+    document: Document
+    settings: Settings
+    fields: dict[str, Any] = field(default_factory=dict)  # of the strategies' params, by STRATEGY.PARAM
+    _params: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    _loaded: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for one in self.settings.strategies:
+            strategy = loader.load(one.use, self.settings.strategies_dir).strategy
+            self._loaded[one.name], self._params[one.name] = strategy, one.params
+            self.fields |= {f"{one.name}.{name}": info for name, info in strategy.Params.model_fields.items()}
+
+    def refuse(self, loc: Loc, message: str) -> None:
+        self.document.problems.append(self.document.problem(loc, message))
+
+    def dimension(self, name: str, given: Any, loc: Loc) -> Dimension | None:
+        """One param with its values, or None after a problem."""
+        if name not in self.fields:
+            near = did_you_mean(name, self.fields)
+            self.refuse(loc, f"no strategy has this param{near}; there are {', '.join(sorted(self.fields)) or 'none'}")
+            return None
+        is_whole = self.fields[name].annotation is int
+        if isinstance(given, list):
+            if not given or not all(isinstance(value, Scalar) for value in given) or len(set(given)) < len(given):
+                self.refuse(loc, "give a list of different values, or a range {from: 1, to: 10, step: 1}")
+                return None
+            made = Dimension(name, tuple(given))
+        elif isinstance(given, dict) and {"from", "to"} <= given.keys() <= set(RANGE):
+            found = self._range(name, given, loc, is_whole=is_whole)
+            if found is None:
+                return None
+            made = found
+        else:
+            self.refuse(loc, "give a list of values, or a range: from, to, and if wanted step or log")
+            return None
+        return made if self._is_within(name, made, loc) else None
+
+    def _range(self, name: str, given: Mapping[str, Any], loc: Loc, *, is_whole: bool) -> Dimension | None:
+        low, high, step = (given.get(key) for key in ("from", "to", "step"))
+        numbers = [value for value in (low, high, step) if value is not None]
+        if not all(isinstance(value, int if is_whole else int | float) and value is not True for value in numbers):
+            self.refuse(loc, f"from, to and step must be {'whole ' if is_whole else ''}numbers")
+            return None
+        assert low is not None
+        assert high is not None
+        if low >= high or (step is not None and step <= 0):
+            self.refuse(loc, "from must be below to, and step above 0")
+            return None
+        is_log = given.get("log", False)
+        if not isinstance(is_log, bool) or (is_log and (step is not None or low <= 0)):
+            self.refuse(loc, "log must be true or false; a range with log has no step and begins above 0")
+            return None
+        if step is None:
+            return Dimension(name, (), low, high, is_whole, is_log)
+        exact, width = Decimal(str(low)), Decimal(str(step))
+        count = int((Decimal(str(high)) - exact) / width) + 1
+        if count > GRID_MAX:
+            self.refuse(loc, f"{count:,} values are more than {GRID_MAX:,}; take a larger step, or none")
+            return None
+        values = [exact + number * width for number in range(count)]
+        return Dimension(name, tuple(int(value) if is_whole else float(value) for value in values))
+
+    def _is_within(self, name: str, made: Dimension, loc: Loc) -> bool:
+        """Whether the param itself accepts every value, or both ends of a range."""
+        strategy, _, param = name.partition(".")
+        for value in made.values or (made.low, made.high):
+            found = loader.check_params(self._loaded[strategy], {**self._params[strategy], param: value})
+            mine = [one.message for one in found if one.loc[:1] == (param,)]
+            if mine:
+                self.refuse(loc, f"the param does not accept {value!r}: {mine[0]}")
+                return False
+        return True
+
+    def figure(self, name: Any, loc: Loc) -> bool:
+        if name in FIGURES:
+            return True
+        near = did_you_mean(str(name), FIGURES)
+        self.refuse(loc, f"{name!r} is no figure of the report{near}; there are {', '.join(FIGURES)}")
+        return False
+
+    def objective(self, given: Any, loc: Loc) -> Objective | None:
+        if isinstance(given, dict):
+            best = given.get("best", "highest")
+            if not {"figure"} <= given.keys() <= {"figure", "best"} or best not in ("highest", "lowest"):
+                self.refuse(loc, 'write a figure\'s name, or {figure: "Return [%]", best: highest or lowest}')
+                return None
+        else:
+            given, best = {"figure": given}, "highest"
+        return Objective(given["figure"], best == "highest") if self.figure(given["figure"], loc) else None
+
+    def bound(self, name: Any, given: Any, loc: Loc) -> Bound | None:
+        if not self.figure(name, loc):
+            return None
+        if (
+            not isinstance(given, dict)
+            or not given
+            or not given.keys() <= {"min", "max"}
+            or not all(isinstance(value, int | float) and value is not True for value in given.values())
+        ):
+            self.refuse(loc, "a constraint is {min: NUMBER}, {max: NUMBER} or both")
+            return None
+        return Bound(name, given.get("min"), given.get("max"))
+
+
+def read_space(path: Path | None, settings: Settings) -> Space:
+    """The space of a file, and of the params that carry their own range. ConfigError names the line of each problem."""
+    document = Document(str(path or "space"), "{}" if path is None else text_of(path))
+    document.read(lambda text, _key: text)
+    if document.problems:
+        raise _error(document)
+    reader = _Reader(document, settings)
+    data = _plain(document.data)
+    if not isinstance(data, dict) or not data.keys() <= set(KEYS):
+        reader.refuse((), f"a space has the keys {', '.join(KEYS)}")
+        data = {}
+    params, objectives, constraints = (
+        data.get(key) or kind() for key, kind in zip(KEYS, (dict, list, dict), strict=True)
+    )
+    for key, value, kind in zip(KEYS, (params, objectives, constraints), (dict, list, dict), strict=True):
+        if not isinstance(value, kind):
+            reader.refuse((key,), f"must be a {'list' if kind is list else 'mapping'}")
+    if document.problems:
+        raise _error(document)
+    own = {
+        name: extra["sweep"]
+        for name, info in reader.fields.items()
+        if isinstance(extra := info.json_schema_extra, dict) and "sweep" in extra
+    }
+    dimensions = [reader.dimension(str(name), given, ("params", name)) for name, given in {**own, **params}.items()]
+    sought = [reader.objective(given, ("objectives", number)) for number, given in enumerate(objectives)]
+    bounds = [reader.bound(name, given, ("constraints", name)) for name, given in constraints.items()]
+    if not dimensions and not document.problems:
+        reader.refuse(("params",), "names no param; write for example `params: {trend.fast_bars: [5, 10, 20]}`")
+    if document.problems:
+        raise _error(document)
+    return Space(
+        tuple(one for one in dimensions if one is not None),
+        tuple(one for one in sought if one is not None) or (Objective(OBJECTIVE),),
+        tuple(one for one in bounds if one is not None),
+    )
+
+
+def _plain(value: Any) -> Any:
+    """The data of a document with floats for decimals."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return float(value) if isinstance(value, Decimal) else value
+
+
+def _error(document: Document) -> ConfigError:
+    problems = tuple(document.shown(problem) for problem in dict.fromkeys(document.problems))
+    return ConfigError("\n".join(map(str, problems)), problems)

@@ -1,0 +1,207 @@
+"""The trials of a sweep in Optuna's storage: SQLite by default, any other by its URL. A study is resumed by its name.
+
+Each trial has as user attributes `cell` (its place in the order of the sweep), `figures`, `returns`, `digest`, `state`, `message` and `early`.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from bot.errors import BotError, Exit
+from bot.research.space import Dimension, Params, Space
+from bot.research.trials import Outcome
+from bot.words import did_you_mean
+
+if TYPE_CHECKING:
+    import optuna
+
+STORAGE: Final = "sqlite:///sweeps.db"
+IDENTITY: Final = "identity"
+IMPORTANCE_TRIALS: Final = 6  # fewer say nothing about importance
+
+
+class StudyNotFound(BotError):
+    """The storage has no study of this name."""
+
+    exit_code = Exit.USAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A finished trial of a study."""
+
+    cell: int
+    params: Params
+    state: str
+    figures: Mapping[str, Any]
+    returns: Sequence[float]
+    message: str
+    early: float | None
+
+
+def optuna_module() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise BotError("a sweep needs the package optuna: pip install 'bracketbot[research]'") from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
+class Study:
+    """One study. Only one process at a time may run its trials."""
+
+    def __init__(self, study: optuna.Study) -> None:
+        self._study = study
+
+    @property
+    def name(self) -> str:
+        return str(self._study.study_name)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the study was made of: config, strategies, data, options, space, method and seed."""
+        found: dict[str, Any] = json.loads(self._study.user_attrs[IDENTITY])
+        return found
+
+    def trials(self) -> list[Trial]:
+        """The finished trials in the order of their cells."""
+        found = [one for one in self._study.get_trials(deepcopy=False) if "state" in one.user_attrs]
+        made = [
+            Trial(
+                one.user_attrs["cell"], one.params, one.user_attrs["state"], one.user_attrs["figures"], one.user_attrs["returns"],
+                one.user_attrs["message"], one.user_attrs["early"],
+            )
+            for one in found
+        ]  # fmt: skip
+        return sorted(made, key=lambda trial: trial.cell)
+
+    def add(self, outcome: Outcome, params: Params, space: Space) -> None:
+        """Store a trial that was not asked for by a sampler."""
+        optuna = optuna_module()
+        values = space.values(outcome.figures) if outcome.state == "complete" else None
+        state = optuna.trial.TrialState.FAIL if values is None else optuna.trial.TrialState.COMPLETE
+        self._study.add_trial(
+            optuna.trial.create_trial(
+                params=dict(params), distributions=distributions(space), values=values, state=state, user_attrs=_attributes(outcome)
+            )
+        )  # fmt: skip
+
+    def asked(self, space: Space, count: int, cell: int) -> Iterator[tuple[optuna.Trial, Params]]:
+        """Trials that the sampler wants to see next."""
+        for number in range(count):
+            trial = self._study.ask(distributions(space))
+            trial.set_user_attr("cell", cell + number)
+            yield trial, dict(trial.params)
+
+    def tell(self, trial: optuna.Trial, outcome: Outcome, space: Space) -> None:
+        """Tell the sampler how its trial ended."""
+        optuna = optuna_module()
+        for name, value in _attributes(outcome).items():
+            trial.set_user_attr(name, value)
+        values = space.values(outcome.figures) if outcome.state == "complete" else None
+        for bound in space.constraints:
+            trial.set_constraint(bound.figure, min(bound.excess(outcome.figures), 1e300))
+        state = optuna.trial.TrialState.FAIL if values is None else None
+        self._study.tell(trial, values, state=state)
+
+    def reap(self) -> int:
+        """Close the trials that a killed sweep left running; their params are asked for again. Returns their number."""
+        optuna = optuna_module()
+        left = [one for one in self._study.get_trials(deepcopy=False) if one.state == optuna.trial.TrialState.RUNNING]
+        for one in left:
+            self._study.tell(one.number, state=optuna.trial.TrialState.FAIL)
+            self._study.enqueue_trial(one.params)
+        return len(left)
+
+    def importance(self) -> dict[str, float]:
+        """How much each param matters for the objectives, from 0 to 1: PED-ANOVA (Watanabe, Bansal, Hutter, 2023). Empty if trials are too few."""
+        optuna = optuna_module()
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # It warns of few trials, which give no values here.
+            try:
+                found: dict[str, float] = optuna.importance.get_param_importances(self._study, evaluator=evaluator)
+            except (ValueError, RuntimeError):
+                return {}
+        return found if len(self._study.get_trials(deepcopy=False)) >= IMPORTANCE_TRIALS else {}
+
+
+def open_study(
+    storage: str, name: str, identity: Mapping[str, Any] | None = None, *, method: str = "grid", seed: int = 1, objectives: Sequence[bool] = (True,)
+) -> Study:  # fmt: skip
+    """The study of this name. With an `identity` it is made if it does not exist; one of another identity is refused. `objectives`: highest is best."""
+    optuna = optuna_module()
+    try:
+        store = optuna.storages.get_storage(storage)
+        names = optuna.get_all_study_names(store)
+    except Exception as error:  # noqa: BLE001  each database has its own
+        raise BotError(f"--storage {storage}: cannot be opened: {str(error).splitlines()[0]}") from None
+    if identity is None and name not in names:
+        there = f"; there are {', '.join(names)}" if names else "; it has none"
+        raise StudyNotFound(f"{storage} has no study {name!r}{did_you_mean(name, names) or there}")
+    samplers = {"tpe": optuna.samplers.TPESampler, "nsgaii": optuna.samplers.NSGAIISampler}
+    sampler = samplers[method](seed=seed) if method in samplers else None
+    if identity is None or name in names:
+        study = Study(optuna.load_study(study_name=name, storage=store, sampler=sampler))
+        if identity is not None:
+            _check(name, study.identity, identity)
+        return study
+    directions = ["maximize" if is_highest else "minimize" for is_highest in objectives]
+    made = optuna.create_study(study_name=name, storage=store, sampler=sampler, directions=directions)
+    made.set_user_attr(IDENTITY, json.dumps(identity, sort_keys=True))
+    return Study(made)
+
+
+def _check(name: str, stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """BotError names what differs."""
+    given = json.loads(json.dumps(given, sort_keys=True))
+    differs = [key for key in sorted({*stored, *given}) if stored.get(key) != given.get(key)]
+    if differs:
+        what = "; ".join(f"{key}: {_short(stored.get(key))} then, {_short(given.get(key))} now" for key in differs)
+        raise BotError(f"the study {name!r} was made with something else ({what}); give another --study")
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True)
+    return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+def _attributes(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "cell": outcome.number, "state": outcome.state, "figures": dict(outcome.figures), "returns": list(outcome.returns),
+        "digest": outcome.digest, "message": outcome.message, "early": outcome.early,
+    }  # fmt: skip
+
+
+def distributions(space: Space) -> dict[str, Any]:
+    """The space in Optuna's words."""
+    return {one.name: _distribution(one) for one in space.dimensions}
+
+
+def _distribution(one: Dimension) -> Any:
+    kinds = optuna_module().distributions
+    if one.values:
+        return kinds.CategoricalDistribution(one.values) if not _is_even(one) else _steps(one, kinds)
+    kind = kinds.IntDistribution if one.is_whole else kinds.FloatDistribution
+    low, high = (int(one.low), int(one.high)) if one.is_whole else (one.low, one.high)
+    return kind(low, high, log=one.is_log)
+
+
+def _is_even(one: Dimension) -> bool:
+    """Whether the values are whole numbers with equal steps: then a sampler knows that neighbours are alike."""
+    values = one.values
+    if len(values) < 2 or not all(isinstance(value, int) and not isinstance(value, bool) for value in values):
+        return False
+    steps = {int(b) - int(a) for a, b in pairwise(values)}
+    return len(steps) == 1 and steps.pop() > 0
+
+
+def _steps(one: Dimension, kinds: Any) -> Any:
+    first, second, *_ = (int(value) for value in one.values)
+    return kinds.IntDistribution(first, int(one.values[-1]), step=second - first)

@@ -1,0 +1,166 @@
+"""The page of a sweep: ranking, Pareto front, importance of the params, a map of two params. One file that needs no network; the same study gives the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import bot.backtest.report
+from bot.backtest.report.tables import bullets, escaped, heat_map, panel, section, table
+from bot.research.ranking import Ranked, heat_of, ranked, space_of
+from bot.research.space import Space
+from bot.research.study import Study, Trial
+from bot.words import many
+
+TOP: Final = 50  # rows of the ranking
+PLOT: Final = (560, 320)  # of the Pareto front, in px
+EDGE: Final = 44
+
+
+@cache
+def _style() -> str:
+    return (Path(bot.backtest.report.__file__).parent / "page.css").read_text(encoding="utf-8")
+
+
+def render_sweep(study: Study) -> str:
+    """The HTML of a study."""
+    space, trials = space_of(study), study.trials()
+    rows = ranked(trials, space)
+    names = list(trials[0].params) if trials else []
+    weights = study.importance()
+    parts = [
+        section("Best trials", _ranking(rows[:TOP], names, space), note=PLATEAU_NOTE),
+        section("Pareto front", _front(rows, space), note="Trials that no other beats in every objective"),
+        section(
+            "Importance of the params",
+            _importance(weights),
+            note="How much each param decides whether a trial is good (PED-ANOVA)",
+        ),
+        section(
+            "Map", _maps(rows, weights, names, space), note=f"Mean {space.objectives[0].figure} over the other params"
+        ),
+        section("Not complete", bullets(_not_complete(trials))),
+        section("What was run", bullets(_identity_lines(study))),
+    ]
+    head = f"<h1>{escaped(study.name)}</h1><p>{many(len(trials), 'trial')}, {sum(one.is_feasible for one in rows):,} keep the constraints</p>"
+    return _PAGE.format(title=escaped(study.name), style=_style(), head=head, body="\n".join(filter(None, parts)))
+
+
+PLATEAU_NOTE: Final = "Neighbours: mean of the first objective over the trials one step away in one param. A best trial whose neighbours do badly is probably luck."
+
+
+def row_of(place: int, one: Ranked, names: Sequence[str]) -> list[str]:
+    """A line of the ranking."""
+    near = "" if one.neighbours is None else f"{one.neighbours:,.4g}"
+    mark = "" if one.is_feasible else "breaks a constraint"
+    return [
+        str(place), str(one.trial.cell), *(f"{one.trial.params[name]:g}" if isinstance(one.trial.params[name], float) else str(one.trial.params[name]) for name in names),
+        *(f"{value:,.4g}" for value in one.values), near, str(one.trial.figures.get("# Trades", "")), mark,
+    ]  # fmt: skip
+
+
+def heads_of(names: Sequence[str], space: Space) -> list[str]:
+    """The heads of the ranking's columns."""
+    return ["#", "trial", *names, *(one.figure for one in space.objectives), "neighbours", "trades", ""]
+
+
+def _ranking(rows: Sequence[Ranked], names: Sequence[str], space: Space) -> str:
+    return table(
+        heads_of(names, space), [row_of(n, one, names) for n, one in enumerate(rows, start=1)], label="Best trials"
+    )
+
+
+def _front(rows: Sequence[Ranked], space: Space) -> str:
+    """The first two objectives of every feasible trial as SVG."""
+    if len(space.objectives) < 2:
+        return ""
+    dots = [(one.values[0], one.values[1], one.is_on_front) for one in rows if one.is_feasible]
+    if not dots:
+        return ""
+    (x0, x1), (y0, y1) = (
+        (min(values), max(values)) for values in (tuple(x for x, _, _ in dots), tuple(y for _, y, _ in dots))
+    )
+    width, height = PLOT
+
+    def spot(x: float, y: float) -> tuple[float, float]:
+        across = EDGE + (width - 2 * EDGE) * ((x - x0) / (x1 - x0) if x1 > x0 else 0.5)
+        return across, height - EDGE - (height - 2 * EDGE) * ((y - y0) / (y1 - y0) if y1 > y0 else 0.5)
+
+    circles = []
+    for x, y, is_best in sorted(dots, key=lambda dot: dot[2]):
+        cx, cy = spot(x, y)
+        kind = "best" if is_best else "other"
+        circles.append(
+            f'<circle class="{kind}" cx="{cx:.1f}" cy="{cy:.1f}" r="{5 if is_best else 3}"><title>{x:,.4g} / {y:,.4g}</title></circle>'
+        )
+    first, second = (escaped(one.figure) for one in space.objectives[:2])
+    on_front = sum(is_best for _, _, is_best in dots)
+    return (
+        f'<svg class="front" viewBox="0 0 {width} {height}" role="img" aria-label="{first} against {second}: {on_front} of {len(dots)} trials are on the front">'
+        f'{"".join(circles)}<text x="{width / 2}" y="{height - 8}" text-anchor="middle">{first}: {x0:,.4g} to {x1:,.4g}</text>'
+        f'<text x="14" y="{height / 2}" text-anchor="middle" transform="rotate(-90 14 {height / 2})">{second}: {y0:,.4g} to {y1:,.4g}</text></svg>'
+    )
+
+
+def _importance(weights: dict[str, float]) -> str:
+    return table(("param", "share"), [(name, f"{share:.0%}") for name, share in weights.items()], label="Importance")
+
+
+def best_pair(weights: dict[str, float], names: Sequence[str]) -> tuple[str, str] | None:
+    """The two params that matter most; None if there are fewer than two."""
+    order = sorted(names, key=lambda name: -weights.get(name, 0.0))
+    return None if len(order) < 2 else (order[0], order[1])
+
+
+def _maps(rows: Sequence[Ranked], weights: dict[str, float], names: Sequence[str], space: Space) -> str:
+    pair = best_pair(weights, names)
+    if pair is None:
+        return ""
+    columns, lines = heat_of(rows, *pair)
+    if not columns:
+        return ""
+    title = f"{pair[0]} across, {pair[1]} down"
+    return panel(
+        title,
+        heat_map(
+            [str(one) for one in columns],
+            [(str(name), values) for name, values in lines],
+            f"{space.objectives[0].figure}: {title}",
+        ),
+    )
+
+
+def _not_complete(trials: Sequence[Trial]) -> list[str]:
+    return [
+        f"trial {one.cell}: {one.state}{f': {one.message}' if one.message else ''}"
+        for one in trials
+        if one.state != "complete"
+    ][:TOP]
+
+
+def _identity_lines(study: Study) -> list[str]:
+    found = study.identity
+    data = (f"{one['market']} {one['interval']}: {one['candles']:,} candles" for one in found["data"])
+    constraints = (
+        f"{name} {'' if low is None else f'at least {low:g} '}{'' if high is None else f'at most {high:g}'}".strip()
+        for name, low, high in found["space"]["constraints"]
+    )
+    return [f"method {found['method']}, seed {found['seed']}", found["code"], *data, *constraints]
+
+
+_PAGE: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>{style}
+.front {{ max-width: 100%; }} .front text {{ fill: currentColor; font-size: 12px; }}
+.front .best {{ fill: #0072b2; }} .front .other {{ fill: none; stroke: #888; }}</style>
+</head><body>
+<header><div>{head}</div></header>
+<main>
+{body}
+</main>
+</body></html>
+"""

@@ -1,0 +1,145 @@
+"""One trial: a backtest of a config with other params. What a worker needs for it can be pickled, and so sent to another process or machine."""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from bot import __version__
+from bot.backtest.backtest import Backtest, quiet_log, strategies_of
+from bot.backtest.data.candles import Candles
+from bot.backtest.engine.options import SessionOptions
+from bot.backtest.inputs import Inputs
+from bot.backtest.results.run_writer import Result, code_sha256
+from bot.backtest.results.statistics import daily_returns
+from bot.config import Settings
+from bot.errors import BotError, ConfigError
+from bot.research.space import Params
+from bot.runtime.strategy_host import loader
+
+SOURCES_BYTES_MAX: Final = 8_000_000  # of the strategies' files, which go to every worker
+
+State = Literal["complete", "pruned", "refused", "failed"]
+
+
+class Task(NamedTuple):
+    """The params of one trial. `until_ms`: first run to this instant, and go on only if the figure of `pruned_by` reaches its floor there."""
+
+    number: int
+    params: Params
+    until_ms: int | None = None
+    pruned_by: tuple[str, bool, float | None] | None = None  # figure, is highest best, floor
+
+
+class Outcome(NamedTuple):
+    """The end of a trial. `figures` are those of the report, `returns` one for each UTC day. refused: the strategy does not accept the params."""
+
+    number: int
+    state: State
+    figures: Mapping[str, Any] = {}
+    returns: Sequence[float] = ()
+    digest: str = ""
+    message: str = ""
+    early: float | None = None  # the figure at `until_ms`
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Everything that a worker needs. `sources` are the files of the strategies' folder."""
+
+    settings: Settings
+    candles: tuple[Candles, ...] = field(repr=False)
+    options: SessionOptions
+    rates: Mapping[str, list[tuple[int, int]]] = field(repr=False)
+    sources: Mapping[str, bytes] = field(repr=False)
+    code: str  # the version of everything that runs on a worker
+    _folders: list[Any] = field(default_factory=list, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name in self.__dataclass_fields__} | {
+            "_folders": []
+        }
+
+    @cached_property
+    def at_home(self) -> Settings:
+        """The settings with the strategies' folder of this machine; it is made from `sources` where it does not exist."""
+        if not self.sources or self.settings.strategies_dir.is_dir():
+            return self.settings
+        folder = tempfile.TemporaryDirectory(prefix="bot-strategies-")
+        self._folders.append(folder)  # Removed with this object.
+        for name, text in self.sources.items():
+            path = Path(folder.name) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text)
+        return self.settings.model_copy(update={"strategies_dir": Path(folder.name)})
+
+    def with_params(self, params: Params) -> Settings:
+        """The settings with other params. ConfigError if a strategy does not accept them."""
+        home = self.at_home
+        strategies = []
+        for one in home.strategies:
+            mine = {
+                name.partition(".")[2]: value for name, value in params.items() if name.partition(".")[0] == one.name
+            }
+            wanted = {**one.params, **mine}
+            found = loader.check_params(loader.load(one.use, home.strategies_dir).strategy, wanted)
+            if found:
+                raise ConfigError("; ".join(f"{'.'.join(map(str, (one.name, *p.loc)))}: {p.message}" for p in found))
+            strategies.append(one.model_copy(update={"params": wanted}))
+        return home.model_copy(update={"strategies": strategies})
+
+    def run(self, settings: Settings, options: SessionOptions | None = None) -> Result:
+        with quiet_log():
+            return Backtest(settings, self.candles, options or self.options, rates=self.rates).run()
+
+
+def bundle_of(inputs: Inputs) -> Bundle:
+    """The bundle of a checked backtest."""
+    settings = inputs.settings
+    sources: dict[str, bytes] = {}
+    if settings.strategies_dir.is_dir():
+        for path in sorted(settings.strategies_dir.rglob("*.py")):
+            sources[str(path.relative_to(settings.strategies_dir))] = path.read_bytes()
+    if sum(map(len, sources.values())) > SOURCES_BYTES_MAX:
+        raise ConfigError(
+            f"{settings.strategies_dir}: its Python files are larger than {SOURCES_BYTES_MAX:,} bytes; point strategies_dir at the strategies alone"
+        )
+    return Bundle(settings, tuple(inputs.candles), inputs.options, inputs.rates, sources, code_of(settings))
+
+
+def code_of(settings: Settings) -> str:
+    """The versions of Python, this package and the strategies, as one text. Two workers with the same text give the same result."""
+    strategies = " ".join(f"{one['name']}={str(one['sha256'])[:12]}" for one in strategies_of(settings))
+    return f"Python {platform.python_version()}, bracketbot {__version__} ({code_sha256()[:12]}), {strategies}"
+
+
+def code_here(bundle: Bundle) -> str:
+    """As `code_of`, on the worker that is asked."""
+    return code_of(bundle.at_home)
+
+
+def evaluate(bundle: Bundle, task: Task) -> Outcome:
+    """Run one trial. A strategy that fails is an outcome, not an error."""
+    try:
+        settings = bundle.with_params(task.params)
+        early = None
+        if task.until_ms is not None and task.pruned_by is not None:
+            figure, is_highest, floor = task.pruned_by
+            early = bundle.run(settings, replace(bundle.options, end_ms=task.until_ms)).figures.get(figure)
+            if floor is not None and (early is None or (early < floor if is_highest else early > floor)):
+                return Outcome(task.number, "pruned", early=early)
+        result = bundle.run(settings)
+    except ConfigError as error:
+        return Outcome(task.number, "refused", message=str(error))
+    except BotError as error:
+        return Outcome(task.number, "failed", message=str(error))
+    if result.stats.quarantined:
+        return Outcome(task.number, "failed", message="; ".join(result.stats.quarantined.values()))
+    curve = result.curve
+    returns = daily_returns(curve.at_ms, curve.equity, start_ms=result.start_ms, start_usd=result.start_usd)
+    return Outcome(task.number, "complete", dict(result.figures), returns, result.digest, early=early)

@@ -1,0 +1,87 @@
+"""The space of a sweep: what a file names is checked against the strategies, with the line of each mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bot.checks.config_check import checked_without_secrets
+from bot.errors import ConfigError
+from bot.research.space import Bound, Dimension, Objective, Space, read_space
+from tests.backtest.builders import config
+
+
+def space(tmp_path: Path, text: str, use: str = "bench:Cross") -> Space:
+    path = tmp_path / "space.yaml"
+    path.write_text(text)
+    return read_space(path, checked_without_secrets(config(tmp_path, use=use))[0])
+
+
+def test_a_file_gives_ranges_values_objectives_and_constraints(tmp_path: Path) -> None:
+    found = space(
+        tmp_path,
+        """\
+params:
+  one.fast_bars: {from: 2, to: 8, step: 3}
+  one.slow_bars: [40, 20]
+  one.stop_pct: {from: 0.5, to: 1.1, step: 0.2}
+  one.usd: {from: 10, to: 1000, log: true}
+objectives: [Sharpe Ratio, {figure: "Volatility (Ann.) [%]", best: lowest}]
+constraints: {"# Trades": {min: 30}, "Max. Drawdown [%]": {min: -20.5, max: -1}}
+""",
+    )
+    fast, slow, stop, usd = found.dimensions
+    assert (fast.values, slow.values) == ((2, 5, 8), (40, 20))
+    assert stop.values == (0.5, 0.7, 0.9, 1.1), "exact decimals, the end included"
+    assert (usd.values, usd.low, usd.high, usd.is_log) == ((), 10, 1000, True)
+    assert found.objectives == (Objective("Sharpe Ratio"), Objective("Volatility (Ann.) [%]", is_highest=False))
+    assert found.constraints == (Bound("# Trades", 30), Bound("Max. Drawdown [%]", -20.5, -1))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("params: {one.fast_barz: [1, 2]}", "space.yaml:1:25: params.one.fast_barz: no strategy has this param; did you mean one.fast_bars?"),
+        ("params:\n  one.fast_bars: [0, 2]", "space.yaml:2:18: params.one.fast_bars: the param does not accept 0: "),
+        ("params:\n  one.fast_bars: {from: 1.5, to: 2}", "from, to and step must be whole numbers"),
+        ("params:\n  one.fast_bars: {from: 5, to: 2}", "from must be below to"),
+        ("params:\n  one.fast_bars: {from: 1, to: 2, by: 1}", "give a list of values, or a range"),
+        ("params:\n  one.fast_bars: [2, 2]", "give a list of different values"),
+        ("params:\n  one.usd: {from: 0, to: 10, log: true}", "begins above 0"),
+        ("params:\n  one.usd: {from: 0.001, to: 1000000, step: 0.001}", "take a larger step"),
+        ("params: {one.fast_bars: [2, 3]}\nobjectives: [Sharp Ratio]", "'Sharp Ratio' is no figure of the report; did you mean Sharpe Ratio?"),
+        ("params: {one.fast_bars: [2, 3]}\nobjectives: [{figure: SQN, best: most}]", "best: highest or lowest"),
+        ("params: {one.fast_bars: [2, 3]}\nconstraints: {SQN: 3}", "a constraint is {min: NUMBER}, {max: NUMBER} or both"),
+        ("param: {one.fast_bars: [2, 3]}", "a space has the keys params, objectives, constraints"),
+        ("params: [one.fast_bars]", "params: must be a mapping"),
+        ("objectives: [SQN]", "names no param"),
+        ("params: {one.fast_bars: [2, 3]", "space.yaml:1"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        space(tmp_path, text)
+    assert said in str(refused.value)
+
+
+def test_a_param_carries_its_own_range_and_a_file_overrides_it(tmp_path: Path) -> None:
+    assert read_space(None, checked_without_secrets(config(tmp_path, use="ranged:Ranged"))[0]).dimensions == (
+        Dimension("one.every", (2, 4, 6)),
+    )
+    found = space(tmp_path, "params: {one.every: [3], one.usd: [100, 200]}", use="ranged:Ranged")
+    assert [one.values for one in found.dimensions] == [(3,), (100, 200)]
+
+
+def test_a_grid_has_every_cell_once_and_a_sample_depends_on_its_seed(tmp_path: Path) -> None:
+    found = space(tmp_path, "params: {one.fast_bars: [2, 3], one.slow_bars: {from: 10, to: 30, step: 10}}")
+    cells = [tuple(cell.values()) for cell in found.grid()]
+    assert cells == [(2, 10), (2, 20), (2, 30), (3, 10), (3, 20), (3, 30)]
+    open_ended = space(tmp_path, "params: {one.usd: {from: 10, to: 1000, log: true}, one.fast_bars: {from: 2, to: 9}}")
+    few, many, other = (list(open_ended.sample(count, seed)) for count, seed in ((5, 1), (200, 1), (200, 2)))
+    assert many[:5] == few
+    assert many != other
+    assert {cell["one.fast_bars"] for cell in many} == set(range(2, 10))
+    assert 60 < sum(float(cell["one.usd"]) < 100 for cell in many) < 140, "a decade each, as the logarithm says"
+    with pytest.raises(ConfigError, match="one.usd: a grid needs a step or a list of values"):
+        open_ended.grid()
