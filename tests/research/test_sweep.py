@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -259,15 +260,19 @@ def test_without_a_space_the_ranges_of_the_params_are_tried(place: Path, capsys:
 
 
 def test_the_commands_of_the_page_run(
-    place: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     space, commands, *_ = blocks("text", PAGES["research"])
-    (place / "space.yaml").write_text(space)
-    (place / "configs").symlink_to(repository / "configs")
-    ran = [line for line in commands.splitlines() if line.startswith("bot ")]
-    assert [line.split()[1] for line in ran] == ["data", "sweep", "sweep"]
-    for line in ran:
-        assert call(line.split()[1:]) == 0, capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    ran = []
+    for program, *words in (shlex.split(line, comments=True) for line in commands.splitlines()):
+        if program == "cd":
+            monkeypatch.chdir(words[0])
+            Path("space.yaml").write_text(space)
+        else:
+            assert (program, call(words)) == ("bot", 0), capsys.readouterr().err
+            ran.append(words[0])
+    assert ran == ["init", "data", "sweep", "sweep"]
     assert "the best of 12 trials" in capsys.readouterr().out
     assert len(Path("sweep.csv").read_text().splitlines()) == 13
 
