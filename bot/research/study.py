@@ -5,11 +5,14 @@ Each trial has as user attributes `cell` (its place in the order of the sweep), 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bot.errors import BotError, Exit
@@ -156,6 +159,27 @@ def open_study(
     made = optuna.create_study(study_name=name, storage=store, sampler=sampler, directions=directions)
     made.set_user_attr(IDENTITY, json.dumps(identity, sort_keys=True))
     return Study(made)
+
+
+@contextmanager
+def one_sweep(storage: str, name: str) -> Iterator[None]:
+    """While this lasts, no other process sweeps this study in the same SQLite file. It would run the same trials, and close those that run here."""
+    if not storage.startswith("sqlite:///"):
+        yield
+        return
+    path = Path(f"{storage.removeprefix('sqlite:///')}.{name}.lock")
+    try:
+        lock = path.open("w")
+    except OSError as error:
+        raise BotError(f"{path}: cannot be written: {error.strerror or error}; give another --storage") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BotError(
+                f"another process runs the study {name!r} now; wait until it ends, or give another --study"
+            ) from None
+        yield
 
 
 def _check(name: str, stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from bot.cli.app import call
 from bot.research import runners
+from bot.research.study import one_sweep
 from bot.research.trials import Outcome, Task
 from tests.backtest.builders import config, minutes, write
 from tests.conftest import REPOSITORY
@@ -216,6 +217,15 @@ def test_a_study_of_something_else_is_refused_with_what_differs(
     assert "the study 'mine' was made with something else" in refused
     assert said in refused
     assert table() == before
+
+
+def test_a_second_sweep_of_a_study_that_runs_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with one_sweep("sqlite:///sweeps.db", "mine"):
+        sweep(code=1)
+        assert "another process runs the study 'mine' now" in capsys.readouterr().err
+        sweep("--study", "other")
+    sweep()
+    assert table() == table("other")
 
 
 def test_other_data_another_config_and_another_strategy_are_told_apart(

@@ -76,7 +76,7 @@ def run(
     from bot.research import runners
     from bot.research import trials as trials_
     from bot.research.space import read_space
-    from bot.research.study import open_study
+    from bot.research.study import one_sweep, open_study
     from bot.research.sweep import Plan, Sweep, first_part_ms, identity_of
 
     logs.configure(pretty=None, level="error")
@@ -89,7 +89,7 @@ def run(
         study_name = name or inputs.settings.name
         bundle = trials_.bundle_of(inputs)
         runner = runners.Cluster(bundle, address) if address is not None else runners.Processes(bundle, workers)
-        with closing(runner):
+        with closing(runner), one_sweep(storage, study_name):
             directions = [one.is_highest for one in wanted.objectives]
             identity = identity_of(inputs, wanted, plan)
             study = open_study(storage, study_name, identity, method=method, seed=plan.seed, objectives=directions)
