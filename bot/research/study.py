@@ -1,6 +1,6 @@
 """The trials of a sweep in Optuna's storage: SQLite by default, any other by its URL. A study is resumed by its name.
 
-Each trial has as user attributes `cell` (its place in the order of the sweep), `figures`, `returns`, `digest`, `state`, `message` and `early`.
+Each trial has the user attribute `outcome`: {cell (its place in the order of the sweep), state, figures, returns, digest, message, early}.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 STORAGE: Final = "sqlite:///sweeps.db"
 IDENTITY: Final = "identity"
+OUTCOME: Final = "outcome"
 IMPORTANCE_TRIALS: Final = 6  # fewer say nothing about importance
 
 
@@ -74,13 +75,12 @@ class Study:
 
     def trials(self) -> list[Trial]:
         """The finished trials in the order of their cells."""
-        found = [one for one in self._study.get_trials(deepcopy=False) if "state" in one.user_attrs]
         made = [
             Trial(
-                one.user_attrs["cell"], one.params, one.user_attrs["state"], one.user_attrs["figures"], one.user_attrs["returns"],
-                one.user_attrs["message"], one.user_attrs["early"],
+                outcome["cell"], one.params, outcome["state"], outcome["figures"], outcome["returns"], outcome["message"], outcome["early"]
             )
-            for one in found
+            for one in self._study.get_trials(deepcopy=False)
+            if (outcome := one.user_attrs.get(OUTCOME)) is not None
         ]  # fmt: skip
         return sorted(made, key=lambda trial: trial.cell)
 
@@ -91,22 +91,20 @@ class Study:
         state = optuna.trial.TrialState.FAIL if values is None else optuna.trial.TrialState.COMPLETE
         self._study.add_trial(
             optuna.trial.create_trial(
-                params=dict(params), distributions=distributions(space), values=values, state=state, user_attrs=_attributes(outcome)
+                params=dict(params), distributions=distributions(space), values=values, state=state, user_attrs={OUTCOME: _plain(outcome)}
             )
         )  # fmt: skip
 
-    def asked(self, space: Space, count: int, cell: int) -> Iterator[tuple[optuna.Trial, Params]]:
+    def asked(self, space: Space, count: int) -> Iterator[tuple[optuna.Trial, Params]]:
         """Trials that the sampler wants to see next."""
-        for number in range(count):
+        for _ in range(count):
             trial = self._study.ask(distributions(space))
-            trial.set_user_attr("cell", cell + number)
             yield trial, dict(trial.params)
 
     def tell(self, trial: optuna.Trial, outcome: Outcome, space: Space) -> None:
         """Tell the sampler how its trial ended."""
         optuna = optuna_module()
-        for name, value in _attributes(outcome).items():
-            trial.set_user_attr(name, value)
+        trial.set_user_attr(OUTCOME, _plain(outcome))
         values = space.values(outcome.figures) if outcome.state == "complete" else None
         for bound in space.constraints:
             trial.set_constraint(bound.figure, min(bound.excess(outcome.figures), 1e300))
@@ -196,7 +194,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
-def _attributes(outcome: Outcome) -> dict[str, Any]:
+def _plain(outcome: Outcome) -> dict[str, Any]:
     return {
         "cell": outcome.number, "state": outcome.state, "figures": dict(outcome.figures), "returns": list(outcome.returns),
         "digest": outcome.digest, "message": outcome.message, "early": outcome.early,

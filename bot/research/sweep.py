@@ -117,7 +117,7 @@ class Sweep:
         while len(self._done) < self._plan.trials:
             first = max(self._done, default=-1) + 1
             count = min(BATCH, self._plan.trials - len(self._done))
-            asked = list(self._study.asked(self._space, count, first))
+            asked = list(self._study.asked(self._space, count))
             floor = self._floor()
             tasks = [self._task(first + n, params, floor) for n, (_, params) in enumerate(asked)]
             outcomes: dict[int, Outcome] = {}
