@@ -3,6 +3,6 @@
 It may import backtests and everything below them; of the daemon and the service it knows nothing besides. Start with `sweep.py`:
 
 - `space.py` reads which params to try; `trials.py` runs one backtest of them; `runners.py` runs many, in processes here or on a Dask cluster.
-- `trial.py` runs one backtest of other params and another range in this process, for Python.
 - `study.py` keeps the trials in Optuna's storage; `ranking.py` reads them; `sweep_page.py` draws them.
+- `walk_forward.py` sweeps one window after another; `overfitting.py` says how sure one can be of the best.
 """

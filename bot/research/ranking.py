@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any, Final
 
+from bot.research.overfitting import verdicts
 from bot.research.space import Bound, Objective, Scalar, Space
 from bot.research.study import Study, Trial
 
@@ -102,6 +103,14 @@ def heat_of(
     return columns, [
         (line, [mean(found) if (found := cells.get((line, column))) else None for column in columns]) for line in lines
     ]
+
+
+def verdicts_of(rows: Sequence[Ranked]) -> list[str]:
+    """How sure one can be of the best trial, as sentences. Empty without a trial that keeps the constraints."""
+    if not rows or not rows[0].is_feasible:
+        return []
+    days = max(len(one.trial.returns) for one in rows)  # A trial that lost everything has fewer.
+    return verdicts([one.trial.returns for one in rows if len(one.trial.returns) == days], rows[0].trial.returns)
 
 
 def table_of(trials: Sequence[Trial], space: Space) -> str:

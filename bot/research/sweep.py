@@ -66,9 +66,11 @@ def identity_of(inputs: Inputs, space: Space, plan: Plan) -> dict[str, Any]:
 class Sweep:
     """One sweep. `run` ends when every trial has ended; after an exception the trials that have ended are stored."""
 
-    def __init__(self, study: Study, space: Space, plan: Plan, runner: Runner, until_ms: int | None = None) -> None:
-        """`until_ms`: the end of the first part of the range, for pruning."""
-        self._study, self._space, self._plan, self._runner = study, space, plan, runner
+    def __init__(
+        self, study: Study, space: Space, plan: Plan, runner: Runner, until_ms: int | None = None, *, span: tuple[int, int] | None = None
+    ) -> None:  # fmt: skip
+        """`until_ms`: the end of the first part of the range, for pruning. `span`: another range, as of a Task."""
+        self._study, self._space, self._plan, self._runner, self._span = study, space, plan, runner, span
         self._until_ms = until_ms if plan.is_pruned else None
         cells = space.grid() if plan.method == "grid" else space.sample(plan.trials, plan.seed)
         self._cells = list(cells) if plan.method in ("grid", "random") else []
@@ -132,9 +134,9 @@ class Sweep:
 
     def _task(self, number: int, params: Params, floor: float | None) -> Task:
         if self._until_ms is None:
-            return Task(number, params)
+            return Task(number, params, span=self._span)
         first = self._space.objectives[0]
-        return Task(number, params, self._until_ms, (first.figure, first.is_highest, floor))
+        return Task(number, params, self._until_ms, (first.figure, first.is_highest, floor), self._span)
 
     def _floor(self) -> float | None:
         """The median of the first objective after the first part of the range, over the trials so far; None while they are few."""
@@ -160,9 +162,14 @@ class Sweep:
         return Progress(len(self._done), self.size, best, params)
 
 
+def range_of(inputs: Inputs) -> tuple[int, int]:
+    """The range of the backtest, ms UTC, end exclusive."""
+    start_ms = start_of(inputs.options.start_ms, inputs.candles)
+    return start_ms, inputs.options.end_ms or max(series.end_ms for series in inputs.candles)
+
+
 def first_part_ms(inputs: Inputs) -> int:
     """The end of the first part of the range, on a whole candle."""
-    start_ms = start_of(inputs.options.start_ms, inputs.candles)
-    end_ms = inputs.options.end_ms or max(series.end_ms for series in inputs.candles)
+    start_ms, end_ms = range_of(inputs)
     step_ms = max(series.step_ms for series in inputs.candles)
     return start_ms + max(step_ms, (end_ms - start_ms) // PRUNE_PART // step_ms * step_ms)

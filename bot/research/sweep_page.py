@@ -9,7 +9,7 @@ from typing import Final
 
 import bot.backtest.report
 from bot.backtest.report.tables import bullets, escaped, heat_map, panel, section, table
-from bot.research.ranking import Ranked, heat_of, ranked, space_of
+from bot.research.ranking import Ranked, heat_of, ranked, space_of, verdicts_of
 from bot.research.space import Space
 from bot.research.study import Study, Trial
 from bot.words import many
@@ -41,6 +41,7 @@ def render_sweep(study: Study) -> str:
         section(
             "Map", _maps(rows, weights, names, space), note=f"Mean {space.objectives[0].figure} over the other params"
         ),
+        section("How sure", bullets(verdicts_of(rows)), note="Of the best trial, by its daily returns"),
         section("Not complete", bullets(_not_complete(trials))),
         section("What was run", bullets(_identity_lines(study))),
     ]

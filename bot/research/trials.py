@@ -34,6 +34,7 @@ class Task(NamedTuple):
     params: Params
     until_ms: int | None = None
     pruned_by: tuple[str, bool, float | None] | None = None  # figure, is highest best, floor
+    span: tuple[int, int] | None = None  # instead of the range of the bundle: from and to (exclusive), ms UTC
 
 
 class Outcome(NamedTuple):
@@ -93,9 +94,9 @@ class Bundle:
             strategies.append(one.model_copy(update={"params": wanted}))
         return home.model_copy(update={"strategies": strategies})
 
-    def run(self, settings: Settings, options: SessionOptions | None = None) -> Result:
+    def run(self, settings: Settings, options: SessionOptions) -> Result:
         with quiet_log():
-            return Backtest(settings, self.candles, options or self.options, rates=self.rates).run()
+            return Backtest(settings, self.candles, options, rates=self.rates).run()
 
 
 def bundle_of(inputs: Inputs) -> Bundle:
@@ -127,13 +128,15 @@ def evaluate(bundle: Bundle, task: Task) -> Outcome:
     """Run one trial. A strategy that fails is an outcome, not an error."""
     try:
         settings = bundle.with_params(task.params)
-        early = None
+        options, early = bundle.options, None
+        if task.span is not None:
+            options = replace(options, start_ms=task.span[0], end_ms=task.span[1])
         if task.until_ms is not None and task.pruned_by is not None:
             figure, is_highest, floor = task.pruned_by
-            early = bundle.run(settings, replace(bundle.options, end_ms=task.until_ms)).figures.get(figure)
+            early = bundle.run(settings, replace(options, end_ms=task.until_ms)).figures.get(figure)
             if floor is not None and (early is None or (early < floor if is_highest else early > floor)):
                 return Outcome(task.number, "pruned", early=early)
-        result = bundle.run(settings)
+        result = bundle.run(settings, options)
     except ConfigError as error:
         return Outcome(task.number, "refused", message=str(error))
     except BotError as error:

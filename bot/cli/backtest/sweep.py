@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from bot.cli.backtest.backtest_options import backtest_options, inputs_of
+from bot.cli.backtest.sweep_tables import print_study, print_walk
 from bot.cli.common.param_types import reserved
 
 if TYPE_CHECKING:
+    from bot.research.study import Study
     from bot.research.sweep import Progress
+    from bot.research.walk_forward import Fold, Walked
 
 EPILOG: Final = """\b
 Examples:
   bot sweep configs/paper.yaml --data candles/ --space space.yaml
   bot sweep configs/paper.yaml --data candles/ --space space.yaml --method tpe --trials 200 --workers 4
   bot sweep configs/paper.yaml --data candles/ --space space.yaml --on tcp://127.0.0.1:8786
+  bot sweep configs/paper.yaml --data candles/ --space space.yaml --walk-forward train=90d,test=30d
   bot sweep show paper --out sweep.html
 
 \b
@@ -60,6 +64,7 @@ def sweep() -> None:
 @click.option("--prune", is_flag=True, help="End a trial after a third of the range if its first objective is worse there than the median so far.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes of this machine.")
 @click.option("--on", "address", default=None, metavar="ADDRESS", help="A Dask scheduler that runs the trials: tcp://HOST:8786.")  # fmt: skip
+@click.option("--walk-forward", "windows", default=None, metavar="WINDOWS", help="Choose params on a window and try them on the next: train=90d,test=30d; also embargo=1d, anchored.")  # fmt: skip
 @click.option("--study", "name", default=None, metavar="NAME", help="Default: the config's name.")
 @click.option(
     "--storage", default="sqlite:///sweeps.db", show_default=True, metavar="URL", help="Any storage of Optuna."
@@ -68,7 +73,7 @@ def sweep() -> None:
 @click.option("--json", "as_json", is_flag=True, help="The ranking as one JSON object on standard output.")
 def run(
     config: Path, *, space: Path | None, method: str, trials: int, prune: bool, workers: int, address: str | None, name: str | None, storage: str,
-    as_json: bool, **given: Any,
+    windows: str | None, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Try many params of CONFIG over recorded candles."""
     from bot import logs
@@ -77,7 +82,11 @@ def run(
     from bot.research import trials as trials_
     from bot.research.space import read_space
     from bot.research.study import one_sweep, open_study
-    from bot.research.sweep import Plan, Sweep, first_part_ms, identity_of
+    from bot.research.sweep import Plan, Sweep, first_part_ms, identity_of, range_of
+    from bot.research.walk_forward import WalkForward, folds_of, read_windows
+
+    if prune and windows is not None:
+        raise click.UsageError("--prune does not go with --walk-forward; leave one out")
 
     logs.configure(pretty=None, level="error")
     with reserved(for_json=as_json):
@@ -86,26 +95,36 @@ def run(
         plan = Plan(method, trials, given["seed"], prune)
         if method == "grid":
             wanted.grid()  # An error is raised before a study is made.
+        folds = None if windows is None else folds_of(read_windows(windows), *range_of(inputs))
         study_name = name or inputs.settings.name
         bundle = trials_.bundle_of(inputs)
+        directions = [one.is_highest for one in wanted.objectives]
+        identity = identity_of(inputs, wanted, plan)
+
+        def opened(number: int | None = None, fold: Fold | None = None) -> Study:
+            its_name, span = study_name, {}
+            if fold is not None:
+                its_name, span = f"{study_name}/{number}", {"span": list(fold.train)}
+            return open_study(storage, its_name, identity | span, method=method, seed=plan.seed, objectives=directions)
+
         runner = runners.Cluster(bundle, address) if address is not None else runners.Processes(bundle, workers)
-        with closing(runner), one_sweep(storage, study_name):
-            directions = [one.is_highest for one in wanted.objectives]
-            identity = identity_of(inputs, wanted, plan)
-            study = open_study(storage, study_name, identity, method=method, seed=plan.seed, objectives=directions)
-            made = Sweep(study, wanted, plan, runner, first_part_ms(inputs))
-            is_stopped = False
-            with _shown(quiet=as_json) as show:
-                try:
-                    made.run(show)
-                except KeyboardInterrupt:
-                    is_stopped = True
-    stored = study.trials()
-    _print(study, TOP, as_json=as_json)
-    if is_stopped:
-        click.echo(f"stopped: {len(stored):,} of {made.size:,} trials are stored; the same command goes on", err=True)
-        return int(Exit.STOPPED)
-    return int(Exit.DONE if any(one.state == "complete" for one in stored) else Exit.ERROR)
+        walked: list[Walked] = []
+        study: Study | None = None
+        with closing(runner), one_sweep(storage, study_name), _shown(quiet=as_json) as show:
+            try:
+                if folds is not None:
+                    walked = WalkForward(wanted, plan, runner, opened).run(folds, show)
+                else:
+                    study = opened()
+                    Sweep(study, wanted, plan, runner, first_part_ms(inputs)).run(show)
+            except KeyboardInterrupt:
+                click.echo("stopped: the trials so far are stored; the same command goes on", err=True)
+                return int(Exit.STOPPED)
+    if study is None:
+        print_walk(walked, wanted, as_json=as_json)
+        return int(Exit.DONE if any(one.outcome is not None for one in walked) else Exit.ERROR)
+    print_study(study, TOP, as_json=as_json)
+    return int(Exit.DONE if any(one.state == "complete" for one in study.trials()) else Exit.ERROR)
 
 
 @sweep.command("show", epilog=SHOW_EPILOG)
@@ -128,59 +147,10 @@ def show(name: str, *, storage: str, top: int, csv_file: Path | None, out: Path 
         write_atomic(csv_file, table_of(study.trials(), space_of(study)))
     if out is not None:
         write_atomic(out, render_sweep(study))
-    _print(study, top, as_json=as_json)
+    print_study(study, top, as_json=as_json)
     for path in filter(None, (csv_file, out)):
         click.echo(f"written: {path}", err=as_json)
     return int(Exit.DONE)
-
-
-def _print(study: Any, top: int, *, as_json: bool) -> None:
-    import json
-
-    from rich.console import Console
-    from rich.table import Column, Table
-
-    from bot.research.ranking import heat_of, ranked, space_of
-    from bot.research.sweep_page import best_pair, heads_of, row_of
-
-    space, trials = space_of(study), study.trials()
-    rows, weights = ranked(trials, space), study.importance()
-    if as_json:
-        best = [
-            {
-                "trial": one.trial.cell, "params": dict(one.trial.params), "objectives": list(one.values), "feasible": one.is_feasible,
-                "onFront": one.is_on_front, "neighbours": one.neighbours,
-            }
-            for one in rows[:top]
-        ]  # fmt: skip
-        states = {state: sum(one.state == state for one in trials) for state in sorted({one.state for one in trials})}
-        click.echo(json.dumps({"study": study.name, "trials": states, "best": best, "importance": weights}))
-        return
-    names = list(trials[0].params) if trials else []
-    console = Console(width=None, highlight=False)
-    table = Table(
-        *(Column(head, overflow="fold") for head in heads_of(names, space)),
-        title=f"{study.name}: the best of {len(trials):,} trials",
-        title_justify="left",
-    )
-    for place, one in enumerate(rows[:top], start=1):
-        table.add_row(*row_of(place, one, names))
-    console.print(table)
-    front = [str(one.trial.cell) for one in rows if one.is_on_front]
-    if len(space.objectives) > 1:
-        console.print(f"Pareto front: trials {', '.join(front)}")
-    if weights:
-        console.print("Importance: " + ", ".join(f"{name} {share:.0%}" for name, share in weights.items()))
-    pair = best_pair(weights, names)
-    columns, lines = ([], []) if pair is None else heat_of(rows, *pair)
-    if pair is not None and columns:
-        heat = Table("", *map(str, columns), title=f"{space.objectives[0].figure}: {pair[0]} across, {pair[1]} down", title_justify="left")  # fmt: skip
-        for line, values in lines:
-            heat.add_row(str(line), *("" if value is None else f"{value:,.2g}" for value in values))
-        console.print(heat)
-    lacking = [one for one in trials if one.state != "complete"]
-    if lacking:
-        console.print(f"{len(lacking):,} trials are not complete; the first: trial {lacking[0].cell}: {lacking[0].state} {lacking[0].message}")  # fmt: skip
 
 
 @contextmanager

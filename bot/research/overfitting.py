@@ -1,0 +1,126 @@
+"""How sure one can be of the best of many trials: Sharpe ratios that allow for short samples, fat tails and selection, and the probability of overfitting.
+
+All Sharpe ratios here are of one period (a day), not annualised: a count of periods and an annualised ratio do not belong into one formula.
+The standard deviation has n - 1 in its denominator; skewness and kurtosis are of the population (n), kurtosis 3 for a normal distribution.
+
+- [1] Bailey, Lopez de Prado: The Sharpe Ratio Efficient Frontier. Journal of Risk 15 (2), 2012.
+- [2] Bailey, Lopez de Prado: The Deflated Sharpe Ratio. Journal of Portfolio Management 40 (5), 2014.
+- [3] Bailey, Borwein, Lopez de Prado, Zhu: The Probability of Backtest Overfitting. Journal of Computational Finance 20 (4), 2017.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import combinations
+from statistics import NormalDist, fmean, stdev
+from typing import Any, Final, NamedTuple
+
+from bot.errors import BotError
+
+SURE: Final = 0.95
+DAYS_MIN: Final = 10  # fewer returns say nothing
+BLOCKS_MAX: Final = 16  # of CSCV: 12,870 ways to halve them, as in [3]
+BLOCK_MIN: Final = 5  # returns in a block
+EULER: Final = 0.5772156649015329
+NORMAL: Final = NormalDist()
+
+
+class Moments(NamedTuple):
+    """Of a series of returns: its length, Sharpe ratio of one period, skewness and kurtosis."""
+
+    length: int
+    sharpe: float
+    skewness: float = 0.0
+    kurtosis: float = 3.0
+
+
+def moments_of(returns: Sequence[float]) -> Moments | None:
+    """None for fewer than ten returns, or returns that are all alike."""
+    if len(returns) < DAYS_MIN:
+        return None
+    mean, deviation = fmean(returns), stdev(returns)
+    if deviation == 0:
+        return None
+    population = math.sqrt(fmean((one - mean) ** 2 for one in returns))
+    skewness = fmean(((one - mean) / population) ** 3 for one in returns)
+    kurtosis = fmean(((one - mean) / population) ** 4 for one in returns)
+    return Moments(len(returns), mean / deviation, skewness, kurtosis)
+
+
+def probabilistic_sharpe(found: Moments, least: float = 0.0) -> float:
+    """The probability that the true Sharpe ratio of one period is above `least` [1]."""
+    spread = 1 - found.skewness * found.sharpe + (found.kurtosis - 1) / 4 * found.sharpe**2
+    return NORMAL.cdf((found.sharpe - least) * math.sqrt(found.length - 1) / math.sqrt(max(spread, 1e-12)))
+
+
+def best_by_luck(trials: int, variance: float) -> float:
+    """The Sharpe ratio that the best of so many trials without skill is expected to show [2]. `variance` is that of the trials' Sharpe ratios."""
+    if trials < 2:
+        return 0.0
+    low, high = NORMAL.inv_cdf(1 - 1 / trials), NORMAL.inv_cdf(1 - 1 / (trials * math.e))
+    return math.sqrt(variance) * ((1 - EULER) * low + EULER * high)
+
+
+def deflated_sharpe(found: Moments, trials: int, variance: float) -> float:
+    """The probability that the true Sharpe ratio is above the one that selection among so many trials shows by luck [2]."""
+    return probabilistic_sharpe(found, best_by_luck(trials, variance))
+
+
+def overfitting_probability(returns: Sequence[Sequence[float]]) -> float | None:
+    """How often the trial that is best on one half of the days is below the median on the other half: CSCV [3].
+
+    `returns` has a row of equal length for each trial. None for fewer than two trials, or too few days for four blocks.
+    """
+    try:
+        import numpy as np
+    except ImportError:
+        raise BotError("this figure needs the package numpy: pip install 'bracketbot[research]'") from None
+    if len(returns) < 2:
+        return None
+    blocks = min(BLOCKS_MAX, len(returns[0]) // BLOCK_MIN // 2 * 2)
+    if blocks < 4:
+        return None
+    length = len(returns[0]) // blocks
+    table: Any = np.asarray(returns, dtype=float)[:, : blocks * length].reshape(len(returns), blocks, length)
+    sums, squares = table.sum(axis=2).T, (table**2).sum(axis=2).T  # block x trial
+    picked = np.zeros((math.comb(blocks, blocks // 2), blocks))
+    for row, chosen in enumerate(combinations(range(blocks), blocks // 2)):
+        picked[row, list(chosen)] = 1
+    count = length * blocks // 2
+
+    def sharpes(mask: Any) -> Any:
+        mean = mask @ sums / count
+        deviation = np.sqrt(np.maximum((mask @ squares - count * mean**2) / (count - 1), 0))
+        return np.divide(mean, deviation, out=np.zeros_like(mean), where=deviation > 0)
+
+    inside, outside = sharpes(picked), sharpes(1 - picked)
+    best = outside[np.arange(len(picked)), inside.argmax(axis=1)][:, None]
+    rank = ((outside < best).sum(axis=1) + 1) / (len(returns) + 1)
+    return float((rank <= 0.5).mean())
+
+
+def verdicts(returns: Sequence[Sequence[float]], best: Sequence[float]) -> list[str]:
+    """One plain sentence for each figure that the trials allow. `best` are the returns of the best trial, `returns` those of all complete trials."""
+    found = moments_of(best)
+    if found is None:
+        return [f"Too few days for a verdict: the best trial has {len(best)} daily returns, and {DAYS_MIN} are needed."]
+    sharpes = [one.sharpe for row in returns if (one := moments_of(row)) is not None]
+    value = probabilistic_sharpe(found)
+    lines = [
+        f"Probabilistic Sharpe ratio {value:.2f}: the probability that the best trial's Sharpe ratio is above 0 (Bailey, Lopez de Prado 2012)."
+    ]
+    if len(sharpes) > 1:
+        value = deflated_sharpe(found, len(sharpes), stdev(sharpes) ** 2)
+        edge = "an edge is likely" if value >= SURE else f"no edge is shown (less than {SURE})"
+        lines.append(
+            f"Deflated Sharpe ratio {value:.2f}: {edge}. It is the probability that the best trial's Sharpe ratio is above what the best of "
+            f"{len(sharpes)} trials shows by luck (Bailey, Lopez de Prado 2014). Every trial counts, so alike trials make it lower."
+        )
+    chance = overfitting_probability(returns)
+    if chance is not None:
+        lines.append(
+            f"Probability of backtest overfitting {chance:.2f}: how often the trial that is best on half of the days is below the median on the others "
+            "(CSCV; Bailey, Borwein, Lopez de Prado, Zhu 2017). On noise it is 0.5, give or take 0.2, so it is never a verdict alone."
+        )
+    return lines

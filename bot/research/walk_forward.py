@@ -1,0 +1,154 @@
+"""Walk-forward: choose params on a train window, try them on the test window that follows, and go on. The test windows together are what the rule would have earned.
+
+A train backtest ends at its border and sees nothing later; a test backtest begins flat. So no trade reaches over a border. An embargo leaves a gap
+between the windows, for figures that look ahead by themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from bot.clock import DAY_MS, HOUR_MS, iso
+from bot.errors import ConfigError
+from bot.research.overfitting import SURE, moments_of, probabilistic_sharpe
+from bot.research.ranking import ranked
+from bot.research.runners import Runner
+from bot.research.space import Params, Space
+from bot.research.study import Study
+from bot.research.sweep import Plan, Progress, Sweep
+from bot.research.trials import Outcome, Task
+
+WINDOWS_MAX: Final = 500
+_UNITS: Final = {"h": HOUR_MS, "d": DAY_MS, "w": 7 * DAY_MS}
+_FORM: Final = "write train=90d,test=30d, and if wanted embargo=1d and anchored"
+
+
+class Windows(NamedTuple):
+    """Lengths in ms. Anchored: each train window begins with the first one."""
+
+    train_ms: int
+    test_ms: int
+    embargo_ms: int = 0
+    is_anchored: bool = False
+
+
+class Fold(NamedTuple):
+    """One train window and the test window after it, ms UTC, ends exclusive."""
+
+    train: tuple[int, int]
+    test: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """What one fold came to. `params` and `outcome` are None if no train trial was complete and kept the constraints."""
+
+    fold: Fold
+    params: Params | None
+    trained: float | None  # the first objective in the train window
+    outcome: Outcome | None
+
+
+def read_windows(text: str) -> Windows:
+    """The windows of `train=90d,test=30d,embargo=1d,anchored`. ConfigError says what is wrong."""
+    given: dict[str, int] = {}
+    is_anchored = False
+    for part in text.split(","):
+        name, _, length = part.strip().partition("=")
+        found = re.fullmatch(r"([1-9][0-9]{0,4})([hdw])", length)
+        if part.strip() == "anchored":
+            is_anchored = True
+        elif name not in ("train", "test", "embargo") or found is None or name in given:
+            raise ConfigError(f"--walk-forward {text}: {part.strip()!r} is no window; {_FORM} (lengths in h, d or w)")
+        else:
+            given[name] = int(found[1]) * _UNITS[found[2]]
+    if not {"train", "test"} <= given.keys():
+        raise ConfigError(f"--walk-forward {text}: train and test are needed; {_FORM}")
+    return Windows(given["train"], given["test"], given.get("embargo", 0), is_anchored)
+
+
+def folds_of(windows: Windows, start_ms: int, end_ms: int) -> list[Fold]:
+    """The folds of a range; what is left at its end is too short for a test window. ConfigError if not one fits."""
+    train, test, gap, is_anchored = windows
+    found = []
+    at_ms = start_ms + train
+    while at_ms + gap + test <= end_ms:
+        found.append(Fold((start_ms if is_anchored else at_ms - train, at_ms), (at_ms + gap, at_ms + gap + test)))
+        at_ms += test
+    if not found:
+        days = (end_ms - start_ms) / DAY_MS
+        raise ConfigError(
+            f"--walk-forward: train, embargo and test take {(train + gap + test) / DAY_MS:g} days, and the range has {days:g}; take shorter windows or more data"
+        )
+    if len(found) > WINDOWS_MAX:
+        raise ConfigError(
+            f"--walk-forward: {len(found):,} windows are more than {WINDOWS_MAX}; take longer test windows"
+        )
+    return found
+
+
+class WalkForward:
+    """Runs the folds. `study_of` gives the study of a fold's number and train window, so that a stopped walk goes on."""
+
+    def __init__(self, space: Space, plan: Plan, runner: Runner, study_of: Callable[[int, Fold], Study]) -> None:
+        self._space, self._plan, self._runner, self._study_of = space, plan, runner, study_of
+
+    def run(self, folds: Sequence[Fold], show: Callable[[Progress], object] = lambda _: None) -> list[Walked]:
+        found = []
+        for number, fold in enumerate(folds):
+            study = self._study_of(number, fold)
+            sweep = Sweep(study, self._space, self._plan, self._runner, span=fold.train)
+            before = number * sweep.size
+
+            def shown(now: Progress, before: int = before) -> object:
+                return show(replace(now, done=before + now.done, of=len(folds) * now.of))
+
+            sweep.run(shown)
+            best = next((one for one in ranked(study.trials(), self._space) if one.is_feasible), None)
+            if best is None:
+                found.append(Walked(fold, None, None, None))
+                continue
+            (outcome,) = self._runner.outcomes([Task(number, best.trial.params, span=fold.test)])
+            found.append(Walked(fold, best.trial.params, best.values[0], outcome))
+        return found
+
+
+def summary_of(walked: Sequence[Walked], figure: str) -> dict[str, Any]:
+    """The walk as JSON: each fold, the returns of the test windows together, and the verdict."""
+    returns = [one for fold in walked if fold.outcome is not None for one in fold.outcome.returns]
+    found = moments_of(returns)
+    chance = None if found is None else probabilistic_sharpe(found)
+    growth = 1.0
+    for one in returns:
+        growth *= 1 + one
+    return {
+        "folds": [
+            {
+                "train": [iso(at) for at in one.fold.train], "test": [iso(at) for at in one.fold.test],
+                "params": None if one.params is None else dict(one.params), "trained": one.trained,
+                "tested": None if one.outcome is None else one.outcome.figures.get(figure),
+                "trades": None if one.outcome is None else one.outcome.figures.get("# Trades"),
+            }
+            for one in walked
+        ],
+        "figure": figure,
+        "days": len(returns),
+        "returnPct": 100 * (growth - 1),
+        "probabilisticSharpe": chance,
+        "edge": chance is not None and chance >= SURE,
+    }  # fmt: skip
+
+
+def verdict(summary: dict[str, Any]) -> str:
+    """One sentence about the test windows together."""
+    chance = summary["probabilisticSharpe"]
+    if chance is None:
+        return f"Too few days for a verdict: the test windows have {summary['days']}."
+    edge = "an edge is likely" if summary["edge"] else f"no edge is shown (less than {SURE})"
+    return (
+        f"Walk-forward: {summary['returnPct']:+.2f} % over {summary['days']} days of test windows; probabilistic Sharpe ratio {chance:.2f}: {edge}. "
+        "No test window was seen when its params were chosen."
+    )
