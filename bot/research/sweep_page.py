@@ -156,7 +156,7 @@ _PAGE: Final = """<!doctype html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>{title}</title>
 <style>{style}
-.front {{ max-width: 100%; }} .front text {{ fill: currentColor; font-size: 12px; }}
+.front {{ width: 100%; max-width: 560px; }} .front text {{ fill: currentColor; font-size: 12px; }}
 .front .best {{ fill: #0072b2; }} .front .other {{ fill: none; stroke: #888; }}</style>
 </head><body>
 <header><div>{head}</div></header>
