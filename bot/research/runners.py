@@ -79,15 +79,17 @@ class Processes:
         waiting = iter(tasks)
         deaths: dict[int, int] = {}
         running: dict[Future[Outcome], Task] = {}
-        again: list[Task] = []
+        fresh: list[Task] = []  # taken, and not yet submitted
+        # Trials that ran when a worker died. Each runs alone, so that another death names its trial.
+        suspects: dict[int, Task] = {}
         while True:
-            room = self._workers * AHEAD - len(running)
-            fresh, again = again[:room], again[room:]
-            fresh += islice(waiting, room - len(fresh))
             try:
-                while fresh:
-                    running[self._pool.submit(_evaluated, fresh[-1])] = fresh[-1]
-                    fresh.pop()
+                room = int(not running) if suspects else self._workers * AHEAD - len(running)
+                for task in [*suspects.values()][:room] or islice(waiting, room):
+                    fresh.append(task)
+                    running[self._pool.submit(_evaluated, task)] = task
+                    fresh.clear()
+                    suspects.pop(task.number, None)
                 if not running:
                     return
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -95,19 +97,20 @@ class Processes:
                     outcome = one.result()
                     del running[one]
                     yield outcome
-            except BrokenProcessPool:
-                # A worker has died, and all of the pool with it. Which trial killed it is unknown, so each that ran is counted.
+            except BrokenProcessPool:  # A worker has died, and all of the pool with it.
                 self.close()
                 self._pool = self._started()
-                again += fresh
-                for task in running.values():
+                for task in [*fresh, *running.values()]:
+                    suspects[task.number] = task
+                if len(running) == 1:
+                    (task,) = running.values()
                     deaths[task.number] = deaths.get(task.number, 0) + 1
-                    if deaths[task.number] < DEATHS_MAX:
-                        again.append(task)
-                    else:
+                    if deaths[task.number] == DEATHS_MAX:
+                        del suspects[task.number]
                         why = f"its process died {many(DEATHS_MAX, 'time')}: too little memory?"
                         yield Outcome(task.number, "failed", message=why)
                 running.clear()
+                fresh.clear()
 
     def close(self) -> None:
         processes = list((self._pool._processes or {}).values())  # noqa: SLF001  the pool offers no way to stop a running task
