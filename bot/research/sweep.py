@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 
 from bot.backtest.engine.options import start_of
 from bot.backtest.inputs import Inputs
-from bot.errors import ConfigError
 from bot.research.runners import Runner
 from bot.research.space import Params, Space
 from bot.research.study import Study
@@ -80,8 +79,6 @@ class Sweep:
         self._best: tuple[float, Params] | None = None
         for one in stored:
             self._look(one.state, one.figures, one.params)
-        if not space.dimensions:
-            raise ConfigError("the space names no param")
 
     @property
     def size(self) -> int:
