@@ -108,6 +108,20 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
     ("feeder", "an unanswered request"): (
         "market_data/test_feeder.py::test_a_feeder_that_is_killed_answers_the_waiting_request_with_an_error",
     ),
+    # Research.
+    ("sweep", "random, between two trials"): (
+        "research/test_sweep.py::test_a_sweep_killed_with_9_goes_on_and_ctrl_c_keeps_what_has_ended",
+    ),
+    ("sweep", "trials that a sampler has asked for"): (
+        "research/test_sweep.py::test_trials_that_a_killed_sampler_left_running_are_run_again",
+    ),
+    ("sweep worker", "in a trial, once and each time"): (
+        "research/test_sweep.py::test_a_killed_worker_is_replaced_and_its_trial_run_again",
+        "research/test_sweep.py::test_a_trial_that_kills_each_worker_fails_and_the_others_are_complete",
+    ),
+    ("cluster worker", "while trials run"): (
+        "research/test_sweep.py::test_a_cluster_of_which_a_worker_is_killed_gives_the_table_of_one_process",
+    ),
 }  # fmt: skip
 
 # Tests whose name speaks of a kill or a crash and that are about what is shown of it afterwards.
