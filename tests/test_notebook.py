@@ -53,7 +53,7 @@ def test_the_cells_of_a_backtest_run_in_their_order_and_show_a_result(
     assert "stop_loss" in said
     assert len(set(re.findall(r"fast bars: (.+?) %", said))) == 3, "each value of the param has its own result"
     result = names["result"]
-    assert result.trades.height == result.figures["# Trades"] > 10
+    assert result.trades["exit_at"].count() == result.figures["# Trades"] > 10
     assert result.equity["drawdown_pct"].min() == pytest.approx(result.figures["Max. Drawdown [%]"], abs=1e-6)
     assert (result.folder / "report.html").read_text().startswith("<!doctype html>")
     assert "<iframe" in result.plot()._repr_html_()
