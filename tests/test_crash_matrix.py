@@ -32,6 +32,9 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
     ("daemon", "an order that waits for a person"): (
         "runtime/test_degraded.py::test_a_kill_after_the_event_of_an_order_that_waits_for_a_person_leaves_it_to_the_next_start",
     ),
+    ("daemon", "an entry that waits for approval, before and after the answer"): (
+        "runtime/execution/test_approvals.py::test_a_kill_leaves_the_question_or_its_answer_and_nothing_is_sent_twice",
+    ),
     ("daemon", "a halt of several strategies"): (
         "runtime/test_many_strategies.py::test_a_kill_in_the_middle_of_a_halt_leaves_it_to_be_halted_and_told_by_the_next_run",
     ),

@@ -123,8 +123,9 @@ class Inputs:
         """What the result rests on, as sentences."""
         timeline = made.session.timeline
         found = assumptions_of(
-            timeline, self.options, made.exchange, funded=list(self.rates), timers=made.session.timers
-        )
+            timeline, self.options, made.exchange, funded=list(self.rates), timers=made.session.timers,
+            asking=[one.name for one in self.settings.strategies if one.asks_person],
+        )  # fmt: skip
         found += self._notes
         self.begun_ms = max(cursor.ts[cursor.first] for cursor in timeline.cursors)
         for market, funding in self.recorded.items():

@@ -59,6 +59,11 @@ def _checked(path: Path, source: Source) -> Source:
             problems.append(source.problem((*at, "use"), str(error).removeprefix(f"use: {one.use!r}").lstrip(": ")))
             continue
         problems += [source.problem((*at, "params", *param.loc), param.message) for param in bad]
+        if isinstance(one.approve, str) and ":" in one.approve:
+            try:
+                loader.load_policy(one.approve, source.settings.strategies_dir)
+            except (ConfigError, StrategyError) as error:
+                problems.append(source.problem((*at, "approve"), str(error).removeprefix("approve: ")))
         if not bad:
             try:
                 loader.build(loaded, name=one.name, markets=one.markets, params=one.params)

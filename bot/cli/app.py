@@ -76,6 +76,9 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
         "reconcile": Entry(
             "bot.cli.operate.operate", "reconcile", "Compare the daemon's record with the service, and repair it."
         ),
+        "approvals": Entry(
+            "bot.cli.operate.approvals", "approvals", "List entries that wait for a person; approve or refuse one."
+        ),
         "telegram": Entry(
             "bot.cli.operate.telegram", "telegram", "Answer Telegram chats: status, pause, resume, kill."
         ),

@@ -109,6 +109,41 @@ Coin = Annotated[str, BeforeValidator(_coin, json_schema_input_type=str)]
 Symbol = Annotated[str, StringConstraints(pattern=r"^[^\s,=]{1,60}$")]
 
 
+def _approve(value: Any) -> Any:
+    """`never`, `always`, a policy `file:function`, or `{above_usd: AMOUNT}`."""
+    if isinstance(value, str) and (value in ("never", "always") or re.fullmatch(POLICY, value, re.ASCII)):
+        return value
+    if isinstance(value, Mapping) and set(value) == {"above_usd"}:
+        amount = value["above_usd"]
+        if isinstance(amount, int | float | Decimal) and not isinstance(amount, bool) and 0 < amount <= 1_000_000_000:
+            return {"above_usd": Decimal(str(amount))}
+        raise _no("above_usd must be a number above 0 and at most 1000000000")
+    raise _no(
+        "must be never, always, {above_usd: AMOUNT}, or a policy of the strategies folder such as my_policy:check"
+    )
+
+
+POLICY: Final = r"[A-Za-z_][\w\-]*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
+Approve = Annotated[
+    str | Mapping[str, Decimal],
+    BeforeValidator(_approve),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": ["never", "always"]},
+                {
+                    "type": "object",
+                    "properties": {"above_usd": {"type": "number", "exclusiveMinimum": 0, "maximum": 1_000_000_000}},
+                    "required": ["above_usd"],
+                    "additionalProperties": False,
+                },
+                {"type": "string", "pattern": f"^{POLICY}$"},
+            ]
+        }
+    ),
+]
+
+
 class Section(BaseModel):
     """A section of the config: unknown keys are errors; the values are frozen."""
 
@@ -311,9 +346,18 @@ class StrategySettings(Section):
         default="refuse",
         description="allow: share a market with other strategies that allow it too. The market has one position, and each strategy has a share of it.",
     )
+    approve: Approve = Field(
+        default="never",
+        description="Entries that wait for a person: never, always, or those {above_usd: AMOUNT}. `file:function`: a policy in Python answers instead. Exits and protection never wait.",
+    )
     params: Mapping[str, Any] = Field(
         default_factory=dict, description="The strategy's own params; `bot strategies` lists them."
     )
+
+    @property
+    def asks_person(self) -> bool:
+        """True if entries of it wait for a person."""
+        return self.approve == "always" or not isinstance(self.approve, str)
 
     @model_validator(mode="after")
     def _each_market_once(self) -> Self:

@@ -1,4 +1,4 @@
-"""Changes from a browser: pause, resume, close, cancel, kill. Each goes through the daemon's control socket, as the commands do.
+"""Changes from a browser: pause, resume, close, cancel, approve, refuse, kill. Each goes through the daemon's control socket, as the commands do.
 
 A change needs `--control`, the cookie, the change token of the page, and a word that the person types.
 """
@@ -45,6 +45,14 @@ ACTIONS: Final[Mapping[str, Action]] = {
         "Cancel", "The entry order is canceled at the service. Stops and targets cannot be canceled, so that no position loses its stop.",
         lambda name: name, "/cancel", lambda name, _key, _form: {"oid": name}, needs_name=True,
     ),
+    "approve": Action(
+        "Approve", "The daemon sends this entry. If its price has moved more than 0.5 % from the price that was shown, nothing is sent and you are asked again.",
+        lambda name: name, "/approve", lambda name, _key, _form: {"id": name, "by": "the dashboard"}, needs_name=True,
+    ),
+    "refuse": Action(
+        "Refuse", "The entry ends and nothing is sent. The strategy decides anew on its next bar.",
+        lambda name: name, "/refuse", lambda name, _key, _form: {"id": name, "by": "the dashboard"}, needs_name=True,
+    ),
     "kill": Action(
         "Kill", "The service cancels all entries and blocks new ones until the account's owner lifts the kill switch. Stops stay.",
         lambda _name: "kill", "/kill", lambda _name, key, form: {"flatten": form.get("flatten") == "yes", "key": key}, is_dangerous=True,
@@ -90,6 +98,11 @@ def answer_lines(action_name: str, answer: Mapping[str, Any]) -> list[str]:
         ]
     if action_name == "cancel":
         return [f"The order {answer['oid']} is canceled."]
+    if action_name in ("approve", "refuse"):
+        what = "not sent" if action_name == "refuse" else answer["state"]
+        return [
+            f"{answer['id'][:12]} is {answer['answer']}: the entry in {answer['market']} of {answer['strategy']} is {what}."
+        ]
     lines += [f"{one['name']}: {one['state']}." for one in answer.get("strategies", ())]
     if resting := answer.get("resting"):
         lines.append(f"Resting entries can still fill: {', '.join(resting)}.")

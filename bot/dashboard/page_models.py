@@ -220,7 +220,10 @@ async def guardians_values(sources: Sources, query: Query) -> Data:
 
 async def approvals_values(sources: Sources, query: Query) -> Data:
     snapshot, values = await read(sources)
-    return values | {"waiting": guardians.waiting(snapshot.status)}
+    return values | {
+        "waiting": guardians.waiting(snapshot.status),
+        "proposals": await sources.daemon.approvals(),
+    }
 
 
 async def runs_values(sources: Sources, query: Query) -> Data:

@@ -150,6 +150,16 @@ class DaemonSource:
 
         return await self._kept.fresh("guardians", DAEMON_S, ask)
 
+    async def approvals(self) -> tuple[Data, ...]:
+        """The entries that wait for a person; none if the daemon gives no answer."""
+
+        async def ask() -> tuple[Data, ...]:
+            with suppress(BotError):
+                return tuple((await self.ask("GET", "/approvals"))["approvals"])
+            return ()
+
+        return await self._kept.fresh("approvals", DAEMON_S, ask)
+
     async def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         within_s = WITHIN_S if method == "GET" else None
         return await asyncio.to_thread(self.control.ask, method, path, body, within_s=within_s)

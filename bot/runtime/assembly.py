@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import structlog
 
 from bot.config import Settings, StrategySettings
 from bot.errors import ConfigError
 from bot.runtime.kernel import Settings as KernelSettings
-from bot.runtime.model.limits import StrategyLimits
+from bot.runtime.model.limits import Approval, StrategyLimits
 from bot.runtime.reconciliation.guardians import DEAD_MAN, WantedGuardian
 from bot.runtime.strategy_host.host import StrategySpec
-from bot.runtime.strategy_host.loader import Loaded, build, load
+from bot.runtime.strategy_host.loader import Loaded, build, load, load_policy
 from bot.wire import INTERVAL_MS, GuardianRequest
 
 log = structlog.get_logger()
@@ -51,8 +51,18 @@ def limits_of(settings: Settings, one: StrategySettings) -> StrategyLimits:
     return StrategyLimits(
         strategy=one.name, markets=frozenset(one.markets), interval_ms=INTERVAL_MS[one.interval], budget_usd=one.budget_usd,
         max_leverage=one.max_leverage, require_protection=settings.safety.require_protection, path=settings.orders.path,
-        daily_loss_usd=one.daily_loss_usd, nets=one.netting == "allow",
+        daily_loss_usd=one.daily_loss_usd, nets=one.netting == "allow", approval=_approval_of(settings, one),
     )  # fmt: skip
+
+
+def _approval_of(settings: Settings, one: StrategySettings) -> Approval | None:
+    if isinstance(one.approve, Mapping):
+        return Approval(above_usd=one.approve["above_usd"])
+    if one.approve == "never":
+        return None
+    if one.approve == "always":
+        return Approval()
+    return Approval(policy=load_policy(one.approve, settings.strategies_dir), policy_name=one.approve)
 
 
 def version_of(one: StrategySettings, loaded: Loaded) -> str:

@@ -27,6 +27,7 @@ from bot.runtime.decisions.event_consumer import EventConsumer, NoticesOf
 from bot.runtime.decisions.intent_builder import IntentBuilder
 from bot.runtime.decisions.pre_send_check import PreSendCheck
 from bot.runtime.decisions.warm_up import WarmUp
+from bot.runtime.execution.approvals import Approvals, RunPolicy, run_policy_inline
 from bot.runtime.execution.dispatch import side_by_side
 from bot.runtime.execution.execution_engine import SLOW_MS, ExecutionEngine
 from bot.runtime.execution.in_flight import InFlight
@@ -81,13 +82,14 @@ class Settings:
 class Hooks:
     """What a daemon adds to a kernel; a session takes the defaults.
 
-    `run` calls a strategy: a daemon gives each call a thread and a time limit. `lease` says why the dead-man's deadline is uncertain,
+    `run` calls a strategy and `run_policy` its policy: a daemon gives each call a thread and a time limit. `lease` says why the dead-man's deadline is uncertain,
     `schedule` why bars and timers cannot be trusted. `passed` is called at the end of each pass with the close of the newest decided bar.
     `between` runs before each pass that is made during a warm-up. `wake` asks for another pass, because a reply came. `new_serial` makes
     the serial of a guardian's key.
     """
 
     run: Run = run_inline
+    run_policy: RunPolicy = run_policy_inline
     lease: Callable[[], Refusal | None] = lambda: None
     schedule: Callable[[], Refusal | None] = lambda: None
     passed: Callable[[int | None], None] = lambda _at_ms: None
@@ -147,7 +149,8 @@ class Kernel:
         check = PreSendCheck(self.risk, self.conditions, self.strategy_host, port.clock)
         search = OrderSearch(port, mirror, self.risk, in_flight)
         outcomes = OutcomeWriter(journal, mirror, self.risk, port.clock, late_events=self.events)
-        self.execution.sender = OrderSender(port, journal, check, search, outcomes, self.budget, in_flight)
+        approvals = Approvals(journal, self.risk.strategy_limits, live, mirror.marks, now_ms, hooks.run_policy)
+        self.execution.sender = OrderSender(port, journal, check, search, outcomes, self.budget, in_flight, approvals)
         self.reconciliation = Reconciliation(context)
         self.warm_up = WarmUp(context, self.feed, self.bars, self.builder, self._yield_to_pass)
         self.upkeep = Upkeep(context)
@@ -210,6 +213,11 @@ class Kernel:
     def context(self) -> RepairContext:
         """The parts that reconciliation compares and repairs."""
         return self.reconciliation.context
+
+    @property
+    def approvals(self) -> Approvals:
+        """Entries that wait for a person or a policy."""
+        return self.execution.sender.approvals
 
     def _note_beginning(self, snapshot: AccountSnapshot) -> None:
         """Note when this journal was begun, and whether the account was empty then."""

@@ -99,6 +99,7 @@ class Supervisor:
             settings=kernel_settings(self.settings),
             hooks=Hooks(
                 run=self.workers.call,
+                run_policy=self.workers.call_policy,
                 lease=self._lease,
                 schedule=self.clocks.schedule,
                 passed=self._passed,

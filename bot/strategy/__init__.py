@@ -22,6 +22,7 @@ from bot.strategy.indicator_library import (
 from bot.strategy.indicators import Indicator, atr, ema, highest, lowest, rsi, sma
 from bot.strategy.intents import Bracket, Cancel, Close, Intent, MaxHold, Number, Open, Side, TrailingStop
 from bot.strategy.params import Field, Params
+from bot.strategy.proposal import Proposal
 from bot.strategy.view import Fill, GuardianNote, OrderView, PositionView, State, Timer, Trigger, View, ViewSource
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "OrderView",
     "Params",
     "PositionView",
+    "Proposal",
     "Side",
     "State",
     "Strategy",

@@ -23,6 +23,7 @@ ANSWERS: dict[str, Any] = {
     "/status": status(), "/strategies": {"strategies": []}, "/pause": {"strategies": [{"name": "trend", "state": "PAUSED"}], "resting": ["7"]},
     "/resume": {"strategies": [], "looked_at": ["open BTC of trend"]}, "/close": {"market": "BTC", "closed": True}, "/cancel": {"oid": "7"},
     "/kill": KILLED,
+    "/approve": {"id": "MZXW6YTBAAAA", "market": "BTC", "strategy": "trend", "answer": "approved", "state": "accepted", "message": ""},
 }  # fmt: skip
 
 
@@ -42,6 +43,14 @@ async def sent(browser: Browser, action: str, name: str = "", **form: str) -> st
         ("resume", "", {}, "/resume", {}, "Reviewed: open BTC of trend."),
         ("close", "BTC", {}, "/close", {"market": "BTC"}, "The BTC position is closed."),
         ("cancel", "7", {}, "/cancel", {"oid": "7"}, "The order 7 is canceled."),
+        (
+            "approve",
+            "MZXW6YTB",
+            {},
+            "/approve",
+            {"id": "MZXW6YTB", "by": "the dashboard"},
+            "MZXW6YTBAAAA is approved: the entry in BTC of trend is accepted.",
+        ),
         ("kill", "", {"key": "k1"}, "/kill", {"flatten": False, "key": "k1"}, "The kill switch is active (grd_9)"),
         ("kill", "", {"key": "k1", "flatten": "yes"}, "/kill", {"flatten": True, "key": "k1"}, "Closed: BTC long 1."),
     ],
@@ -86,5 +95,5 @@ async def test_a_control_that_does_not_exist_or_has_no_subject_is_not_found(tmp_
 
 
 def test_each_control_says_what_it_does() -> None:
-    assert set(ACTIONS) == {"pause", "resume", "close", "cancel", "kill"}
+    assert set(ACTIONS) == {"pause", "resume", "close", "cancel", "approve", "refuse", "kill"}
     assert all(len(one.what) > 40 for one in ACTIONS.values())

@@ -26,6 +26,11 @@ ANSWERS = {
     "/status": status(positions=1, orders=1), "/positions": {"positions": [position()]}, "/orders": {"orders": [order()]},
     "/strategies": {"strategies": [strategy(params={"usd": 200.0})]},
     "/guardians": {"config": [{"name": "dead_man", "type": "dead_man_switch", "id": "grd_1", "stands": True}], "guardians": [GUARDIAN]},
+    "/approvals": {"approvals": []},
+}  # fmt: skip
+PROPOSAL = {
+    "id": "MZXW6YTBAAAABBBB", "strategy": "trend", "market": "BTC", "side": "long", "leverage": None, "size": "2", "est_px": "100", "notional_usd": "200",
+    "stop_px": "95", "target_px": None, "shown_px": "100", "asked_ms": 1, "plan_expires_ms": 2, "not_after_ms": 3, "left_s": 90,
 }  # fmt: skip
 
 
@@ -114,6 +119,18 @@ async def test_guardians_and_approvals_are_shown(browser: Browser) -> None:
     assert "dead man switch" in page
     assert "data-until=" in page
     assert "Nothing waits for a person." in (await browser.get("/approvals")).text
+
+
+async def test_an_entry_that_waits_has_its_figures_and_buttons_only_with_control(tmp_path: Path) -> None:
+    answers = ANSWERS | {"/approvals": {"approvals": [PROPOSAL]}}
+    for control in (False, True):
+        one = await Browser(Daemon(tmp_path, answers), control=control).signed_in()
+        page = (await one.get("/approvals")).text
+        assert (
+            re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page)).count("MZXW6YTBAAAA trend BTC long 2 100 200 95 90 s")
+            == 1
+        )
+        assert ("/control/approve?name=MZXW6YTBAAAA" in page, "/control/refuse?name=" in page) == (control, control)
 
 
 async def test_the_first_update_has_every_fragment_and_the_next_what_changed(browser: Browser, tmp_path: Path) -> None:

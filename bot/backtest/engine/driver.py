@@ -155,6 +155,7 @@ class Session:
         )
         kernel.risk.grids = self.grids
         kernel.risk.is_atomic = self.is_atomic
+        kernel.approvals.unattended = self.options.approve
         kernel.execution.sender.is_atomic = self.is_atomic and isinstance(self.journal, MemoryJournal)
         for instance in kernel.strategy_host.instances:
             instance.source.log_sink = self.log_sink

@@ -163,6 +163,7 @@ class SessionOptions:
     settlements: Mapping[str, Settlement] = field(default_factory=dict)  # markets without one are never settled
     seed: int = 1
     caps: Mapping[str, Cap] = field(default_factory=dict)  # of the session's key and account: caps.py
+    approve: Literal["all", "none"] = "all"  # the answer to entries that wait for a person in a live run
     skip: bool = True  # False: the venue is shown every bar; a check that skipping changes nothing
 
     def __post_init__(self) -> None:
@@ -206,6 +207,7 @@ class SessionOptions:
             },
             seed=plain["seed"],
             caps=caps_from_json(plain.get("caps", {})),
+            approve=plain.get("approve", "all"),
         )
 
     def plain(self) -> dict[str, Any]:
@@ -227,4 +229,4 @@ class SessionOptions:
             },
             "seed": self.seed,
             "caps": caps_as_json(self.caps),
-        }
+        } | ({"approve": self.approve} if self.approve != "all" else {})

@@ -48,8 +48,12 @@ AT_THE_END: Final = (
 
 def assumptions_of(
     timeline: Timeline, options: SessionOptions, exchange: SimulatedExchange, *, funded: Sequence[str], timers: Sequence[tuple[str, str, Spec]] = (),
+    asking: Sequence[str] = (),
 ) -> list[str]:  # fmt: skip
-    """One sentence for each assumption. `funded`: the markets with recorded funding rates. `timers`: strategy, name of its timer, when it is due."""
+    """One sentence for each assumption. `funded`: the markets with recorded funding rates. `timers`: strategy, name of its timer, when it is due.
+
+    `asking`: the strategies whose entries wait for a person in a live run.
+    """
     lines = [f"path {options.path}: {PATHS[options.path]}", *ALWAYS, _latency(options.latency_ms), *AT_THE_END]
     if options.start_ms is not None and options.start_ms < timeline.start_ms:
         lines.append(
@@ -60,6 +64,11 @@ def assumptions_of(
         for line in _of_market(cursor, market, timeline, options, is_funded=cursor.coin in funded):
             lines.append(f"{cursor.coin}: {line}")
     lines += [*timeline.cold, *_between_closes(timers, timeline), *assumption_lines(options.caps)]
+    if asking:
+        answer = "approved at once" if options.approve == "all" else "refused"
+        lines.append(
+            f"nobody is asked: each entry of {', '.join(asking)} that needs approval is {answer} (--approve {options.approve})"
+        )
     if options.outages:
         times = "once" if len(options.outages) == 1 else f"{len(options.outages)} times"
         lines.append(

@@ -120,6 +120,13 @@ _OPTIONS = (
         "from 0 to 1: as its last price says. Repeatable.",
     ),
     click.option(
+        "--approve",
+        type=click.Choice(["all", "none"]),
+        default="all",
+        show_default=True,
+        help="The answer to entries that wait for a person (`approve` in the config). A policy is asked as in a live run.",
+    ),
+    click.option(
         "--outage", "outages", type=Out(), multiple=True, help="The daemon is down: 2025-05-03T10:00+2h. Repeatable."
     ),
     click.option(
@@ -147,7 +154,7 @@ def inputs_of(config: Path, given: Mapping[str, Any]) -> Inputs:
     options = SessionOptions(
         start_ms=given["start_ms"], end_ms=given["end_ms"], balance_usd=given["balance"], path=given["path"],
         latency_ms=0 if given["latency"] is None else round(given["latency"] * 1000), rules=rules_of(given, traded(settings)),
-        outages=given["outages"], settlements=dict(given["settlements"]), seed=given["seed"], caps=dict(given["caps"]),
+        outages=given["outages"], settlements=dict(given["settlements"]), seed=given["seed"], caps=dict(given["caps"]), approve=given["approve"],
     )  # fmt: skip
     files = Files(given["data"], given["funding"], given["fees_of"], accepted(dict(given)))
     chance = Chance(given["outage_count"], given["outage_for"] * 1000)

@@ -13,7 +13,7 @@ Example:
 \b
 The config needs the section telegram, with a reference to the token and the ids of the chats that may control the daemon:
   telegram: {token: "${credential:telegram-token}", chats: [123456789]}
-A chat that is not listed gets no answer; the log shows its id. Commands: /status /positions /pause /resume /kill. A kill must be confirmed by a
+A chat that is not listed gets no answer; the log shows its id. Commands: /status /positions /pause /resume /approvals /approve /refuse /kill. A kill must be confirmed by a
 code within a minute. Messages that were sent while this process did not run are dropped. Ctrl-C or SIGTERM ends it; the daemon goes on.
 Exit codes: 4, the config has no such section, or Telegram refuses the token; 5, Telegram cannot be reached.
 """
@@ -22,7 +22,7 @@ Exit codes: 4, the config has no such section, or Telegram refuses the token; 5,
 @click.command(epilog=EPILOG)
 @click.argument("config", type=click.Path(path_type=Path, dir_okay=False))
 def telegram(config: Path) -> int:
-    """Answer the Telegram chats of CONFIG: status, positions, pause, resume, and kill after a confirmation."""
+    """Answer the Telegram chats of CONFIG: status, positions, pause, resume, approvals, and kill after a confirmation."""
     from importlib.util import find_spec
 
     from bot.checks.config_check import checked_without_secrets

@@ -20,6 +20,7 @@ from telegram.ext import (
     TypeHandler,
 )
 
+from bot.cli.operate.approvals import answer_line, line_of
 from bot.cli.operate.status import status_lines, stop_of
 from bot.clock import monotonic_ns
 from bot.errors import BotError, ConfigError, Exit
@@ -38,6 +39,9 @@ HELP: Final = """\
 /positions - open positions with their stops
 /pause [STRATEGY] - no new entries; exits and stops go on
 /resume [STRATEGY] - entries again
+/approvals - entries that wait for you
+/approve ID - the daemon sends the entry
+/refuse ID [REASON] - the entry ends
 /kill - cancel entries and block new ones
 /kill flatten - also close every position"""
 
@@ -60,6 +64,7 @@ class Chats:
         self.commands: Mapping[str, Callable[[int, Args], Awaitable[str]]] = {
             "start": self._help, "help": self._help, "status": self._status, "positions": self._positions,
             "pause": self._pause, "resume": self._resume, "kill": self._kill, "confirm": self._confirm,
+            "approvals": self._approvals, "approve": self._approve, "refuse": self._refuse,
         }  # fmt: skip
 
     async def answer(self, chat: int, command: str, args: Args) -> str:
@@ -90,6 +95,23 @@ class Chats:
         done = await self._ask("POST", path, {"strategy": args[0]} if args else {})
         head = f"{done['state']}: {done['why']}" if done.get("why") else done["state"]
         return "\n".join([head, *(f"{one['name']}: {one['state']}" for one in done["strategies"])])
+
+    async def _approvals(self, _chat: int, _args: Args) -> str:
+        found = (await self._ask("GET", "/approvals"))["approvals"]
+        return "\n".join(map(line_of, found)) or "nothing waits for approval"
+
+    async def _approve(self, chat: int, args: Args) -> str:
+        if len(args) != 1:
+            return "write /approve ID; /approvals shows the ids"
+        return answer_line(await self._ask("POST", "/approve", {"id": args[0], "by": f"the Telegram chat {chat}"}))
+
+    async def _refuse(self, chat: int, args: Args) -> str:
+        if not args:
+            return "write /refuse ID [REASON]; /approvals shows the ids"
+        reason = {"reason": " ".join(args[1:])} if args[1:] else {}
+        return answer_line(
+            await self._ask("POST", "/refuse", {"id": args[0], "by": f"the Telegram chat {chat}"} | reason)
+        )
 
     async def _kill(self, chat: int, args: Args) -> str:
         if [*args] not in ([], ["flatten"]):

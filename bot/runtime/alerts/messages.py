@@ -82,6 +82,12 @@ TEMPLATES: Final[Mapping[str, Template]] = {
         "{strategy}: {message} ({code}); look at the account, then bot resume",
         _WHY,
     ),
+    "order.approval": Template(
+        "warning",
+        "{market}: an entry waits for your approval",
+        "{strategy} wants {side} {size} at about {est_px} ({notional_usd} USD), until {until}: bot approvals approve {id}",
+        ("side", "size", "est_px", "notional_usd", "until", "id"),
+    ),
     "account.foreign": Template("warning", "Someone else used the account", "{market}: {message}", _WHY),
     "heartbeat.lapsed": Template(
         "error", "The dead-man deadline passed while the daemon was not looking", "{message}", _WHY

@@ -118,6 +118,26 @@ class CommandRoutes:
         await self._access.mailbox.ask(lambda: order_commands.cancel_entry(kernel, oid))
         return {"oid": oid}
 
+    async def approve(self, question: Question) -> Data:
+        """Agree to an entry that waits, and send it."""
+        return await self._decide(question, approve=True)
+
+    async def refuse(self, question: Question) -> Data:
+        """Refuse an entry that waits. It ends."""
+        return await self._decide(question, approve=False)
+
+    async def _decide(self, question: Question, *, approve: bool) -> Data:
+        name, decider, reason = question.text("id"), question.text("by"), question.text("reason")
+        question.nothing_else()
+        if name is None:
+            raise Problem(400, "invalid_input", "id is the id of a proposal, as bot approvals shows it")
+        kernel = self._access.require_kernel()
+        return await self._access.mailbox.ask(
+            lambda: order_commands.decide(
+                kernel, name, approve=approve, decider=decider or "the operator", reason=reason
+            )
+        )
+
     async def kill(self, question: Question) -> Data:
         """Throw the service's kill switch with the daemon's own key, because an embedded service gives out no other key."""
         flatten, key = question.flag("flatten"), question.text("key")

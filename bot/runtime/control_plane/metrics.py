@@ -108,6 +108,8 @@ METRICS: Final[Mapping[str, Described]] = {
     "intents_open": Described("gauge", "Intents that are not final."),
     "intents_in_doubt": Described("gauge", "Intents that may or may not have become orders."),
     "intents_quarantined": Described("gauge", "Intents that wait for a person."),
+    "approvals_waiting": Described("gauge", "Entries that wait for a person."),
+    "approvals": Described("counter", "Questions to a person or a policy, and their answers.", ("outcome",)),
     "behind": Described("gauge", "1 while the events cannot be read to their end."),
     "cursor_lag_seconds": Described("gauge", "How long the events could not be read to their end, in seconds."),
     "guardian_stands": Described(
@@ -219,6 +221,8 @@ class Figures:
         yield _family("intents_open", [((), sum(one.state not in FINAL for one in live))])
         yield _family("intents_in_doubt", [((), sum(one.state in IN_DOUBT for one in live))])
         yield _family("intents_quarantined", [((), sum(one.state == "quarantined" for one in live))])
+        yield _family("approvals_waiting", [((), len(kernel.approvals.waiting()))])
+        yield _family("approvals", [((outcome,), count) for outcome, count in sorted(kernel.approvals.counts.items())])
         yield _family("behind", [((), float(kernel.state.behind))])
         yield _family("cursor_lag_seconds", [((), kernel.state.lag_s(kernel.budget.pacer.mono_ms()))])
 

@@ -59,3 +59,17 @@ async def cancel_entry(kernel: Kernel, oid: str) -> None:
         raise Declined(f"the service has not canceled {oid} ({error.code}): {error.message}") from None
     await kernel.events.drain()
     kernel.journal.flush()
+
+
+async def decide(kernel: Kernel, name: str, *, approve: bool, decider: str, reason: str | None) -> dict[str, str]:
+    """Write a person's answer to a proposal, then send or end the entry. BotError if nothing waits under this id."""
+    intent = kernel.approvals.decide(name, approve=approve, decider=decider, reason=reason)
+    kernel.budget.begin()
+    await kernel.execution.settle()
+    await kernel.events.drain()
+    kernel.journal.flush()
+    known = kernel.journal.intents.find(intent.id) or intent
+    return {
+        "id": intent.id, "strategy": intent.strategy, "market": intent.market, "answer": "approved" if approve else "refused",
+        "state": known.state, "message": known.message or "",
+    }  # fmt: skip

@@ -16,6 +16,7 @@ from bot.runtime.control_plane import status_documents
 from bot.runtime.control_plane.daemon_access import DaemonAccess
 from bot.runtime.control_plane.log_tail import LINES_MAX
 from bot.runtime.control_plane.server import Data, Problem, Question
+from bot.runtime.execution.approvals import document
 from bot.runtime.journal import order_trace, queries
 
 INSTANT_MAX: Final = 2**53  # milliseconds or line numbers in a query; JSON carries whole numbers up to here exactly
@@ -41,6 +42,12 @@ class ReadRoutes:
         question.nothing_else()
         kernel = self._access.require_kernel()
         return {"orders": [status_documents.order(kernel, one) for one in kernel.account.mirror.orders.values()]}
+
+    async def approvals(self, question: Question) -> Data:
+        """The entries that wait for a person. A token is never shown."""
+        question.nothing_else()
+        kernel = self._access.require_kernel()
+        return {"approvals": [document(one, kernel.now_ms()) for one in kernel.approvals.waiting()]}
 
     async def strategies(self, question: Question) -> Data:
         """Each strategy as in the status, with its params and the indicators that it declares."""

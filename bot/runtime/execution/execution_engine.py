@@ -227,7 +227,12 @@ class ExecutionEngine:
             send = self.sender.send_marked if is_marked else self.sender.send
             sent = self.live[intent.id] = await send(intent)
             is_marked = False
-            leg = next_leg(sent, address=self._journal.address, now_ms=self._clock.now_ms())
+            leg = next_leg(
+                sent,
+                address=self._journal.address,
+                now_ms=self._clock.now_ms(),
+                needs_approval=sent.code is not None and self.sender.approvals.of(sent) is not None,
+            )
             if leg is None or not self._journal.decided([leg]):
                 return
             self.live[leg.id] = intent = leg

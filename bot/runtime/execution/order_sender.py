@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from bot import logs
 from bot.errors import NO_ERROR_OBJECT, AccessLost, ApiError, OutcomeUnknown, Refused, TryLater
+from bot.runtime.execution.approvals import Approvals
 from bot.runtime.execution.entry_wait import EntryChecks, EntryWait
 from bot.runtime.execution.in_flight import InFlight
 from bot.runtime.execution.order_search import PLAN_TTL_MS, OrderSearch, SearchResult
@@ -59,7 +60,7 @@ class OrderSender:
 
     def __init__(
         self, port: VenuePort, journal: Journal, checks: EntryChecks, search: OrderSearch, outcomes: OutcomeWriter, budget: PassBudget,
-        in_flight: InFlight,
+        in_flight: InFlight, approvals: Approvals,
     ) -> None:  # fmt: skip
         self.port = port
         self.journal = journal
@@ -69,6 +70,7 @@ class OrderSender:
         self.budget = budget
         self.pacer = budget.pacer
         self.in_flight = in_flight
+        self.approvals = approvals
         self._now_ms = port.clock.now_ms
         self._states = SendStates()
         self._entry_wait = EntryWait(checks, port, journal, search, self._states, self.pacer)
@@ -155,10 +157,14 @@ class OrderSender:
             return await self._end_unsent(intent, Ending("expired", no.code, why))
         if intent.state == "opened":
             intent = await self._prepare(intent)
+        elif intent.state == "planned" and (ending := self.approvals.ending(intent)) is not None:
+            return await self._end_unsent(intent, ending)
         elif self._now_ms() >= intent.fence_ms and self._entry_wait.is_postponed(intent):
             reason = _STALE_BAR if intent.confirm_token is None else _STALE_PLAN
             return await self._end_unsent(intent, Ending("expired", *self._expiry(intent, reason)))
         if intent.state in FINAL or (intent.state == "opened" and not self._may_send_directly(intent)):
+            return intent
+        if intent.state == "planned" and self.approvals.is_pending(intent):
             return intent
         # Also an entry in doubt: an attempt that is in memory alone would be lost with the process.
         if self._entry_wait.lacks_journal(intent):
@@ -210,11 +216,21 @@ class OrderSender:
         if not await self.checks.may_confirm(intent, result.plan):
             why = "the strategy withdrew it when it saw the plan"
             return await self._end_unsent(intent, Ending("rejected", "vetoed", why))
+        needs_approval = self.approvals.of(intent) is not None
+        if needs_approval:  # A policy takes its time beside the pass.
+            no = await self.in_flight.ask(intent, self.approvals.ask_policy(intent, result.plan))
+            if no is not None:
+                return await self._end_unsent(intent, no)
         expires_ms = result.expires_at if result.expires_at is not None else now_ms + PLAN_TTL_MS
         log_plan(intent, result.plan)
         if self.journal.keeps_traces:
             self.journal.trace(intent.id, "plan", result.plan.model_dump_json(exclude_none=True), at_ms=now_ms)
-        return self.journal.intents.planned(intent, result.confirm_token, expires_ms, now_ms=now_ms)
+        if not needs_approval:
+            return self.journal.intents.planned(intent, result.confirm_token, expires_ms, now_ms=now_ms)
+        with self.journal.together():  # After a crash there is no plan whose question is not written.
+            planned = self.journal.intents.planned(intent, result.confirm_token, expires_ms, now_ms=now_ms)
+            self.approvals.propose(planned, result.plan)
+        return planned
 
     def _dry_run(self, order: OrderRequest) -> OrderRequest:
         """The order as a dry run. Equal signals give the same order object, so the last copy is used again."""

@@ -8,10 +8,18 @@ from typing import Final
 from bot.runtime.model.intents import Intent, intent_key
 
 PLANS_MAX: Final = 3  # plans of one entry; if the market outruns all of them, the next bar decides anew
-LEGS: Final = tuple("order" if n == 1 else f"order-{n}" for n in range(1, PLANS_MAX + 1))
+APPROVAL_PLANS_MAX: Final = 30  # of an entry that somebody must approve; with plans of 60 s it waits for 30 minutes
 
 
-def next_leg(intent: Intent, *, address: str, now_ms: int) -> Intent | None:
+def legs(plans_max: int) -> tuple[str, ...]:
+    return tuple("order" if n == 1 else f"order-{n}" for n in range(1, plans_max + 1))
+
+
+LEGS: Final = legs(PLANS_MAX)
+APPROVAL_LEGS: Final = legs(APPROVAL_PLANS_MAX)
+
+
+def next_leg(intent: Intent, *, address: str, now_ms: int, needs_approval: bool = False) -> Intent | None:
     """The same entry under a new plan, if the old plan is stale and its token is proven unused. None if there is nothing to plan again.
 
     The proof is the final state: outcome.py ends an intent with plan_stale only if no copy of its confirm was executed or can be.
@@ -19,9 +27,10 @@ def next_leg(intent: Intent, *, address: str, now_ms: int) -> Intent | None:
     """
     if intent.action != "open" or intent.code != "plan_stale" or intent.state not in ("rejected", "expired"):
         return None
-    if intent.leg not in LEGS[:-1] or now_ms >= intent.not_after_ms:
+    names = APPROVAL_LEGS if needs_approval else LEGS
+    if intent.leg not in names[:-1] or now_ms >= intent.not_after_ms:
         return None
-    leg = LEGS[LEGS.index(intent.leg) + 1]
+    leg = names[names.index(intent.leg) + 1]
     key = intent_key(
         address=address, epoch=intent.epoch, strategy=intent.strategy, market=intent.market, trigger=intent.trigger,
         ordinal=intent.ordinal, leg=leg,

@@ -15,7 +15,7 @@ import structlog
 from sqlite_utils import Database
 
 from bot.errors import JournalDamaged, Refusal
-from bot.runtime.journal import halt_flags
+from bot.runtime.journal import approval_log, halt_flags
 from bot.runtime.journal.database import WAY_OUT, JournalDatabase
 from bot.runtime.journal.event_log import Cursor, EventLog
 from bot.runtime.journal.failover import seal
@@ -61,6 +61,7 @@ SEALED: Final[Mapping[str, Sequence[str]]] = {
     "progress": ("market", "interval", "at_ms"),
     "strategy_state": ("strategy", "state"),
     "arms": ("name", "serial", "guardian_id", "body"),
+    "approvals": approval_log.COLUMNS,
 }
 
 
@@ -73,6 +74,7 @@ class Journal:
         self.database = JournalDatabase(db, path=path, pending=self._pending)
         self._execute, self._read = self.database.execute, self.database.read
         self.intents = IntentLog(self.database)
+        self.approvals = approval_log.ApprovalLog(self.database)
         self.events = EventLog(self.database)
         self.state = StateStore(self.database, self._pending)
         self.keeps_bodies = True  # False for a journal that no later run reads

@@ -91,9 +91,26 @@ def _chain(db: sqlite3.Connection, intent: Row) -> list[Step]:
     steps.append(_written(intent))
     if "plan" in traces:
         steps.append(_plan(traces["plan"]))
+    steps += _approval(db, intent)
     steps += _requests(db, intent)
     steps.append(_answer(intent))
     return steps + _consequences(db, intent)
+
+
+def _approval(db: sqlite3.Connection, intent: Row) -> list[Step]:
+    """Who was asked about the plan, and the answer."""
+    one = queries.approval(db, intent["id"])
+    if one is None:
+        return []
+    steps = []
+    if not (one["decider"] or "").startswith("the policy"):
+        text = f"a person is asked; the price that is shown is {_px(one['px'])}"
+        steps.append(Step("asked", one["asked_ms"], text, {"shown_px": one["px"]}))
+    if one["state"] != "pending":
+        by, why = f" by {one['decider']}" if one["decider"] else "", f": {one['reason']}" if one["reason"] else ""
+        data = {"state": one["state"], "decider": one["decider"], "reason": one["reason"]}
+        steps.append(Step("approval", one["decided_ms"], f"{one['state']}{by}{why}", data))
+    return steps
 
 
 def _cause(db: sqlite3.Connection, intent: Row, traces: Mapping[str, Row]) -> list[Step]:

@@ -289,6 +289,16 @@ def attempts(db: sqlite3.Connection, intent_id: str) -> list[Row]:
     )
 
 
+def approval(db: sqlite3.Connection, intent_id: str) -> Row | None:
+    """The question about a plan and its answer; None if nobody was asked."""
+    if not has_table(db, "approvals"):
+        return None
+    found = rows(
+        db, "SELECT state, px, asked_ms, decided_ms, decider, reason FROM approvals WHERE intent_id=?", (intent_id,)
+    )
+    return found[0] if found else None
+
+
 def traces(db: sqlite3.Connection, intent_id: str) -> dict[str, Row]:
     """kind -> its payload and `at_ms`."""
     if not has_table(db, "traces"):

@@ -63,7 +63,12 @@ def trim_intents(read: Read, execute: Execute, held: Held, kept: Kept, now_ms: i
     )
     gone = json.dumps([row[0] for row in rows])
     if rows:
-        for table, column in (("attempts", "intent_id"), ("traces", "intent_id"), ("intents", "id")):
+        for table, column in (
+            ("attempts", "intent_id"),
+            ("traces", "intent_id"),
+            ("approvals", "intent_id"),
+            ("intents", "id"),
+        ):
             execute(f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))", (gone,))  # noqa: S608 - constants only
     return len(rows)
 

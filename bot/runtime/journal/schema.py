@@ -104,3 +104,16 @@ def m004_seals(db: Database) -> None:
 def m005_targets(db: Database) -> None:
     """The targets of an entry that become limit orders after its fill, as JSON."""
     db.execute("ALTER TABLE intents ADD COLUMN targets TEXT")
+
+
+@migrations()
+def m006_approvals(db: Database) -> None:
+    """The answers to plans that needed a person or a policy. `px` is the price that was shown. The token stays in `intents` alone."""
+    db.execute(
+        f"""CREATE TABLE approvals (
+        seq INTEGER PRIMARY KEY, intent_id TEXT NOT NULL UNIQUE,
+        state TEXT NOT NULL CHECK ({_one_of("state", "pending", "approved", "refused", "superseded")}),
+        px TEXT NOT NULL, figures TEXT NOT NULL, asked_ms INTEGER NOT NULL, decided_ms INTEGER, decider TEXT, reason TEXT,
+        seal INTEGER) STRICT"""
+    )
+    db.execute("CREATE INDEX approvals_pending ON approvals (seq) WHERE state = 'pending'")

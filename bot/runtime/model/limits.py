@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, NamedTuple
 
 from bot.runtime.model.intents import Action, Path, Request
 from bot.strategy import Intent as Signal
+from bot.strategy import Proposal
 
 FRESH_INTERVALS: Final = 2  # intervals; an older bar is not a reason to trade
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """Which entries need an agreement: those above `above_usd`. A person gives it, or the function `policy`, whose name is `policy_name`."""
+
+    above_usd: Decimal = Decimal(0)
+    policy: Callable[[Proposal], object] | None = None
+    policy_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +35,7 @@ class StrategyLimits:
     require_protection: bool = True
     path: Path = "plan"
     daily_loss_usd: Decimal | None = None
+    approval: Approval | None = None  # None: nobody needs to agree
     nets: bool = False  # True: it may share a market, so it holds a share and not the whole position
 
 

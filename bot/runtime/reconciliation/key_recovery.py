@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from bot.clock import MINUTE_MS
-from bot.runtime.execution.replan import LEGS
+from bot.runtime.execution.replan import APPROVAL_LEGS, LEGS
 from bot.runtime.model.intents import FIRST_LEG, intent_key
 from bot.runtime.model.limits import FRESH_INTERVALS
 from bot.runtime.strategy_host.timers import backs_of, instants, trigger_of
@@ -35,6 +35,7 @@ LATE: Final = (
     20  # bars or instants that are tried when the pass has no time left; nearly every key of ours is among them
 )
 SENT: Final = (*LEGS, FIRST_LEG["close"])  # a cancel has no key
+SENT_WITH_APPROVAL: Final = (*APPROVAL_LEGS, FIRST_LEG["close"])
 FORM: Final = re.compile(r"[A-Z2-7]{32}")  # a key that intent_key can have made
 
 
@@ -86,8 +87,10 @@ def claimed(context: RepairContext, key: str, market: str, at_ms: int) -> str | 
     for instance in context.strategy_host.instances:
         if market not in instance.markets:  # A strategy trades in its own markets only.
             continue
+        limits = context.strategy_limits.get(instance.name)
+        sent = SENT if limits is None or limits.approval is None else SENT_WITH_APPROVAL
         for trigger in _triggers(context, instance, at_ms):
-            for ordinal, leg in product(range(ORDINALS), SENT):
+            for ordinal, leg in product(range(ORDINALS), sent):
                 made = intent_key(
                     address=context.journal.address, epoch=context.mirror.epoch, strategy=instance.name, market=market, trigger=trigger,
                     ordinal=ordinal, leg=leg,

@@ -186,7 +186,8 @@ class RiskEngine:
         # A direct order is safe to repeat only if the service is known to show our keys. Until then, and for a strategy that wants to see the
         # plan, the entry is planned and confirmed. With an atomic venue nothing can be lost between the two.
         is_direct = self.is_atomic or (limits.path == "direct" and self.mirror.keys_proven)
-        path: Path = "direct" if is_direct and not self.checks_plans(limits.strategy) else "plan"
+        needs_plan = self.checks_plans(limits.strategy) or limits.approval is not None
+        path: Path = "direct" if is_direct and not needs_plan else "plan"
         return ApprovedOrder(request, "open", signal.market, path, notional, targets_text(target_plan(signal)))
 
     def _close(self, limits: StrategyLimits, signal: Close, ask: RiskRequest) -> ApprovedOrder | Refusal:

@@ -20,7 +20,7 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import localcontext
 from importlib.metadata import EntryPoint, entry_points
@@ -37,7 +37,7 @@ from bot.errors import ConfigError, StrategyError
 from bot.files import is_file
 from bot.logs import HIDDEN, is_secret_name, redact_text
 from bot.runtime.strategy_host.timers import check_timers
-from bot.strategy import Strategy
+from bot.strategy import Proposal, Strategy
 from bot.strategy.base import declared
 from bot.strategy.indicators import Indicators
 from bot.strategy.params import Params
@@ -115,6 +115,36 @@ def load(use: str, folder: Path) -> Loaded:
     if "." in module:
         return _from_module(use, module, name, folder)
     raise ConfigError(_nothing_named(use, module, folder))
+
+
+def load_policy(name: str, folder: Path) -> Callable[[Proposal], object]:
+    """The function that `approve: file:function` names, of the strategies folder or of an installed package."""
+    module_name, _, function = name.partition(":")
+    path = folder / f"{module_name}.py"
+    if "." not in module_name and _is_file(path):
+        module, _ = _run(path)
+    elif "." in module_name:
+        with _without_current_directory(), _in_time():
+            try:
+                module = importlib.import_module(module_name)
+            except BaseException as error:
+                raise _blame(error, f"approve: {name!r}", None) from error
+    else:
+        raise ConfigError(f"approve: {name!r}: no file {module_name}.py in {folder}")
+    found = getattr(module, function, None)
+    if not callable(found) or isinstance(found, type):
+        offered = [key for key, one in vars(module).items() if isinstance(one, types.FunctionType)]
+        raise ConfigError(
+            f"approve: {name!r}: {module_name} has no function {function}{_did_you_mean(function, offered)}"
+        )
+    if inspect.iscoroutinefunction(found):
+        raise StrategyError(f"approve: {name!r} is async; write a plain def, because it runs in a thread of its own")
+    try:
+        inspect.signature(found).bind("proposal")
+    except TypeError:
+        raise StrategyError(f"approve: {name!r} must take one argument, the proposal") from None
+    policy: Callable[[Proposal], object] = found
+    return policy
 
 
 def build(loaded: Loaded, *, name: str, markets: Sequence[str], params: Mapping[str, Any]) -> Strategy:

@@ -112,11 +112,11 @@ class Ran:
 
 
 @contextlib.contextmanager
-def made(kind: str) -> Iterator[Ran]:
+def made(kind: str, more: str = "") -> Iterator[Ran]:
     folder = Path(tempfile.mkdtemp(prefix="bot-"))
     (folder / "strategies").mkdir()
     (folder / "strategies" / "mine.py").write_text(STRATEGY)
-    (folder / "mine.yaml").write_text(CONFIG % kind)
+    (folder / "mine.yaml").write_text((CONFIG % kind).replace("budget_usd: 500", f"budget_usd: 500{more}"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(folder / "notify"))
         manager.setblocking(False)
