@@ -102,22 +102,16 @@ class Inputs:
         }
         return replace(given, outages=(*given.outages, *by_chance), settlements=settlements)
 
-    def with_params(self, params: Mapping[tuple[str, str], str]) -> Settings:
-        """The settings with other values of params, by (strategy, param); each value as in YAML."""
-        return checked_text(with_params(self.config_text, params), self.config)
-
     def make(
-        self, options: SessionOptions | None = None, cut_ms: int | None = None, *, settings: Settings | None = None, journal: Path | None = None
-    ) -> Backtest:  # fmt: skip
+        self, options: SessionOptions | None = None, cut_ms: int | None = None, *, journal: Path | None = None
+    ) -> Backtest:
         """A backtest, ready to run. `cut_ms`: without the candles that open then or later."""
         chosen, candles = options or self.options, self.candles
         if cut_ms is not None:
             candles = [part for series in self.candles if len(part := series.slice(None, cut_ms))]
             chosen = within(chosen, candles)
         is_cut = cut_ms is not None
-        return Backtest(
-            settings or self.settings, candles, chosen, rates=self.rates, journal_path=journal, is_cut=is_cut
-        )
+        return Backtest(self.settings, candles, chosen, rates=self.rates, journal_path=journal, is_cut=is_cut)
 
     def assumptions(self, made: Backtest) -> list[str]:
         """What the result rests on, as sentences."""

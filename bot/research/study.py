@@ -23,7 +23,6 @@ from bot.words import did_you_mean
 if TYPE_CHECKING:
     import optuna
 
-STORAGE: Final = "sqlite:///sweeps.db"
 IDENTITY: Final = "identity"
 OUTCOME: Final = "outcome"
 IMPORTANCE_TRIALS: Final = 6  # fewer say nothing about importance

@@ -18,7 +18,6 @@ from bot.research.space import Params, Space
 from bot.research.study import Study
 from bot.research.trials import Outcome, Task, code_of
 
-METHODS: Final = ("grid", "random", "tpe", "nsgaii")
 BATCH: Final = 16  # trials of a sampler, or of a pruned sweep, that run side by side
 PRUNE_PART: Final = 3  # a pruned trial ends after one part in three of the range
 PRUNE_AFTER: Final = 8  # trials with a value there, before any is pruned

@@ -71,7 +71,7 @@ def read_windows(text: str) -> Windows:
 
 
 def folds_of(windows: Windows, start_ms: int, end_ms: int) -> list[Fold]:
-    """The folds of a range; what is left at its end is too short for a test window. ConfigError if not one fits."""
+    """The folds of a range. An end that is shorter than a test window is left out. ConfigError if no fold fits, or too many do."""
     train, test, gap, is_anchored = windows
     found = []
     at_ms = start_ms + train

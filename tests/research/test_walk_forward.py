@@ -15,6 +15,8 @@ from tests.backtest.builders import START_MS, config, minutes, write
 
 pytest.importorskip("optuna")
 
+WALK = ["sweep", "mine.yaml", "--data=BTC_1h.csv", "--space=space.yaml", "--walk-forward=train=2d,test=1d"]
+
 
 def test_windows_are_read() -> None:
     assert read_windows("train=90d,test=30d") == Windows(90 * DAY_MS, 30 * DAY_MS)
@@ -58,17 +60,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def walk(capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, object]:
     capsys.readouterr()
-    words = [
-        "sweep",
-        "mine.yaml",
-        "--data",
-        "BTC_1h.csv",
-        "--space",
-        "space.yaml",
-        "--walk-forward",
-        "train=2d,test=1d",
-    ]
-    assert call([*words, *more, "--json"]) == 0
+    assert call([*WALK, *more, "--json"]) == 0
     found: dict[str, object] = json.loads(capsys.readouterr().out)
     return found
 
@@ -117,19 +109,9 @@ def test_prices_of_the_test_window_do_not_change_what_was_chosen(
 def test_the_table_and_the_verdict_are_printed_and_pruning_is_refused(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [
-        "sweep",
-        "mine.yaml",
-        "--data",
-        "BTC_1h.csv",
-        "--space",
-        "space.yaml",
-        "--walk-forward",
-        "train=2d,test=1d",
-    ]
-    assert call(words) == 0
+    assert call(WALK) == 0
     said = capsys.readouterr().out
     assert "Walk-forward" in said
     assert "Too few days for a verdict" in said
-    assert call([*words, "--prune"]) == 2
+    assert call([*WALK, "--prune"]) == 2
     assert "--prune does not go with --walk-forward" in capsys.readouterr().err

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bot.research.sweep import Progress
     from bot.research.walk_forward import Fold, Walked
 
+STORAGE: Final = "sqlite:///sweeps.db"
 EPILOG: Final = """\b
 Examples:
   bot sweep configs/paper.yaml --data candles/ --space space.yaml
@@ -66,9 +67,7 @@ def sweep() -> None:
 @click.option("--on", "address", default=None, metavar="ADDRESS", help="A Dask scheduler that runs the trials: tcp://HOST:8786.")  # fmt: skip
 @click.option("--walk-forward", "windows", default=None, metavar="WINDOWS", help="Choose params on a window and try them on the next: train=90d,test=30d; also embargo=1d, anchored.")  # fmt: skip
 @click.option("--study", "name", default=None, metavar="NAME", help="Default: the config's name.")
-@click.option(
-    "--storage", default="sqlite:///sweeps.db", show_default=True, metavar="URL", help="Any storage of Optuna."
-)
+@click.option("--storage", default=STORAGE, show_default=True, metavar="URL", help="Any storage of Optuna.")
 @backtest_options
 @click.option("--json", "as_json", is_flag=True, help="The ranking as one JSON object on standard output.")
 def run(
@@ -129,7 +128,7 @@ def run(
 
 @sweep.command("show", epilog=SHOW_EPILOG)
 @click.argument("name", metavar="STUDY")
-@click.option("--storage", default="sqlite:///sweeps.db", show_default=True, metavar="URL", help="Where the study is.")
+@click.option("--storage", default=STORAGE, show_default=True, metavar="URL", help="Where the study is.")
 @click.option("--top", type=click.IntRange(1, 1_000), default=TOP, show_default=True, help="Rows of the ranking.")
 @click.option("--csv", "csv_file", type=click.Path(path_type=Path, dir_okay=False), default=None, metavar="FILE", help="Write every trial with every figure as CSV.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), default=None, metavar="FILE", help="Write a page (HTML) that needs no network.")  # fmt: skip

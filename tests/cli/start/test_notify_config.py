@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -125,43 +126,52 @@ def test_doctor_asks_of_the_api_key_alone_that_it_is_one(examined: Examined, mon
     assert "${env:NOTIFY} does not hold an API key" in found["message"]
 
 
-def test_doctor_says_whether_the_port_for_metrics_is_free_or_the_daemons_own(
-    examined: Examined, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a daemon that is not running."""
     pytest.importorskip("apprise")
-    pytest.importorskip("prometheus_client")
     monkeypatch.setenv("NOTIFY", "json://localhost")
-    state = tmp_path / "state"
-    state.mkdir(mode=0o700)
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        section = f"metrics: {{port: {port}}}"
-        (code, (found,)) = examined("metrics", more=section)
-        assert (code, found["level"], f"{port} on 127.0.0.1 cannot be used" in found["message"]) == (4, "fail", True)
-        (state / "metrics.port").write_text(f"{port}\n")
-        assert examined("metrics", more=section)[1][0]["level"] == "fail", "the daemon that wrote it is gone"
-        with hold_state(state):
-            assert "served by the running daemon" in examined("metrics", more=section)[1][0]["message"]
-            assert f":{port}/metrics" in examined("metrics", more="metrics: {port: 0}")[1][0]["message"]
-    (code, (found,)) = examined("metrics", more=section)
-    assert (code, found["message"]) == (0, f"port {port} is free on 127.0.0.1, for this machine only")
-    assert examined("metrics") == (0, []), "none is asked for"
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o700)
+    return folder
 
 
-def test_doctor_says_whether_the_port_for_the_dashboard_is_free_or_the_daemons_own(
-    examined: Examined, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def level_and_text(examined: Examined, part: str, port: int) -> tuple[str, str]:
+    (found,) = examined(part, more=f"{part}: {{port: {port}}}")[1]
+    return found["level"], found["message"]
+
+
+@pytest.mark.parametrize(("part", "library"), [("metrics", "prometheus_client"), ("dashboard", "jinja2")])
+def test_doctor_says_whether_a_port_is_free_or_the_daemons_own(
+    examined: Examined, state: Path, part: str, library: str
 ) -> None:
-    pytest.importorskip("apprise")
-    pytest.importorskip("jinja2")
-    monkeypatch.setenv("NOTIFY", "json://localhost")
-    state = tmp_path / "state"
-    state.mkdir(mode=0o700)
+    pytest.importorskip(library)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        section = f"dashboard: {{port: {port}}}"
-        (code, (found,)) = examined("dashboard", more=section)
+        code, (found,) = examined(part, more=f"{part}: {{port: {port}}}")
         assert (code, found["level"], f"{port} on 127.0.0.1 cannot be used" in found["message"]) == (4, "fail", True)
+        with served(state, part, port):
+            assert "served by the running daemon" in level_and_text(examined, part, port)[1]
+    assert level_and_text(examined, part, port) == ("ok", f"port {port} is free on 127.0.0.1, for this machine only")
+
+
+@contextmanager
+def served(state: Path, part: str, port: int) -> Iterator[None]:
+    """A daemon that runs and has written that it serves this part."""
+    if part == "dashboard":
         with _recorded(state, port):
-            assert "served by the running daemon" in examined("dashboard", more=section)[1][0]["message"]
-    (code, (found,)) = examined("dashboard", more=section)
-    assert (code, found["message"]) == (0, f"port {port} is free on 127.0.0.1, for this machine only")
+            yield
+        return
+    (state / "metrics.port").write_text(f"{port}\n")
+    with hold_state(state):
+        yield
+
+
+def test_a_metrics_port_of_a_daemon_that_is_gone_is_not_the_daemons_own(examined: Examined, state: Path) -> None:
+    pytest.importorskip("prometheus_client")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with served(state, "metrics", port):
+            assert f":{port}/metrics" in level_and_text(examined, "metrics", 0)[1]
+        assert level_and_text(examined, "metrics", port)[0] == "fail"
+    assert examined("metrics") == (0, []), "none is asked for"

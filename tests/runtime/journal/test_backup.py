@@ -32,7 +32,7 @@ def source(tmp_path: Path) -> Path:
 
 def test_a_copy_is_one_state_while_another_connection_writes(source: Path, tmp_path: Path) -> None:
     """The writer adds two rows in each transaction, so a copy of one state has an even number of rows."""
-    ends, begun = threading.Event(), threading.Event()
+    ends, added = threading.Event(), threading.Event()
 
     def add_pairs() -> None:
         with contextlib.closing(sqlite3.connect(source)) as db:
@@ -40,14 +40,15 @@ def test_a_copy_is_one_state_while_another_connection_writes(source: Path, tmp_p
                 with db:
                     for _ in range(2):
                         db.execute("INSERT INTO pairs VALUES (1, ?)", ("x" * 2_000,))
-                begun.set()
+                added.set()
 
     writer = threading.Thread(target=add_pairs)
     writer.start()
     try:
-        assert begun.wait(10)
         counts = []
         for number in range(10):
+            added.clear()
+            assert added.wait(10)
             target = tmp_path / f"copy-{number}.db"
             write_copy(source, target)
             assert stat.S_IMODE(target.stat().st_mode) == 0o600
