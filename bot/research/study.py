@@ -72,6 +72,15 @@ class Study:
         found: dict[str, Any] = json.loads(self._study.user_attrs[IDENTITY])
         return found
 
+    def kept(self, name: str) -> Any:
+        """A value that `keep` stored with the study; None if there is none."""
+        text = self._study.user_attrs.get(name)
+        return None if text is None else json.loads(text)
+
+    def keep(self, name: str, value: Any) -> None:
+        """Store a JSON value with the study."""
+        self._study.set_user_attr(name, json.dumps(value))
+
     def trials(self) -> list[Trial]:
         """The finished trials in the order of their cells."""
         made = [
@@ -150,12 +159,20 @@ def open_study(
     if identity is None or name in names:
         study = Study(optuna.load_study(study_name=name, storage=store, sampler=sampler))
         if identity is not None:
-            _check(name, study.identity, identity)
+            check_same(name, study.identity, identity)
         return study
     directions = ["maximize" if is_highest else "minimize" for is_highest in objectives]
     made = optuna.create_study(study_name=name, storage=store, sampler=sampler, directions=directions)
     made.set_user_attr(IDENTITY, json.dumps(identity, sort_keys=True))
     return Study(made)
+
+
+def every_study(storage: str) -> list[Study]:
+    """Every study of a storage that a sweep made."""
+    optuna = optuna_module()
+    store = optuna.storages.get_storage(storage)
+    found = (optuna.load_study(study_name=name, storage=store) for name in optuna.get_all_study_names(store))
+    return [Study(one) for one in found if IDENTITY in one.user_attrs]
 
 
 @contextmanager
@@ -179,8 +196,8 @@ def one_sweep(storage: str, name: str) -> Iterator[None]:
         yield
 
 
-def _check(name: str, stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """BotError names what differs."""
+def check_same(name: str, stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """BotError names what differs between the identity of a stored study and the given one."""
     given = json.loads(json.dumps(given, sort_keys=True))
     differs = [key for key in sorted({*stored, *given}) if stored.get(key) != given.get(key)]
     if differs:

@@ -42,8 +42,25 @@ class Progress:
     best_params: Params | None
 
 
-def identity_of(inputs: Inputs, space: Space, plan: Plan) -> dict[str, Any]:
-    """What a study is made of. Trials of another identity do not belong to it. More trials by chance or by a sampler do."""
+def identity_of(
+    inputs: Inputs, space: Space, plan: Plan, seen: tuple[int, int], holdout: tuple[int, int] | None = None
+) -> dict[str, Any]:
+    """What a study is made of. Trials of another identity do not belong to it. More trials by chance or by a sampler do.
+
+    `seen`: the range of the trials. `holdout`: the range after it that they do not see.
+    """
+    return data_identity(inputs) | {
+        "space": space.plain(),
+        "method": plan.method,
+        "seed": plan.seed,
+        "pruned": plan.is_pruned,
+        "range": list(seen),
+        "holdout": None if holdout is None else list(holdout),
+    }
+
+
+def data_identity(inputs: Inputs) -> dict[str, Any]:
+    """The config, code, data and options of a study."""
     manifest = inputs.manifest(())
     return {
         "config": manifest["config"]["sha256"],
@@ -54,10 +71,6 @@ def identity_of(inputs: Inputs, space: Space, plan: Plan) -> dict[str, Any]:
         ],
         "funding": manifest["funding"],
         "options": manifest["options"],
-        "space": space.plain(),
-        "method": plan.method,
-        "seed": plan.seed,
-        "pruned": plan.is_pruned,
     }
 
 

@@ -24,8 +24,8 @@ def _style() -> str:
     return (Path(bot.backtest.report.__file__).parent / "page.css").read_text(encoding="utf-8")
 
 
-def render_sweep(study: Study) -> str:
-    """The HTML of a study."""
+def render_sweep(study: Study, held: Sequence[str] = ()) -> str:
+    """The HTML of a study. `held`: the state of its holdout."""
     space, trials = space_of(study), study.trials()
     rows = ranked(trials, space)
     names = list(trials[0].params) if trials else []
@@ -42,6 +42,7 @@ def render_sweep(study: Study) -> str:
             "Map", _maps(rows, weights, names, space), note=f"Mean {space.objectives[0].figure} over the other params"
         ),
         section("How sure", bullets(verdicts_of(rows)), note="Of the best trial, by its daily returns"),
+        section("Holdout", bullets(held), note="The last part of the data, which no trial saw"),
         section("Not complete", bullets(_not_complete(trials))),
         section("What was run", bullets(_identity_lines(study))),
     ]

@@ -52,19 +52,25 @@ class Walked:
     outcome: Outcome | None
 
 
+def length_ms(text: str) -> int | None:
+    """The milliseconds of a length as 12h, 90d or 2w; None if it is no length."""
+    found = re.fullmatch(r"([1-9][0-9]{0,4})([hdw])", text)
+    return None if found is None else int(found[1]) * _UNITS[found[2]]
+
+
 def read_windows(text: str) -> Windows:
     """The windows of `train=90d,test=30d,embargo=1d,anchored`. ConfigError says what is wrong."""
     given: dict[str, int] = {}
     is_anchored = False
     for part in text.split(","):
         name, _, length = part.strip().partition("=")
-        found = re.fullmatch(r"([1-9][0-9]{0,4})([hdw])", length)
+        found = length_ms(length)
         if part.strip() == "anchored":
             is_anchored = True
         elif name not in ("train", "test", "embargo") or found is None or name in given:
             raise ConfigError(f"--walk-forward {text}: {part.strip()!r} is no window; {_FORM} (lengths in h, d or w)")
         else:
-            given[name] = int(found[1]) * _UNITS[found[2]]
+            given[name] = found
     if not {"train", "test"} <= given.keys():
         raise ConfigError(f"--walk-forward {text}: train and test are needed; {_FORM}")
     return Windows(given["train"], given["test"], given.get("embargo", 0), is_anchored)

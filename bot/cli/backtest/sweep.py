@@ -1,4 +1,4 @@
-"""`bot sweep`: try many params of a config, and `bot sweep show`: read what came of them."""
+"""`bot sweep`: try many params of a config; `bot sweep show`: read what came of them; `bot sweep holdout`: try the best on data that no trial saw."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ Examples:
   bot sweep configs/paper.yaml --data candles/ --space space.yaml --method tpe --trials 200 --workers 4
   bot sweep configs/paper.yaml --data candles/ --space space.yaml --on tcp://127.0.0.1:8786
   bot sweep configs/paper.yaml --data candles/ --space space.yaml --walk-forward train=90d,test=30d
+  bot sweep configs/paper.yaml --data candles/ --space space.yaml --holdout 90d
   bot sweep show paper --out sweep.html
+  bot sweep holdout paper
 
 \b
 The file of --space names the params, the objectives and the constraints:
@@ -42,14 +44,27 @@ Examples:
   bot sweep show paper
   bot sweep show paper --top 20 --csv results.csv --out sweep.html
 """
+HOLDOUT_EPILOG: Final = """\b
+Examples:
+  bot sweep configs/paper.yaml --data candles/ --space space.yaml --holdout 90d
+  bot sweep holdout paper
+
+\b
+No trial sees the holdout, so the first look is a test of the best trial on new data. Look once, when you have stopped to change things. Each look is
+recorded, and `bot sweep show` counts them: the more looks, the surer the result must be. The same best trial is not run again.
+Run it in the folder of the sweep: it reads the same config and data, and refuses others. Exit codes: 0 done, 1 refused, 2 no such study.
+"""
 TOP: Final = 10
+WORDS: Final = "words"  # of the command, in the context and with a study: `bot sweep holdout` reads the same inputs
 
 
 class _Sweeps(click.Group):
     """`bot sweep CONFIG` is `bot sweep run CONFIG`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, args if args[:1] in (["show"], ["run"]) else ["run", *args])
+        found = args if args[:1] in (["show"], ["run"], ["holdout"]) else ["run", *args]
+        ctx.meta[WORDS] = found[1:]
+        return super().parse_args(ctx, found)
 
 
 @click.group(cls=_Sweeps)
@@ -66,19 +81,21 @@ def sweep() -> None:
 @click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes of this machine.")
 @click.option("--on", "address", default=None, metavar="ADDRESS", help="A Dask scheduler that runs the trials: tcp://HOST:8786.")  # fmt: skip
 @click.option("--walk-forward", "windows", default=None, metavar="WINDOWS", help="Choose params on a window and try them on the next: train=90d,test=30d; also embargo=1d, anchored.")  # fmt: skip
+@click.option("--holdout", "holdout_length", default=None, metavar="LENGTH", help="Keep the last part of the range from every trial: 90d. `bot sweep holdout STUDY` looks at it.")  # fmt: skip
 @click.option("--study", "name", default=None, metavar="NAME", help="Default: the config's name.")
 @click.option("--storage", default=STORAGE, show_default=True, metavar="URL", help="Any storage of Optuna.")
 @backtest_options
 @click.option("--json", "as_json", is_flag=True, help="The ranking as one JSON object on standard output.")
 def run(
     config: Path, *, space: Path | None, method: str, trials: int, prune: bool, workers: int, address: str | None, name: str | None, storage: str,
-    windows: str | None, as_json: bool, **given: Any,
+    windows: str | None, holdout_length: str | None, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Try many params of CONFIG over recorded candles."""
     from bot import logs
     from bot.errors import Exit
     from bot.research import runners
     from bot.research import trials as trials_
+    from bot.research.holdout import cut_off
     from bot.research.space import read_space
     from bot.research.study import one_sweep, open_study
     from bot.research.sweep import Plan, Sweep, first_part_ms, identity_of, range_of
@@ -89,7 +106,8 @@ def run(
 
     logs.configure(pretty=None, level="error")
     with reserved(for_json=as_json):
-        inputs = inputs_of(config, given)
+        whole = inputs_of(config, given)
+        inputs, holdout = cut_off(whole, holdout_length)
         wanted = read_space(space, inputs.settings)
         plan = Plan(method, trials, given["seed"], prune)
         if method == "grid":
@@ -98,7 +116,8 @@ def run(
         study_name = name or inputs.settings.name
         bundle = trials_.bundle_of(inputs)
         directions = [one.is_highest for one in wanted.objectives]
-        identity = identity_of(inputs, wanted, plan)
+        identity = identity_of(whole, wanted, plan, range_of(inputs), holdout)
+        words = click.get_current_context().meta[WORDS]
 
         def opened(number: int | None = None, fold: Fold | None = None) -> Study:
             its_name, span = study_name, {}
@@ -115,6 +134,7 @@ def run(
                     walked = WalkForward(wanted, plan, runner, opened).run(folds, show)
                 else:
                     study = opened()
+                    study.keep(WORDS, words)
                     Sweep(study, wanted, plan, runner, first_part_ms(inputs)).run(show)
             except KeyboardInterrupt:
                 click.echo("stopped: the trials so far are stored; the same command goes on", err=True)
@@ -122,7 +142,7 @@ def run(
     if study is None:
         print_walk(walked, wanted, as_json=as_json)
         return int(Exit.DONE if any(one.outcome is not None for one in walked) else Exit.ERROR)
-    print_study(study, TOP, as_json=as_json)
+    print_study(study, TOP, _holdout_lines(study, storage), as_json=as_json)
     return int(Exit.DONE if any(one.state == "complete" for one in study.trials()) else Exit.ERROR)
 
 
@@ -144,12 +164,50 @@ def show(name: str, *, storage: str, top: int, csv_file: Path | None, out: Path 
     study = open_study(storage, name)
     if csv_file is not None:
         write_atomic(csv_file, table_of(study.trials(), space_of(study)))
+    held = _holdout_lines(study, storage)
     if out is not None:
-        write_atomic(out, render_sweep(study))
-    print_study(study, top, as_json=as_json)
+        write_atomic(out, render_sweep(study, held))
+    print_study(study, top, held, as_json=as_json)
     for path in filter(None, (csv_file, out)):
         click.echo(f"written: {path}", err=as_json)
     return int(Exit.DONE)
+
+
+@sweep.command("holdout", epilog=HOLDOUT_EPILOG)
+@click.argument("name", metavar="STUDY")
+@click.option("--storage", default=STORAGE, show_default=True, metavar="URL", help="Where the study is.")
+@click.option("--json", "as_json", is_flag=True, help="The look as one JSON object on standard output.")
+def holdout(name: str, *, storage: str, as_json: bool) -> int:
+    """Look at the holdout of STUDY: run its best trial there, and record the look."""
+    import json
+
+    from bot import logs
+    from bot.clock import SystemClock
+    from bot.errors import BotError, Exit
+    from bot.research.holdout import look, looks_of
+    from bot.research.study import one_sweep, open_study
+
+    logs.configure(pretty=None, level="error")
+    with reserved(for_json=as_json), one_sweep(storage, name):
+        study = open_study(storage, name)
+        words = study.kept(WORDS)
+        if words is None:
+            raise BotError(f"the study {name!r} was not finished by a sweep; run its sweep first")
+        given = dict(run.make_context("run", list(words)).params)
+        found = look(study, inputs_of(given["config"], given), SystemClock().now_ms())
+    if as_json:
+        click.echo(json.dumps({**found, "looks": len(looks_of(study))}))
+    else:
+        for line in _holdout_lines(study, storage):
+            click.echo(line)
+    return int(Exit.DONE)
+
+
+def _holdout_lines(study: Study, storage: str) -> list[str]:
+    from bot.research.holdout import holdout_lines
+    from bot.research.study import every_study
+
+    return holdout_lines(study, every_study(storage))
 
 
 @contextmanager

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from bot.research.walk_forward import Walked
 
 
-def print_study(study: Study, top: int, *, as_json: bool) -> None:
-    """The ranking, and what the trials say together."""
+def print_study(study: Study, top: int, held: Sequence[str], *, as_json: bool) -> None:
+    """The ranking, what the trials say together, and the state of the holdout (`held`)."""
     import json
 
     from rich.console import Console
@@ -36,8 +36,10 @@ def print_study(study: Study, top: int, *, as_json: bool) -> None:
         ]  # fmt: skip
         states = {state: sum(one.state == state for one in trials) for state in sorted({one.state for one in trials})}
         click.echo(
-            json.dumps({"study": study.name, "trials": states, "best": best, "importance": weights, "verdicts": sure})
-        )
+            json.dumps(
+                {"study": study.name, "trials": states, "best": best, "importance": weights, "verdicts": sure, "holdout": list(held)}
+            )
+        )  # fmt: skip
         return
     names = list(trials[0].params) if trials else []
     console = Console(width=None, highlight=False)
@@ -64,7 +66,7 @@ def print_study(study: Study, top: int, *, as_json: bool) -> None:
     lacking = [one for one in trials if one.state != "complete"]
     if lacking:
         console.print(f"{len(lacking):,} trials are not complete; the first: trial {lacking[0].cell}: {lacking[0].state} {lacking[0].message}")  # fmt: skip
-    for line in sure:
+    for line in (*sure, *held):
         console.print(line)
 
 
