@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         CancelResult,
         CandlesResult,
         CloseRequest,
+        Event,
         EventsPage,
         Guardian,
         GuardianRequest,
@@ -74,6 +75,12 @@ class VenuePort(Protocol):
     async def markets(self, *, view: str = "trending", limit: int = 150) -> MarketsResult: ...
     async def book(self, coin: str) -> BookResult: ...
     async def status(self) -> StatusResult: ...
+
+
+class EventSource(Protocol):
+    """The events of a venue in this process: in order, none lost, none twice. The account is not reset."""
+
+    def events_after(self, last_id: str) -> Sequence[Event]: ...
 
 
 class Pacer(Protocol):

@@ -156,7 +156,9 @@ class Session:
         kernel.risk.grids = self.grids
         kernel.risk.is_atomic = self.is_atomic
         kernel.approvals.unattended = self.options.approve
-        kernel.execution.sender.is_atomic = self.is_atomic and isinstance(self.journal, MemoryJournal)
+        if self.is_atomic and isinstance(self.journal, MemoryJournal):
+            kernel.execution.sender.is_atomic = True
+            kernel.events.source = self.port if isinstance(self.port, LocalPort) else None
         for instance in kernel.strategy_host.instances:
             instance.source.log_sink = self.log_sink
         stepper.start(kernel)

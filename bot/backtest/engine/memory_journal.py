@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bot.errors import Refusal
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 EVENTS_KEPT: Final = 2_000  # the check of overlapping pages and the search for a stop read the newest events
 INTENTS_KEPT: Final = 4_000  # more than the intents that EVENTS_KEPT events belong to
 INTENTS_MAX: Final = 50_000  # at this number a trim is due, even if few intents led to events
+
+
+_ID_OF: Final = attrgetter("id")
 
 
 class OrderFailure(NamedTuple):
@@ -186,10 +190,9 @@ class MemoryEvents(EventLog):
         self._own_key_seen = False
 
     def write(self, events: Sequence[Event], last_id: str, *, epoch: int) -> None:
-        taken, keys = self.taken, self._intents.by_id
-        for event in events:
-            taken[event.id] = event
+        self.taken.update(zip(map(_ID_OF, events), events, strict=True))
         if not self._own_key_seen:
+            keys = self._intents.by_id
             self._own_key_seen = any(event.idempotency_key in keys and not isinstance(event, Named) for event in events)
         old = self._cursor
         if old is None or old.last_id != last_id:

@@ -44,7 +44,7 @@ from bot.venue.events import Event
 from bot.venue.numbers import E8
 from bot.venue.quiet_band import FOREVER_MS
 from bot.venue.record import forget_oldest
-from bot.venue.state import Account, Key, Market, Rules, State
+from bot.venue.state import Account, Key, Rules, State
 
 ACCOUNT: Final = "acc_00000001"
 KEY: Final = "key_00000001"
@@ -99,6 +99,7 @@ class SimulatedExchange(Machine):
         self.cursors = {cursor.coin: cursor for cursor in cursors}
         self.path = options.path
         self.event_buffer = EventBuffer()
+        self.count = 0  # number of the newest event
         self._changes: list[Change] = []
         self._bands_now: dict[str, Calm] = {}
         self._banded_seq = -1
@@ -144,37 +145,28 @@ class SimulatedExchange(Machine):
 
     # ── For the session ───────────────────────────────────────────────────────────────────────────────────────
 
-    @property
-    def count(self) -> int:
-        """Number of the newest event."""
-        event_buffer = self.event_buffer
-        return event_buffer.first + len(event_buffer.events) - 1
-
     def band(self, coin: str) -> Calm:
         """The price range, and its end in time, inside which the venue need not see prices (venue.quiet_band). Changes by the session itself count too.
 
         A bar that closes at the instant of a deadline ends in the millisecond before it.
         """
-        return self._band(self.state.markets[coin], self._until_ms())
-
-    def _band(self, market: Market, until_ms: int) -> Calm:
+        market = self.state.markets[coin]
         if market.pending or market.working:
             return _NEVER
         falling, rising = market.falling, market.rising
-        return Calm(falling[-1][0] / E8 if falling else _LOWEST, -rising[-1][0] / E8 if rising else _HIGHEST, until_ms)
+        return Calm(
+            falling[-1][0] / E8 if falling else _LOWEST, -rising[-1][0] / E8 if rising else _HIGHEST, self._until_ms()
+        )
 
     def _until_ms(self) -> int:
         """When every band ends: after the next deadline, or the next change by the session itself."""
-        until = index.next_deadline_ms(self.state)
-        until_ms = FOREVER_MS if until is None else until
-        change_ms = self._next_change_ms()
+        until_ms, change_ms = index.next_deadline_ms(self.state) or FOREVER_MS, self._next_change_ms()
         return 1 + (until_ms if change_ms is None or change_ms > until_ms else change_ms)
 
     def bands(self) -> Mapping[str, Calm]:
         """The band of every market. It stays the same until the next command."""
         if self._banded_seq != self.seq:
-            until_ms, markets = self._until_ms(), self.state.markets
-            self._bands_now = {coin: self._band(markets[coin], until_ms) for coin in self.cursors}
+            self._bands_now = {coin: self.band(coin) for coin in self.cursors}
             self._banded_seq = self.seq
         return self._bands_now
 
@@ -278,8 +270,8 @@ class SimulatedExchange(Machine):
 
     def run(self, command: Command) -> Any:
         """Run a command at the clock's instant, as the service does. The clock is never ahead of the prices."""
-        self.caught_ms = self.clock.now_ms()
-        return super().run(command)
+        self.caught_ms = now_ms = self.clock.now_ms()
+        return self._apply(command, now_ms).answer
 
     def catch_up(self) -> int:
         """Run the deadlines between the last price and the clock's instant. Prices are always taken up to the clock."""
@@ -300,6 +292,7 @@ class SimulatedExchange(Machine):
         self.seq += 1
         if applied.events:
             self.event_buffer.events += applied.events
+            self.count += len(applied.events)
         return applied
 
     def log_marks(self) -> None:
@@ -357,10 +350,10 @@ class SimulatedExchange(Machine):
 
     def _next_change_ms(self) -> int | None:
         turn = self.schedule.next_ms()
-        change = self._changes[0][0] if self._changes else None
-        if turn is None or change is None:
-            return turn if change is None else change
-        return min(turn, change)
+        if not self._changes:
+            return turn
+        change = self._changes[0][0]
+        return change if turn is None or change < turn else turn
 
 
 def _in_time(point: tuple[int, int, int, Any]) -> tuple[int, int, int]:

@@ -195,7 +195,8 @@ class Stepper:
             self.wait(kernel.reconciliation.repair())
         if kernel.context.comparison.is_due:
             self.wait(kernel.reconciliation.reconcile())
-        kernel.conditions.losses.watch(self.now_ms())  # A fill may have cost more than the close of its bar shows.
+        if kernel.conditions.losses.is_used:
+            kernel.conditions.losses.watch(self.now_ms())  # A fill may have cost more than the close of its bar shows.
         self.events_taken()
 
     def events_taken(self) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bot.money import decimal_of_e8, format_e12
 from bot.service.views import account_views, event_views
@@ -54,49 +54,36 @@ class _Data:
         self.of = of
 
 
-class FillAdapter:
-    """Account state and attribution read nearly every field, so all are computed at once."""
-
-    __slots__ = (
-        "absorbed_usd", "balance_usd", "entry_px", "fee_usd", "intent", "kind", "liquidity", "oid", "position_size", "px", "realized_pnl_usd",
-        "reduce_only", "remaining_size", "side", "size", "trade_id",
-    )  # fmt: skip
-
-    def __init__(self, of: e.Fill) -> None:
-        self.trade_id = of.trade
-        self.oid = of.oid
-        self.kind = of.kind
-        self.side = of.side
-        self.intent = of.intent
-        self.reduce_only = of.reduce_only
-        self.size = exact(of.size)
-        self.px = exact(of.px)
-        self.fee_usd = exact(of.fee)
-        self.realized_pnl_usd = None if of.realized is None else exact(of.realized)
-        self.liquidity = of.liquidity
-        self.remaining_size = exact(of.remaining)
-        self.position_size = exact(of.position_size)
-        self.entry_px = None if of.entry_px is None else exact(of.entry_px)
-        self.balance_usd = exact(of.balance)
-        self.absorbed_usd = exact(of.absorbed)
+class FillAdapter(NamedTuple):
+    trade_id: str
+    oid: str
+    kind: str
+    side: str
+    intent: str
+    reduce_only: bool
+    size: Decimal
+    px: Decimal
+    fee_usd: Decimal
+    realized_pnl_usd: Decimal | None
+    liquidity: str
+    remaining_size: Decimal
+    position_size: Decimal
+    entry_px: Decimal | None
+    balance_usd: Decimal
+    absorbed_usd: Decimal
 
 
-class OrderAdapter:
-    __slots__ = (
-        "filled_size", "intent", "kind", "limit_px", "oid", "reason", "side", "size", "trade_id", "trigger_px",
-    )  # fmt: skip
-
-    def __init__(self, of: e.OrderChanged) -> None:
-        self.oid = of.oid
-        self.trade_id = of.trade
-        self.kind = of.kind
-        self.side = of.side
-        self.intent = of.intent
-        self.size = exact(of.size)
-        self.filled_size = exact(of.filled)
-        self.limit_px = None if of.limit_px is None else exact(of.limit_px)
-        self.trigger_px = None if of.trigger_px is None else exact(of.trigger_px)
-        self.reason = of.reason
+class OrderAdapter(NamedTuple):
+    oid: str
+    trade_id: str | None
+    kind: str
+    side: str
+    intent: str
+    size: Decimal
+    filled_size: Decimal
+    limit_px: Decimal | None
+    trigger_px: Decimal | None
+    reason: str | None
 
 
 class TriggerAdapter(_Data):
@@ -119,23 +106,18 @@ class FundingAdapter(_Data):
     balance_usd = _amount("balance")
 
 
-class EventAdapter:
+class EventAdapter(NamedTuple):
     """One event. Rare types are parsed from JSON, as a client does."""
 
-    __slots__ = ("coin", "data", "id", "idempotency_key", "of", "request_id", "subtype", "ts", "type")
-
-    def __init__(
-        self, of: Any, type_: str, subtype: str, data: FillAdapter | OrderAdapter | _Data, request_id: str | None = None, idempotency_key: str | None = None
-    ) -> None:  # fmt: skip
-        self.of = of
-        self.id = event_id(of.seq)
-        self.type = type_
-        self.subtype = subtype
-        self.ts = of.ts
-        self.coin = of.coin
-        self.request_id = request_id
-        self.idempotency_key = idempotency_key
-        self.data = data
+    of: Any
+    id: str
+    type: str
+    subtype: str
+    ts: int
+    coin: str | None
+    data: FillAdapter | OrderAdapter | _Data
+    request_id: str | None = None
+    idempotency_key: str | None = None
 
     def model_dump_json(self) -> str:
         return wire_event(self.of).model_dump_json()
@@ -146,24 +128,41 @@ def wire_event(happened: e.Event) -> Event:
     return Event.model_validate_json(json.dumps(event_views.event(happened)))
 
 
-def _fill(happened: Any) -> Any:
-    return EventAdapter(
-        happened, "fill", happened.subtype, FillAdapter(happened), happened.request_id, happened.idempotency_key
-    )
+# A named tuple from its values, without the Python code of its constructor: each order leads to four events or more.
+_FILL: Final = partial(tuple.__new__, FillAdapter)
+_ORDER: Final = partial(tuple.__new__, OrderAdapter)
+_EVENT: Final = partial(tuple.__new__, EventAdapter)
 
 
-def _order(happened: Any) -> Any:
-    return EventAdapter(
-        happened, "order", happened.subtype, OrderAdapter(happened), happened.request_id, happened.idempotency_key
-    )
+def _fill(of: Any) -> Any:
+    realized, entry_px = of.realized, of.entry_px
+    data = _FILL((
+        of.trade, of.oid, of.kind, of.side, of.intent, of.reduce_only, exact(of.size), exact(of.px), exact(of.fee),
+        None if realized is None else exact(realized), of.liquidity, exact(of.remaining), exact(of.position_size),
+        None if entry_px is None else exact(entry_px), exact(of.balance), exact(of.absorbed),
+    ))  # fmt: skip
+    return _EVENT((
+        of, event_id(of.seq), "fill", of.subtype, of.ts, of.coin, data, of.request_id, of.idempotency_key
+    ))  # fmt: skip
 
 
-def _trigger(happened: Any) -> Any:
-    return EventAdapter(happened, "trigger", happened.subtype, TriggerAdapter(happened))
+def _order(of: Any) -> Any:
+    limit_px, trigger_px = of.limit_px, of.trigger_px
+    data = _ORDER((
+        of.oid, of.trade, of.kind, of.side, of.intent, exact(of.size), exact(of.filled), None if limit_px is None else exact(limit_px),
+        None if trigger_px is None else exact(trigger_px), of.reason,
+    ))  # fmt: skip
+    return _EVENT((
+        of, event_id(of.seq), "order", of.subtype, of.ts, of.coin, data, of.request_id, of.idempotency_key
+    ))  # fmt: skip
 
 
-def _funding(happened: Any) -> Any:
-    return EventAdapter(happened, "funding", "payment", FundingAdapter(happened))
+def _trigger(of: Any) -> Any:
+    return EventAdapter(of, event_id(of.seq), "trigger", of.subtype, of.ts, of.coin, TriggerAdapter(of))
+
+
+def _funding(of: Any) -> Any:
+    return EventAdapter(of, event_id(of.seq), "funding", "payment", of.ts, of.coin, FundingAdapter(of))
 
 
 EVENTS: Final[dict[type, Callable[[Any], Any]]] = {

@@ -31,17 +31,6 @@ def _no_owner(key: str) -> str | None:
     return None
 
 
-def _covers(stops: Iterable[MirrorOrder], position: MirrorPosition) -> bool:
-    """True if the stops cover the whole position. A stop with size 0 covers all of it; a stop of the other side covers nothing."""
-    covered = Decimal(0)
-    for stop in stops:
-        if not stop.size:
-            return True
-        if stop.side == position.side:
-            covered += stop.size - stop.filled
-    return covered >= position.size
-
-
 def _no_keys(trade_ids: Iterable[str], epoch: int) -> Mapping[TradeOf, str]:
     return {}
 
@@ -143,23 +132,29 @@ class AccountState:
     def is_protected(self, market: str) -> bool:
         """True if the service holds a stop for the whole position, or an active trailing stop."""
         position = self.positions.get(market)
-        stops = self._stops().get(market, [])
-        return self._is_trailed(market) or (bool(stops) if position is None else _covers(stops, position))
+        is_stopped = self.stop_of(market) is not None if position is None else self._is_stopped(position)
+        return is_stopped or self._is_trailed(market)
 
     def unprotected(self) -> list[MirrorPosition]:
         """Our own positions without a working stop."""
-        ours = [position for position in self.positions.values() if position.owner is not None]
-        if not ours:
-            return ours
-        stops = self._stops()
-        return [p for p in ours if not _covers(stops.get(p.market, ()), p) and not self._is_trailed(p.market)]
+        return [
+            position
+            for position in self.positions.values()
+            if position.owner is not None and not self._is_stopped(position) and not self._is_trailed(position.market)
+        ]
 
-    def _stops(self) -> dict[str, list[MirrorOrder]]:
-        by_market: dict[str, list[MirrorOrder]] = {}
+    def _is_stopped(self, position: MirrorPosition) -> bool:
+        """True if stops cover the whole position. A stop with size 0 covers all of it; a stop of the other side covers nothing."""
+        left = position.size
         for order in self.orders.values():
-            if order.kind == "stop_loss" and order.action == "close":
-                by_market.setdefault(order.market, []).append(order)
-        return by_market
+            if order.kind == "stop_loss" and order.market == position.market and order.action == "close":
+                if not order.size:
+                    return True
+                if order.side == position.side:
+                    left -= order.size - order.filled
+                    if left <= 0:
+                        return True
+        return False
 
     def is_unsure_of(self, market: str) -> bool:
         """True if the position has a trailing stop, and only the service's list of guardians says if it is active."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +25,7 @@ def fold_event(state: AccountState, event: Event) -> None:
         fold(state, event, event.data)
 
 
-def with_our_keys(state: AccountState, events: list[Event]) -> list[Event]:
+def with_our_keys(state: AccountState, events: Sequence[Event]) -> Sequence[Event]:
     """The events, each with the key of our order if the event has no key and its trade belongs to an order of ours.
 
     Call it only until the service has shown a key on an event (`events_named`).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bot import logs
 from bot.errors import ApiError, Refused, is_access_lost
@@ -15,6 +15,7 @@ from bot.runtime.decisions.intent_builder import IntentBuilder
 from bot.runtime.journal.journal import Notice
 from bot.runtime.model.intents import Intent
 from bot.runtime.model.shares import Part
+from bot.runtime.ports import EventSource
 from bot.runtime.reconciliation import reconciler
 from bot.runtime.reconciliation.context import RepairContext
 from bot.runtime.strategy_host.host import Decision
@@ -33,6 +34,7 @@ class EventConsumer:
 
     def __init__(self, context: RepairContext, builder: IntentBuilder, notices_of: NoticesOf | None = None) -> None:
         self.notices_of = notices_of
+        self.source: EventSource | None = None  # a venue in this process, whose events need no pages
         self._context = context
         self._account = context.account
         self._builder = builder
@@ -46,7 +48,7 @@ class EventConsumer:
         state.is_page_cut = False
         try:
             try:
-                is_page_cut = not await self._read_pages()
+                is_page_cut = not await (self._read_pages() if self.source is None else self._read_source(self.source))
             except Refused as error:
                 if not reconciler.is_cursor_lost(error):
                     raise
@@ -103,48 +105,51 @@ class EventConsumer:
             if len(events) < EVENTS_PAGE_MAX or events[-1].id == cursor.last_id:
                 return True
 
+    async def _read_source(self, source: EventSource) -> bool:
+        """As `_read_pages`, with no page to repeat or to undo."""
+        cursor = self._context.journal.events.cursor
+        assert cursor is not None, "recover sets the cursor"
+        events = source.events_after(cursor.last_id)
+        return not events or await self._fold(events, events[-1].id, cursor.epoch)
+
     async def _apply_page(self, events: Sequence[Event], last_id: str, epoch: int) -> bool:
         """Apply one page, call the strategies, and write the page with all that it changed in one transaction.
 
         False: only a part of the page, because a strategy took the time of the pass.
         """
-        context, account = self._context, self._account
-        fresh = context.journal.events.unseen(events)
-        if not account.mirror.events_named:
-            fresh = with_our_keys(account.mirror, fresh)
+        attribution = self._account.attribution
         is_written = False
-        account.attribution.begin_page()
+        attribution.begin_page()
         try:
-            opened, is_whole = await self._fold(fresh, last_id, epoch)
+            is_whole = await self._fold(self._context.journal.events.unseen(events), last_id, epoch)
             is_written = True
         finally:
-            account.attribution.end_page(is_written=is_written)
-        if opened:
-            context.execution.replies += opened
-        for position in account.mirror.positions.values():
-            if position.owner is None and position.market not in context.foreign_activity.known_markets:
-                context.comparison.in_next_pass()  # Somebody else trades on the account.
+            attribution.end_page(is_written=is_written)
         return is_whole
 
-    async def _fold(self, fresh: Sequence[Event], last_id: str, epoch: int) -> tuple[list[Intent], bool]:
+    async def _fold(self, fresh: Sequence[Event], last_id: str, epoch: int) -> bool:
         context, account, host = self._context, self._account, self._context.strategy_host
         mirror, journal, budget = account.mirror, context.journal, context.budget
+        if not mirror.events_named:
+            fresh = with_our_keys(mirror, fresh)
         decision: Decision | None = None
         intents: list[Intent] = []
         notices: list[Notice] = []
-        is_logged = logs.is_shown(logs.INFO)
+        is_logged, notices_of = logs.is_shown(logs.INFO), self.notices_of
         began_ms, count = context.pacer.mono_ms(), len(fresh)
+        our_keys = account.order_owners.by_key
         for n, event in enumerate(fresh, start=1):
-            parts: Mapping[str, Part] = {}
+            parts: Mapping[str, Part] = _NO_PARTS
             if event.type in ATTRIBUTED:
                 parts = attribute_event(account.attribution, event)
                 fold_event(mirror, event)
                 account.position_owners.pass_on(event.coin)
             else:
                 fold_event(mirror, event)
-            context.foreign_activity.see(event, account.order_owners.owner_of)
-            if self.notices_of is not None:
-                notices += self.notices_of(event, parts)
+            if event.idempotency_key not in our_keys:
+                context.foreign_activity.see(event, account.order_owners.owner_of)
+            if notices_of is not None:
+                notices += notices_of(event, parts)
             if is_logged:
                 log_event(event)
             if event.type not in host.event_types:
@@ -156,15 +161,24 @@ class EventConsumer:
             if n < count and budget.is_used_up_since(began_ms):
                 fresh, last_id = fresh[:n], event.id
                 break
-        with journal.together() if host.backlogs else nullcontext():
+        with journal.together() if host.backlogs else _NO_TRANSACTION:
             for backlog in host.backlogs.values():
                 backlog.write(epoch)
             opened = journal.take(
                 fresh, last_id, epoch=epoch, states=None if decision is None else decision.states, intents=intents, notices=notices,
                 attribution=account.attribution.changes(), now_ms=context.now_ms(),
             )  # fmt: skip
-        context.execution.forget_unwritten(intents, opened)
-        return opened, len(fresh) == count
+        if intents:
+            context.execution.forget_unwritten(intents, opened)
+            context.execution.replies += opened
+        for position in mirror.positions.values():
+            if position.owner is None and position.market not in context.foreign_activity.known_markets:
+                context.comparison.in_next_pass()  # Somebody else trades on the account.
+        return len(fresh) == count
+
+
+_NO_PARTS: Final[Mapping[str, Part]] = {}
+_NO_TRANSACTION: Final = nullcontext()
 
 
 def _begins_epoch(event: Event, epoch: int) -> bool:

@@ -133,7 +133,7 @@ class ExecutionEngine:
 
     def learn_from_events(self) -> None:
         """Accept the open intents whose orders the events have shown, and forget the final ones."""
-        for intent in self.requests():
+        for intent in self.requests() if self.in_flight.abreast > 1 else ():
             if self.sender.is_seen(intent):  # The event came before the reply, which may never come.
                 self.live[intent.id] = self.sender.accept_seen(self.live[intent.id])
         if self.live:
@@ -279,6 +279,8 @@ class ExecutionEngine:
 
         A target order that is not settled always counts: it could arrive when its position is gone, and grow the new one.
         """
+        if not self.live:
+            return False
         if any(i.market == market and i.is_target and i.state not in FINAL for i in self.live.values()):
             return True
         if not self.in_flight:

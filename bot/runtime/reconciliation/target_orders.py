@@ -112,8 +112,7 @@ def _newest_try(context: RepairContext, entry: Intent, n: int, request: OrderReq
 
 def _orphans(context: RepairContext) -> list[MirrorOrder]:
     """Our resting closes whose position is gone or has changed its side. At a service that does not cancel them they could open a position."""
-    mirror = context.mirror
-    found = []
+    mirror, found = context.account.mirror, []
     for order in mirror.orders.values():
         if order.kind == "limit" and order.action == "close" and order.key is not None:
             position = mirror.positions.get(order.market)

@@ -165,12 +165,12 @@ class RiskEngine:
 
     def _accepted_leverage(self, market: str) -> float:
         """The leverage of a position that no event has shown yet, by the entries that were accepted."""
-        accepted = (
-            one
+        accepted = [
+            one.order().leverage or 1
             for one in self.intents.live.values()
-            if (one.market, one.action, one.state) == (market, "open", "accepted")
-        )
-        return max((one.order().leverage or 1 for one in accepted), default=1)
+            if one.state == "accepted" and one.market == market and one.action == "open"
+        ]
+        return max(accepted, default=1)
 
     # -- requests
 

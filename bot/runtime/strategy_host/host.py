@@ -341,8 +341,12 @@ class StrategyHost:
             instance.indicators.update(closed.bar)
 
     def _instance_of(self, strategy: str) -> StrategyInstance | None:
-        late = () if self.late is None else (self.late,)
-        return next((instance for instance in (*late, *self.instances) if instance.name == strategy), None)
+        if self.late is not None and self.late.name == strategy:
+            return self.late
+        for instance in self.instances:  # Runs twice an entry; a generator would cost more.
+            if instance.name == strategy:
+                return instance
+        return None
 
     async def _ask(self, instance: StrategyInstance, hook: Hook, decision: Decision, *, now_ms: int) -> None:
         if instance.quarantined is not None:
