@@ -5,6 +5,7 @@ Builders and fakes live elsewhere.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -58,6 +59,9 @@ LANES = (
     ),
 )  # fmt: skip
 
+NEVER = 2**31 - 1
+COLLECTIONS_MAX = 500  # of the second generation, before all is collected
+
 # Of every suite that names no number of its own.
 WORLDS_DEFAULT = 20
 KILLS_DEFAULT = 3
@@ -69,6 +73,15 @@ def _log_of_its_own() -> Iterator[None]:
     """A log that the test before has not pointed at a stream that is closed by now."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _full_collections_between_modules() -> Iterator[None]:
+    """The heap of a worker is large, and a full collection of it takes seconds. Amid a test it can outlast the time limit of a request."""
+    gc.set_threshold(*gc.get_threshold()[:2], NEVER)
+    yield
+    if gc.get_count()[2] > COLLECTIONS_MAX:
+        gc.collect()
 
 
 @pytest.fixture(scope="session", autouse=True)
