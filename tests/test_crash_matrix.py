@@ -35,6 +35,10 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
     ("daemon", "an entry that waits for approval, before and after the answer"): (
         "runtime/execution/test_approvals.py::test_a_kill_leaves_the_question_or_its_answer_and_nothing_is_sent_twice",
     ),
+    ("daemon", "an assistant's proposal, before its plan and before the answer"): (
+        "runtime/control_plane/test_proposal_route.py::test_a_kill_before_the_plan_keeps_the_proposal_and_its_reason",
+        "cli/assistants/test_daemon_tools.py::test_a_proposal_survives_a_kill_and_only_a_person_sends_it",
+    ),
     ("daemon", "a halt of several strategies"): (
         "runtime/test_many_strategies.py::test_a_kill_in_the_middle_of_a_halt_leaves_it_to_be_halted_and_told_by_the_next_run",
     ),

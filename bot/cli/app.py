@@ -117,7 +117,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
         ),
     },
     "Agents": {
-        "mcp": Entry("bot.cli.sandbox.mcp", "mcp", "Connect an agent on this desktop to a running service."),
+        "mcp": Entry("bot.cli.assistants.mcp", "mcp", "Connect an assistant to a running service or daemon."),
     },
 }
 COMMANDS: Final[Mapping[str, Entry]] = {name: entry for family in FAMILIES.values() for name, entry in family.items()}

@@ -131,6 +131,9 @@ async def test_an_entry_that_waits_has_its_figures_and_buttons_only_with_control
             == 1
         )
         assert ("/control/approve?name=MZXW6YTBAAAA" in page, "/control/refuse?name=" in page) == (control, control)
+    proposed = PROPOSAL | {"proposed_by": "a model", "why": "<b>now</b>"}
+    one = await Browser(Daemon(tmp_path, ANSWERS | {"/approvals": {"approvals": [proposed]}})).signed_in()
+    assert "proposed by a model: &lt;b&gt;now&lt;/b&gt;" in (await one.get("/approvals")).text
 
 
 async def test_the_first_update_has_every_fragment_and_the_next_what_changed(browser: Browser, tmp_path: Path) -> None:

@@ -104,10 +104,11 @@ def _decide(place: Place, path: str, name: str, more: dict[str, str], *, is_agre
 
 def line_of(one: Mapping[str, Any]) -> str:
     """A waiting entry in one line."""
+    by = f"; proposed by {one['proposed_by']}: {one['why']}" if one.get("proposed_by") else ""
     stop = f", stop {one['stop_px']}" if one["stop_px"] else ", WITHOUT A STOP"
     return (
         f"{one['id'][:12]}  {one['strategy']}: {one['market']} {one['side']} {one['size']} at about {one['est_px']}"
-        f" ({one['notional_usd']} USD{stop}), waits at most {one['left_s']} s more"
+        f" ({one['notional_usd']} USD{stop}), waits at most {one['left_s']} s more{by}"
     )
 
 

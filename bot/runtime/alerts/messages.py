@@ -88,6 +88,12 @@ TEMPLATES: Final[Mapping[str, Template]] = {
         "{strategy} wants {side} {size} at about {est_px} ({notional_usd} USD), until {until}: bot approvals approve {id}",
         ("side", "size", "est_px", "notional_usd", "until", "id"),
     ),
+    "order.proposal": Template(
+        "warning",
+        "{market}: an assistant's proposal waits for your approval",
+        "{proposed_by} proposes {side} {size} at about {est_px} ({notional_usd} USD) for {strategy}, until {until}: {why}. bot approvals approve {id}",
+        ("side", "size", "est_px", "notional_usd", "until", "id", "proposed_by", "why"),
+    ),
     "account.foreign": Template("warning", "Someone else used the account", "{market}: {message}", _WHY),
     "heartbeat.lapsed": Template(
         "error", "The dead-man deadline passed while the daemon was not looking", "{message}", _WHY

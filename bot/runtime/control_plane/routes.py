@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bot.runtime.control_plane.command_routes import CommandRoutes
 from bot.runtime.control_plane.daemon_access import DaemonAccess
+from bot.runtime.control_plane.proposal_route import ProposalRoute
 from bot.runtime.control_plane.read_routes import ReadRoutes
 from bot.runtime.control_plane.server import Routes
 
@@ -29,6 +30,7 @@ def routes_of(access: DaemonAccess) -> Routes:
         ("POST", "/close"): commands.close,
         ("POST", "/cancel"): commands.cancel,
         ("GET", "/approvals"): reads.approvals,
+        ("POST", "/propose"): ProposalRoute(access).propose,
         ("POST", "/approve"): commands.approve,
         ("POST", "/refuse"): commands.refuse,
         ("POST", "/kill"): commands.kill,

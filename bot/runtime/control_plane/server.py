@@ -16,6 +16,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +44,7 @@ WARMING: Final = frozenset({"/reload", "/resume"})
 FROM_MEMORY: Final = frozenset(
     {"/status", "/positions", "/orders", "/strategies", "/guardians", "/logs"}
 )  # answered at the event loop's next turn
+NUMBER_MAX: Final = 40  # characters of a number; an order's have far fewer
 NAME_BYTES_MAX: Final = 107  # of a Unix socket's name
 _UCRED: Final = struct.Struct("3i")
 
@@ -84,6 +86,18 @@ class Question:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= at_most:
             raise Problem(400, "invalid_input", f"{name} is a whole number from 0 to {at_most}")
         return value
+
+    def decimal(self, name: str) -> Decimal | None:
+        """A finite number, exactly as it was written."""
+        self._asked.add(name)
+        value = self.values.get(name)
+        if value is None:
+            return None
+        if isinstance(value, int | float | str) and not isinstance(value, bool) and len(str(value)) <= NUMBER_MAX:
+            with contextlib.suppress(InvalidOperation):
+                if (number := Decimal(str(value))).is_finite():
+                    return number
+        raise Problem(400, "invalid_input", f"{name} is a number of at most {NUMBER_MAX} characters")
 
     def flag(self, name: str) -> bool:
         self._asked.add(name)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bot import logs
+from bot.clock import MINUTE_MS
 from bot.errors import Refusal
 from bot.runtime.account.account import Account
 from bot.runtime.decisions.entry_conditions import EntryConditions
@@ -17,7 +18,7 @@ from bot.runtime.model.intents import FIRST_LEG, Intent, intent_key
 from bot.runtime.model.limits import FRESH_INTERVALS, ApprovedOrder, RiskRequest
 from bot.runtime.pass_budget import PassBudget
 from bot.runtime.risk.risk_engine import RiskEngine
-from bot.strategy import Close
+from bot.strategy import Close, Open
 from bot.wire import INTERVAL_MS
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from bot.wire import Event
 
 log = logs.FastLogger()
+
+PROPOSAL_MS: Final = 30 * MINUTE_MS  # life of an assistant's proposal, as long as its plan can be made anew (replan.py)
 
 
 class IntentBuilder:
@@ -58,24 +61,16 @@ class IntentBuilder:
         for instance, signal in signals:
             ordinal = ordinals[instance.name] = ordinals.get(instance.name, -1) + 1
             market = signal.market or ""
-            mark = self._mirror.marks.get(market)
-            price = None if mark is None else Decimal(repr(mark))
             # A session's clock stands in the millisecond before the bar, so that the bar of midnight would be of the day before.
-            request = RiskRequest(signal, at_ms, max(now_ms, at_ms), price, frozenset(closing))
+            request = RiskRequest(signal, at_ms, max(now_ms, at_ms), self._price(market), frozenset(closing))
             answer = self._conditions.no_signal(signal, trigger) or self._risk.judge(instance.name, request)
             if isinstance(answer, Refusal):
-                self._journal.refused(
-                    answer, strategy=instance.name, market=market, trigger=trigger, ordinal=ordinal, at_ms=now_ms
-                )
-                log.warning(
-                    "intent.refused", strategy=instance.name, market=market, code=answer.code, message=answer.message
-                )
+                self._refuse(answer, instance, market, trigger=trigger, ordinal=ordinal, now_ms=now_ms)
                 continue
             if isinstance(signal, Close) and signal.fraction is None and signal.usd is None and signal.size is None:
                 closing.add(market)
             intent = self._intent(instance, answer, trigger=trigger, ordinal=ordinal, now_ms=now_ms)
             self._live.setdefault(intent.id, intent)
-            self._order_owners.by_key[intent.id] = instance.name
             intents.append(intent)
             if self._journal.keeps_traces:
                 self._journal.trace(intent.id, "wish", json.dumps({"wish": str(signal)}), at_ms=now_ms)
@@ -85,16 +80,50 @@ class IntentBuilder:
                 )  # fmt: skip
         return intents
 
+    def propose(
+        self, instance: StrategyInstance, signal: Open, *, trigger: str, origin: Mapping[str, object]
+    ) -> Intent | Refusal:
+        """The intent of an entry that an assistant proposes for a strategy, after the checks of the strategy's own entries.
+
+        `origin` says who proposes it and why. The entry is planned, whatever the config says, so that there is something to approve.
+        """
+        now_ms = self._now_ms()
+        request = RiskRequest(signal, now_ms, now_ms, self._price(signal.market))
+        answer = self._conditions.no_signal(signal, trigger) or self._risk.judge(instance.name, request)
+        if isinstance(answer, Refusal):
+            self._refuse(answer, instance, signal.market, trigger=trigger, ordinal=0, now_ms=now_ms)
+            return answer
+        planned = answer._replace(path="plan")
+        intent = self._intent(instance, planned, trigger=trigger, ordinal=0, now_ms=now_ms, fresh_ms=PROPOSAL_MS)
+        text = json.dumps({"wish": str(signal), "proposal": origin})
+        self._journal.trace(intent.id, "wish", text, at_ms=now_ms)
+        return intent
+
+    def _price(self, market: str) -> Decimal | None:
+        mark = self._mirror.marks.get(market)
+        return None if mark is None else Decimal(repr(mark))
+
+    def _refuse(
+        self, refusal: Refusal, instance: StrategyInstance, market: str, *, trigger: str, ordinal: int, now_ms: int
+    ) -> None:
+        self._journal.refused(
+            refusal, strategy=instance.name, market=market, trigger=trigger, ordinal=ordinal, at_ms=now_ms
+        )
+        log.warning("intent.refused", strategy=instance.name, market=market, code=refusal.code, message=refusal.message)
+
     def _intent(
-        self, instance: StrategyInstance, approved: ApprovedOrder, *, trigger: str, ordinal: int, now_ms: int
-    ) -> Intent:
+        self, instance: StrategyInstance, approved: ApprovedOrder, *, trigger: str, ordinal: int, now_ms: int, fresh_ms: int | None = None
+    ) -> Intent:  # fmt: skip
+        if fresh_ms is None:
+            fresh_ms = FRESH_INTERVALS * INTERVAL_MS[instance.interval]
         epoch, leg = self._mirror.epoch, FIRST_LEG[approved.action]
         key = intent_key(
             address=self._journal.address, epoch=epoch, strategy=instance.name, market=approved.market, trigger=trigger, ordinal=ordinal, leg=leg
         )  # fmt: skip
+        self._order_owners.by_key[key] = instance.name
         return Intent(
             id=key, strategy=instance.name, market=approved.market, action=approved.action, path=approved.path, trigger=trigger, ordinal=ordinal,
             leg=leg, epoch=epoch, body=approved.request.body() if self._journal.keeps_bodies else b"", request=approved.request,
-            not_after_ms=now_ms + self._budget.hold_ms(FRESH_INTERVALS * INTERVAL_MS[instance.interval]), opened_ms=now_ms,
+            not_after_ms=now_ms + self._budget.hold_ms(fresh_ms), opened_ms=now_ms,
             notional_usd=approved.notional_usd, targets=approved.targets,
         )  # fmt: skip

@@ -30,6 +30,7 @@ DRIFT: Final = Decimal("0.005")  # of the price that was shown; beyond it a pers
 ID_LETTERS_MIN: Final = 6
 SHOWN_LETTERS: Final = 12
 TEXT_MAX: Final = 200  # characters of a reason
+A_PERSON: Final = Approval()  # the rule for what an assistant proposes, whatever the config says
 
 RunPolicy = Callable[[str, Callable[[], object]], Awaitable[object]]  # strategy and call -> the policy's answer
 
@@ -65,6 +66,8 @@ class Approvals:
 
     def of(self, intent: Intent) -> Approval | None:
         """The rule that this entry falls under; None if nobody needs to agree."""
+        if intent.is_proposed:
+            return A_PERSON
         limits = self._limits.get(intent.strategy)
         approval = None if limits is None or intent.action != "open" else limits.approval
         return None if approval is None or intent.notional_usd <= approval.above_usd else approval
@@ -116,11 +119,11 @@ class Approvals:
                 policy=approval.policy_name,
                 message=why,
             )
-            return Ending("rejected", "policy_failed", f"the policy {approval.policy_name} failed: {_text(why)}")
+            return Ending("rejected", "policy_failed", f"the policy {approval.policy_name} failed: {plain_text(why)}")
         if answer is True:
             return None
         self.counts["refused"] += 1
-        why = f": {_text(answer)}" if isinstance(answer, str) and answer else ""
+        why = f": {plain_text(answer)}" if isinstance(answer, str) and answer else ""
         return Ending("rejected", "not_approved", f"refused by the policy {approval.policy_name}{why}")
 
     def propose(self, intent: Intent, plan: Plan) -> None:
@@ -132,7 +135,7 @@ class Approvals:
         if approval is None or self.unattended is not None:
             return
         now_ms, px = self._now_ms(), self._price(intent.market) or plan.est_px or Decimal(0)
-        figures = _figures(plan, intent)
+        figures = _figures(plan, intent) | self._origin(intent)
         if approval.policy is not None:
             self._write(
                 ApprovalRow(intent.id, "approved", px, figures, now_ms, now_ms, f"the policy {approval.policy_name}")
@@ -143,9 +146,11 @@ class Approvals:
         is_known = before is not None and not _has_drifted(before.px, px)
         self._write(ApprovalRow(intent.id, "pending", before.px if before and is_known else px, figures, now_ms))
         if not is_known:
-            text = {name: figures.get(name) for name in ("side", "size", "est_px", "notional_usd")}
+            text = {
+                name: figures.get(name) for name in ("side", "size", "est_px", "notional_usd", "proposed_by", "why")
+            }
             made = notice(
-                "order.approval", intent.id, at_ms=now_ms, market=intent.market, strategy=intent.strategy, id=intent.id[:SHOWN_LETTERS],
+                "order.proposal" if intent.is_proposed else "order.approval", intent.id, at_ms=now_ms, market=intent.market, strategy=intent.strategy, id=intent.id[:SHOWN_LETTERS],
                 until=iso(intent.not_after_ms), **text,
             )  # fmt: skip
             self._journal.notify([made], now_ms=now_ms)
@@ -170,8 +175,8 @@ class Approvals:
                 " the daemon plans the entry again and asks again: bot approvals"
             )
         answer: ApprovalState = "approved" if approve else "refused"
-        reason = _text(reason) if reason else None
-        self._write(row._replace(state=answer, decided_ms=self._now_ms(), decider=_text(decider), reason=reason))
+        reason = plain_text(reason) if reason else None
+        self._write(row._replace(state=answer, decided_ms=self._now_ms(), decider=plain_text(decider), reason=reason))
         log.warning(
             f"approval.{answer}", intent=intent.id, strategy=intent.strategy, market=intent.market, decider=decider
         )
@@ -207,9 +212,16 @@ class Approvals:
     def _supersede(self, intent: Intent) -> None:
         """End what the strategy wanted in this market before, so that two answers never open twice of it."""
         for one in self.waiting():
-            same_place = (one.intent.strategy, one.intent.market) == (intent.strategy, intent.market)
+            same_place = _place(one.intent) == _place(intent)
             if same_place and one.intent.trigger != intent.trigger and one.intent.opened_ms <= intent.opened_ms:
                 self._write(one.row._replace(state="superseded", decided_ms=self._now_ms()))
+
+    def _origin(self, intent: Intent) -> dict[str, str]:
+        """Who proposed the entry and why, as the proposer said it; nothing for a strategy's own entry."""
+        if not intent.is_proposed:
+            return {}
+        origin = self._journal.approvals.origin_of(intent)
+        return {"proposed_by": str(origin.get("by", "")), "why": str(origin.get("why", ""))}
 
     def _write(self, row: ApprovalRow) -> None:
         self.counts["asked" if row.state == "pending" else row.state] += 1
@@ -230,6 +242,11 @@ def document(one: Waiting, now_ms: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _place(intent: Intent) -> tuple[str, str, bool]:
+    """A newer entry replaces one that waits at the same place. A strategy and an assistant do not replace each other's entries."""
+    return intent.strategy, intent.market, intent.is_proposed
+
+
 def _decision(intent: Intent) -> tuple[str, str, str, int]:
     return intent.strategy, intent.market, intent.trigger, intent.ordinal
 
@@ -238,7 +255,8 @@ def _has_drifted(shown: Decimal, px: Decimal) -> bool:
     return abs(px - shown) > DRIFT * abs(shown)
 
 
-def _text(text: str) -> str:
+def plain_text(text: str) -> str:
+    """Text of somebody else as one line that is safe to show, of TEXT_MAX characters at most."""
     return "".join(c if c.isprintable() else " " for c in text)[:TEXT_MAX]
 
 

@@ -65,6 +65,16 @@ class ApprovalLog:
         found = self._rows(f"{_OF_DECISION} ORDER BY a.seq DESC LIMIT 1", *decision)
         return found[0] if found else None
 
+    def origin_of(self, intent: Intent) -> Mapping[str, Any]:
+        """Who proposed this entry, why, and what was asked for. Empty if no assistant proposed it. All its plans have one origin."""
+        found = self._database.read(
+            "SELECT t.payload FROM intents AS i JOIN traces AS t ON t.intent_id = i.id AND t.kind = 'wish'"
+            " WHERE i.market=? AND i.strategy=? AND i.cause=? AND i.epoch=? ORDER BY i.seq LIMIT 1",
+            (intent.market, intent.strategy, intent.trigger, intent.epoch),
+        ).fetchone()
+        origin: Mapping[str, Any] = {} if found is None else json.loads(found[0]).get("proposal", {})
+        return origin
+
     def named(self, prefix: str) -> list[ApprovalRow]:
         """The rows whose id begins with these letters."""
         return self._rows("WHERE substr(a.intent_id, 1, ?) = ? ORDER BY a.seq DESC LIMIT 2", len(prefix), prefix)

@@ -15,7 +15,7 @@ from bot.money import format_decimal
 from bot.runtime.journal.database import WAY_OUT, JournalDatabase
 from bot.runtime.journal.failover import seal
 from bot.runtime.journal.schema import LIVE
-from bot.runtime.model.intents import FINAL, INTENT_MOVES, Intent, State, TradeOf, check_body, moved
+from bot.runtime.model.intents import FINAL, INTENT_MOVES, PROPOSED, Intent, State, TradeOf, check_body, moved
 
 Outcome = Literal["done", "unknown", "no"]
 
@@ -129,6 +129,16 @@ class IntentLog:
             (market, strategy, trigger, epoch),
         )
         return found[0] if found else None
+
+    def of_trigger(self, trigger: str, *, epoch: int) -> Intent | None:
+        """The newest intent of this trigger, of whichever strategy and market."""
+        found = self._intents("WHERE cause=? AND epoch=? ORDER BY seq DESC LIMIT 1", (trigger, epoch))
+        return found[0] if found else None
+
+    def proposed_since(self, at_ms: int) -> int:
+        """How many entries assistants have proposed since that instant. Further plans of one entry do not count."""
+        sql = "SELECT count(*) FROM intents WHERE opened_ms>=? AND leg='order' AND substr(cause, 1, ?)=?"
+        return int(self._database.read(sql, (at_ms, len(PROPOSED), PROPOSED)).fetchone()[0])
 
     def keys_of_trades(self, trade_ids: Iterable[str], *, epoch: int) -> dict[TradeOf, str]:
         """The intents of those trades that are our orders. After a reset the service may give the same trade id to another order."""

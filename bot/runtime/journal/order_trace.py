@@ -39,7 +39,7 @@ _FIGURES: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One link: `what` is bar, event, decision, refused, intent, plan, request, answer, or `<type>` of an event."""
+    """One link: `what` is bar, event, proposal, decision, refused, intent, plan, request, answer, or `<type>` of an event."""
 
     what: str
     at_ms: int | None
@@ -132,6 +132,11 @@ def _cause(db: sqlite3.Connection, intent: Row, traces: Mapping[str, Row]) -> li
         return [event_step(one) for one in found] or [
             Step("event", None, f"event {name}, which is no longer in the journal", {"id": name})
         ]
+    if kind == "proposal":
+        origin = queries.origin(db, intent)
+        by, why = origin.get("by"), origin.get("why")
+        text = f"{by or 'an assistant'} proposed it for {intent['strategy']}{f': {why}' if why else ''}"
+        return [Step("proposal", intent["opened_ms"], text, {"by": by, "why": why, "key": rest})]
     if kind == "target":
         n, _, entry = rest.partition(":")
         return [

@@ -299,6 +299,14 @@ def approval(db: sqlite3.Connection, intent_id: str) -> Row | None:
     return found[0] if found else None
 
 
+def origin(db: sqlite3.Connection, intent: Row) -> Row:
+    """Who proposed the entry and why, for each of its plans. Empty for a strategy's own entry."""
+    sql = "SELECT id FROM intents WHERE market=? AND strategy=? AND cause=? AND epoch=? ORDER BY seq LIMIT 1"
+    first = rows(db, sql, (intent["market"], intent["strategy"], intent["cause"], intent["epoch"]))
+    found: Row = traces(db, first[0]["id"]).get("wish", {}).get("proposal", {}) if first else {}
+    return found
+
+
 def traces(db: sqlite3.Connection, intent_id: str) -> dict[str, Row]:
     """kind -> its payload and `at_ms`."""
     if not has_table(db, "traces"):

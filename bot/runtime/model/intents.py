@@ -23,6 +23,7 @@ TradeOf = tuple[str, str, str]  # market, id of the trade, action
 # Part of the key. After a lost journal a bar may be decided differently; a close must not get the key of an earlier open.
 FIRST_LEG: Final[Mapping[Action, str]] = {"open": "order", "close": "close", "cancel": "cancel"}
 TARGET_LEG: Final = "target"  # a close that rests: its request is a reduce-only limit order
+PROPOSED: Final = "proposal:"  # trigger of an entry that a person's assistant proposes; it always waits for a person
 
 INTENT_MOVES: Final[Mapping[str, frozenset[str]]] = {
     # accepted from opened or planned: the order exists under our key, though this run did not send it (another host, a lost file).
@@ -125,6 +126,11 @@ class Intent:
     @property
     def is_target(self) -> bool:
         return self.leg == TARGET_LEG
+
+    @property
+    def is_proposed(self) -> bool:
+        """True for an entry that an assistant has proposed, not the strategy itself."""
+        return self.trigger.startswith(PROPOSED)
 
     def order(self) -> OrderRequest:
         assert self.action == "open" or self.is_target

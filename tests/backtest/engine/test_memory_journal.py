@@ -194,6 +194,8 @@ def test_an_attempt_that_may_have_arrived_is_kept_after_a_later_refusal(outcomes
 NEVER_ASKED = {
     "attach_key": "every event of a session bears the key of its order",
     "opened_ms": "and every position the instant at which it was opened",
+    "of_trigger": "no assistant proposes anything to a session",
+    "proposed_since": "no assistant proposes anything to a session",
 }
 
 

@@ -42,6 +42,11 @@ class Raises(Strategy):
         raise RuntimeError("a mistake")
 
 
+class Idle(Strategy):
+    def on_bar(self, view, bar):
+        return ()
+
+
 class Holds(Strategy):
     def on_bar(self, view, bar):
         if not view.position(bar.market):

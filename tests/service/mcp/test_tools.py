@@ -499,7 +499,7 @@ def test_bot_mcp_reports_at_its_start_a_refused_key_or_an_absent_service(
     served: serving.Served, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from bot.cli.app import call
-    from bot.cli.sandbox.mcp import _check_key
+    from bot.cli.assistants.service_tools import _check_key
     from bot.runtime.liveness import instance_lock
 
     with httpx.Client(base_url=served.base_url) as http:
@@ -533,7 +533,7 @@ def test_bot_mcp_takes_no_key_from_the_command_line(capfd: pytest.CaptureFixture
 
 def test_bot_mcp_makes_its_process_private_before_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     from bot.cli.app import call
-    from bot.cli.sandbox import mcp
+    from bot.cli.assistants import service_tools
     from bot.runtime.liveness import instance_lock
 
     done: list[str] = []
@@ -542,7 +542,7 @@ def test_bot_mcp_makes_its_process_private_before_it_serves(monkeypatch: pytest.
         done.append("serve")
 
     monkeypatch.setattr(instance_lock, "harden", lambda: done.append("harden"))
-    monkeypatch.setattr(mcp, "_serve", serve)
+    monkeypatch.setattr(service_tools, "serve", serve)
     monkeypatch.setenv("BOT_API_KEY", "bbk_test_secret")
     assert call(["mcp"]) == 0
     assert done == ["harden", "serve"]

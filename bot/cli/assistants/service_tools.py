@@ -1,4 +1,4 @@
-"""`bot mcp`: the service's tools over standard input and output, for an agent on this machine. It passes calls on and keeps no state."""
+"""`bot mcp` for a service: passes tool calls on as requests of the interface, and keeps no state."""
 
 from __future__ import annotations
 
@@ -17,35 +17,9 @@ if TYPE_CHECKING:
 CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 30.0  # longer than the service's slowest operation
 
-EPILOG = """\b
-Examples:
-  BOT_API_KEY=... bot mcp
-  bot mcp --base-url https://trading.example.com --key '${file:~/.config/bot/key}'
 
-\b
-For an MCP host with a config file:
-  {"mcpServers": {"trading": {"command": "bot", "args": ["mcp"], "env": {"BOT_API_KEY": "..."}}}}
-
-\b
-At the start it calls the service once. If the service refuses the key, it ends with exit code 7. If the service does not answer, it
-prints that on standard error and goes on, because the service may start later.
-"""
-
-
-@click.command(epilog=EPILOG)
-@click.option("--base-url", default="http://127.0.0.1:8700", show_default=True, metavar="URL", help="The service.")
-@click.option(
-    "--key",
-    "reference",
-    default="${env:BOT_API_KEY}",
-    show_default=True,
-    metavar="REFERENCE",
-    help="Reference to the API key: ${credential:NAME}, ${file:PATH} or ${env:NAME}; never the key itself.",
-)
-def mcp(base_url: str, reference: str) -> None:
-    """Offer the tools of a running service to an agent, over standard input and output. It ends when the agent ends."""
-    import asyncio
-
+def checked(base_url: str, reference: str) -> tuple[str, str]:
+    """The service's address and the key. ConfigError for a bad address or reference. The process is made private before it holds a key."""
     from bot.client.http import checked_base_url
     from bot.config.document import Rejected
     from bot.config.references import References
@@ -58,10 +32,10 @@ def mcp(base_url: str, reference: str) -> None:
     except Rejected as error:
         raise ConfigError(f"--key: {error}") from None
     harden()
-    asyncio.run(_serve(base_url, key))
+    return base_url, key
 
 
-async def _serve(base_url: str, key: str) -> None:
+async def serve(base_url: str, key: str) -> None:
     import httpx
     from mcp.server.stdio import stdio_server
 
