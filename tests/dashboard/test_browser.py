@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.cli.operate.daemon_process import made
 from tests.dashboard.browsing import WIDTHS, Visitor, bot, demo
+from tests.dashboard.test_process import running
 
 PATHS = (
     "/",
@@ -109,6 +111,31 @@ def status(folder: Path) -> dict[str, Any]:
 
 def states(folder: Path) -> dict[str, str]:
     return {one["name"]: one["state"] for one in status(folder)["strategies"]}
+
+
+def test_a_person_approves_a_proposal_on_the_page(browser: Any) -> None:
+    with made("Idle") as ran:
+        ran.config.write_text(ran.config.read_text().replace("60x", "1x"))
+        ran.start()
+        ran.recovered()
+        name = ran.propose("one")[:12]
+        with running(ran.state, "--control") as (_, told):
+            visitor = Visitor(browser, told["link"])
+            page = visitor.open("/approvals")
+            assert "proposed by a model: it rises" in page.locator("main").inner_text()
+            assert serious_faults(page) == []
+            page.locator(f"#do-approve-{name.lower()}").click()
+            page.get_by_label(f"Type {name} to confirm").fill("yes")
+            page.get_by_role("button", name="Approve").click()
+            assert "Nothing was sent" in page.locator("main").inner_text()
+            assert ran.query("SELECT 1 FROM events WHERE type='fill'") == []
+            page.get_by_label(f"Type {name} to confirm").fill(name)
+            page.get_by_role("button", name="Approve").click()
+            page.get_by_text(f"{name} is approved: the entry in BTC of mine is accepted.").wait_for()
+            visitor.open("/approvals")
+            page.get_by_text("Nothing waits for a person.").wait_for()
+        ran.until("the entry fills", lambda: ran.query("SELECT 1 FROM events WHERE type='fill'"))
+        assert ran.query("SELECT decider FROM approvals") == [("the dashboard",)]
 
 
 def test_a_person_watches_pauses_and_kills_a_demo(browser: Any, folder: Path, tmp_path: Path) -> None:

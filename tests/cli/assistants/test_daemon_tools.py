@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
@@ -16,8 +15,6 @@ from mcp import Client, StdioServerParameters
 from bot.cli.app import call
 from bot.cli.assistants.backtest_run import BacktestRefused, options_of
 from bot.cli.assistants.daemon_tools import TOOLS
-from bot.cli.operate.daemon_client import Place
-from bot.errors import BotError
 from tests.cli.operate.daemon_process import Ran, made
 
 READS = ["status", "positions", "approvals", "explain"]
@@ -42,23 +39,13 @@ CANDLES = "ts,open,high,low,close,volume\n" + "".join(
 )
 
 
-def ready(ran: Ran) -> None:
-    """Wait until the daemon has recovered."""
-
-    def positions() -> Any:
-        with contextlib.suppress(BotError):
-            return Place(ran.state).ask("GET", "/positions")
-
-    ran.until("the daemon has recovered", positions)
-
-
 @pytest.fixture(scope="module")
 def ran() -> Iterator[Ran]:
     with made("Idle") as one:
         one.config.write_text(one.config.read_text().replace("60x", "10x").replace("interval: 1m", "interval: 5m"))
         (one.folder / "BTC_1m.csv").write_text(CANDLES)
         one.start()
-        ready(one)
+        one.recovered()
         yield one
 
 
@@ -131,7 +118,7 @@ async def test_a_proposal_survives_a_kill_and_only_a_person_sends_it(
         assert (await no(client, "status"))[0] == "not_running"
         assert (await no(client, "propose", **LONG, reason="again", key="two"))[0] == "not_running"
         ran.start()
-        ready(ran)
+        ran.recovered()
         assert ran.query(FILLS) == []
         assert len((await yes(client, "approvals"))["approvals"]) == 1
         capsys.readouterr()

@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bot.cli.operate.daemon_client import Place
 from bot.cli.run.embedded_service import Embedded
+from bot.errors import BotError
 
 WAIT_S = 60
 
@@ -111,6 +113,22 @@ class Ran:
                     return found
             time.sleep(0.05)
         raise AssertionError(f"not within {WAIT_S} s: {what}; {(self.folder / 'err').read_text()[-2000:]}")
+
+    def recovered(self) -> None:
+        """Wait until the daemon has read the whole account."""
+
+        def positions() -> Any:
+            with contextlib.suppress(BotError):
+                return Place(self.state).ask("GET", "/positions")
+
+        self.until("the daemon has recovered", positions)
+
+    def propose(self, key: str) -> str:
+        """The id of a proposal of 100 USD that waits for a person."""
+        asked = {"strategy": "mine", "market": "BTC", "side": "long", "usd": 100, "stop_pct": 20, "key": key}
+        made = Place(self.state).ask("POST", "/propose", asked | {"by": "a model", "reason": "it rises"})
+        assert made["state"] == "waiting", made
+        return str(made["id"])
 
     def has_traded(self) -> Any:
         return self.query("SELECT 1 FROM events WHERE type='fill' AND subtype='exit' LIMIT 1")

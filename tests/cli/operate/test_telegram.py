@@ -127,7 +127,32 @@ def process(api: BotApi, daemon: Ran, tmp_path: Path) -> Iterator[subprocess.Pop
             one.wait()
 
 
-def test_an_allowed_chat_sees_pauses_and_kills_and_nobody_else_is_answered(
+def answers_proposals(api: BotApi, daemon: Ran) -> None:
+    """Refuse one proposal and approve another. A price that drifts meanwhile gives the question a new id, as it should."""
+    fills = len(daemon.query("SELECT 1 FROM events WHERE type='fill'"))
+    daemon.propose("first")
+    api.say(FOREIGN, f"/approve {waiting(api)}")
+    api.say(OWNER, f"/refuse {waiting(api)} not now")
+    assert "is refused: the entry in BTC of mine is not sent" in api.heard()[1]
+    api.say(OWNER, "/approvals")
+    assert api.heard()[1] == "nothing waits for approval"
+    assert len(daemon.query("SELECT 1 FROM events WHERE type='fill'")) == fills
+    daemon.propose("second")
+    api.say(OWNER, f"/approve {waiting(api)}")
+    assert "is approved: the entry in BTC of mine is" in api.heard()[1]
+    daemon.until("the entry fills", lambda: len(daemon.query("SELECT 1 FROM events WHERE type='fill'")) > fills)
+    [(decider,)] = daemon.query("SELECT decider FROM approvals WHERE state='approved'")
+    assert decider == f"the Telegram chat {OWNER}"
+
+
+def waiting(api: BotApi) -> str:
+    api.say(OWNER, "/approvals")
+    text = api.heard()[1]
+    assert "proposed by a model: it rises" in text
+    return text.partition(" ")[0]
+
+
+def test_an_allowed_chat_sees_pauses_approves_and_kills_and_nobody_else_is_answered(
     api: BotApi, daemon: Ran, process: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     api.say(FOREIGN, "/status")
@@ -145,6 +170,8 @@ def test_an_allowed_chat_sees_pauses_and_kills_and_nobody_else_is_answered(
     assert api.heard()[1].startswith("error: ")
     api.say(OWNER, "/resume mine")
     assert "mine: RUNNING" in api.heard()[1]
+
+    answers_proposals(api, daemon)
 
     api.say(OWNER, "/kill flatten")
     asked = api.heard()[1]
