@@ -54,6 +54,22 @@ def demo(folder: Path, *options: str) -> Iterator[str]:
                 drain.wait()
 
 
+@contextlib.contextmanager
+def running(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """`bot dashboard` as a process, and what it says at its start."""
+    command = [sys.executable, "-m", "bot", "dashboard", "--state-dir", str(folder), "--port", "0", "--json", *options]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.stderr and process.stderr.read()
+        try:
+            yield process, json.loads(line)
+        finally:
+            process.kill()
+
+
 def enter(link: str) -> httpx.Client:
     """A browser that has opened the link."""
     address, _, code = link.partition("#")

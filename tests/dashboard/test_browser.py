@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cli.operate.daemon_process import made
-from tests.dashboard.browsing import WIDTHS, Visitor, bot, demo
-from tests.dashboard.test_process import running
+from tests.dashboard.browsing import WIDTHS, Visitor, bot, demo, running
 
 PATHS = (
     "/",

@@ -8,34 +8,16 @@ import os
 import signal
 import socket
 import stat
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bot.cli.app import call
 from bot.dashboard import server
-from tests.dashboard.browsing import enter
+from tests.dashboard.browsing import enter, running
 
 WAIT_S = 30
-
-
-@contextlib.contextmanager
-def running(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    command = [sys.executable, "-m", "bot", "dashboard", "--state-dir", str(folder), "--port", "0", "--json", *options]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, process.stderr and process.stderr.read()
-        try:
-            yield process, json.loads(line)
-        finally:
-            process.kill()
 
 
 def test_a_dashboard_opens_by_its_link_gives_another_one_and_ends_in_order(
