@@ -136,8 +136,10 @@ def _pay_funding(state: State, command: c.PayFunding) -> None:
 def _pass_bar(state: State, command: c.PassBar) -> None:
     market = state.markets[command.coin]
     end_ms = command.at_ms + command.interval_ms
-    due = index.next_deadline_ms(state)
-    if (due is None or due >= end_ms) and matching.is_calm(state, market, command.low, command.high):
+    if (
+        matching.is_calm(state, market, command.low, command.high)
+        and (index.next_deadline_ms(state) or end_ms) >= end_ms
+    ):
         market.point += 1
         market.bar_ms, market.volume_left = command.at_ms, 0
         market.begin_bar(command.at_ms, command.open, command.close)
@@ -158,35 +160,41 @@ def _walk(state: State, bars: tuple[c.PassBar, ...]) -> None:
     at_ms, interval_ms = bars[0].at_ms, bars[0].interval_ms
     last_ms, third = at_ms + interval_ms - 1, interval_ms // 3
     waiting = state.deadlines
-    policies = [bar.path or state.rules.paths for bar in bars]
-    walks = [
-        (bar, state.markets[bar.coin], matching.path_of(bar, policy), policy == "sl_first")
-        for bar, policy in zip(bars, policies, strict=True)
-    ]
+    walks = []
+    for bar in bars:
+        policy = bar.path or state.rules.paths
+        walks.append((bar, state.markets[bar.coin], matching.path_of(bar, policy), policy == "sl_first"))
     for step in range(4):
         point_ms = at_ms + step * third if step < 3 else last_ms
-        for number, (bar, market, path, looks_ahead) in enumerate(walks):
+        is_first = True
+        for bar, market, path, looks_ahead in walks:
             if waiting and waiting[0][0] < point_ms:
                 run_due(state, point_ms, inclusive=False)
-            state.now_ms = max(state.now_ms, point_ms)
-            if not number and waiting and waiting[0][0] <= point_ms:
+            if point_ms > state.now_ms:
+                state.now_ms = point_ms
+            if is_first and waiting and waiting[0][0] <= point_ms:
                 funding.pay_due(state, {} if step else {other.coin: other.open for other in bars})
+            is_first = False
             ahead = None
-            if looks_ahead:
+            if looks_ahead and step < 3:
                 rest = path[step + 1 :]
-                ahead = (min(rest), max(rest)) if rest else None
+                ahead = (min(rest), max(rest))
             matching.point(
                 state, market, path[step], step=step, bar_ms=at_ms, volume=bar.volume, ahead=ahead, close=bar.close
             )
         is_over = not waiting or waiting[0][0] > last_ms
-        if is_over and all(matching.is_calm(state, market, bar.low, bar.high) for bar, market, _, _ in walks):
+        for bar, market, _, _ in walks:
+            is_over = is_over and matching.is_calm(state, market, bar.low, bar.high)
+        if is_over:
             for bar, market, _, _ in walks:
                 if market.status != "settled":
                     market.point += 3 - step
                     market.see(bar.close)
             break
-    run_due(state, last_ms, inclusive=True)
-    state.now_ms = max(state.now_ms, last_ms)
+    if waiting and waiting[0][0] <= last_ms:
+        run_due(state, last_ms, inclusive=True)
+    if last_ms > state.now_ms:
+        state.now_ms = last_ms
 
 
 def _pass_points(state: State, command: c.PassPoints) -> None:

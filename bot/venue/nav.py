@@ -26,12 +26,11 @@ _QUIET: Final = frozenset(
 
 def note(state: State, events: list[Event]) -> None:
     """Record the holdings of the accounts of these events."""
-    moved: dict[str, None] = {}
+    moved = ""
     for event in events:
-        if type(event) not in _QUIET:
-            moved[event.account] = None
-    for name in moved:
-        write(state.accounts[name], state)
+        if type(event) not in _QUIET and event.account != moved:
+            moved = event.account
+            write(state.accounts[moved], state)
 
 
 def write(account: Account, state: State) -> None:
@@ -56,8 +55,9 @@ def stand_of(account: Account, state: State) -> Stand:
     cash = account.balance
     held = []
     for coin, position in account.positions.items():
-        cash += position.margin - position.side * position.entry_notional
-        held.append((coin, position.side * position.size, state.markets[coin].mark))
+        side = position.side
+        cash += position.margin - side * position.entry_notional
+        held.append((coin, side * position.size, state.markets[coin].mark))
     return Stand(state.now_ms, cash, tuple(held))
 
 

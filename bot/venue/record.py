@@ -13,10 +13,11 @@ def next_seq(account: Account) -> int:
 
 def emit(state: State, account: Account, event: Event) -> None:
     """Append an event to its account's log, without a gap in the numbers."""
-    assert event.seq == account.event_seq, event
+    seq = event.seq
+    assert seq == account.event_seq, event
     account.events.append(event)
     state.fresh.append(event)
-    if event.seq - account.events_first >= EVENTS_KEPT:
+    if seq - account.events_first >= EVENTS_KEPT:
         forget_oldest(account)
 
 

@@ -158,7 +158,8 @@ class Session:
         kernel.approvals.unattended = self.options.approve
         if self.is_atomic and isinstance(self.journal, MemoryJournal):
             kernel.execution.sender.is_atomic = True
-            kernel.events.source = self.port if isinstance(self.port, LocalPort) else None
+            if isinstance(self.port, LocalPort):
+                kernel.events.source, stepper.only_waits = self.port, self.port.exchange.only_waits
         for instance in kernel.strategy_host.instances:
             instance.source.log_sink = self.log_sink
         stepper.start(kernel)

@@ -89,7 +89,7 @@ class SingleMarketPath:
                 if bar is not seen:
                     exchange.skip(cursor, cursor.index_of(bar.at_ms))
                 seen, stepper.cause_ms = None, bar.at_ms - 1
-                stepper.act(decision, Closed(bar.at_ms, coin, series.interval, bar))
+                stepper.act(decision, Closed(bar.at_ms, coin, series.interval, bar), before_next_bar=True)
                 continue
             stats.touched += 1
             # Inside this bar an order has arrived or a daemon has started: the rest of the bar goes point by point.

@@ -8,7 +8,6 @@ venue names its trade. No coroutine here ever suspends, so `drive` runs each to 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, NoReturn, TypeVar, cast
 
@@ -213,17 +212,13 @@ class LocalPort:
             return self._ask(
                 EventsPage, lambda: self.operations.events(self.principal, query, _context(is_order=False)), reads=True
             )
-        page = tuple(self._events_after(since, limit))
+        page = tuple(self.events_after(since)[:limit])
         return cast(EventsPage, EventsPageAdapter(page, page[-1].id if page else since))
 
     def events_after(self, last_id: str) -> Sequence[Event]:
         """EventSource: every event after this one."""
-        self.exchange.catch_up()
-        return self._events_after(last_id)
-
-    def _events_after(self, last_id: str, limit: int = sys.maxsize) -> list[Event]:
-        found = self.exchange.event_buffer.after(int(last_id[4:]), limit)
-        return [EVENTS[type(happened)](happened) for happened in found]
+        buffer = self.exchange.event_buffer
+        return [EVENTS[type(happened)](happened) for happened in buffer.events[int(last_id[4:]) + 1 - buffer.first :]]
 
     async def trades(self, *, limit: int = 50, before: int | None = None, coin: str | None = None) -> TradesPage:
         given = {"limit": limit, "before": before, "coin": coin}

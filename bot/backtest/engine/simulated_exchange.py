@@ -40,7 +40,7 @@ from bot.venue.commands import (
     SetMarket,
     SetRules,
 )
-from bot.venue.events import Event
+from bot.venue.events import Event, OrderChanged
 from bot.venue.numbers import E8
 from bot.venue.quiet_band import FOREVER_MS
 from bot.venue.record import forget_oldest
@@ -78,11 +78,6 @@ class EventBuffer:
     @property
     def last(self) -> int:
         return self.first + len(self.events) - 1
-
-    def after(self, seq: int, limit: int) -> list[Event]:
-        at = seq + 1 - self.first
-        assert at >= 0, "this event is no longer in memory"
-        return self.events[at : at + limit]
 
 
 class SimulatedExchange(Machine):
@@ -162,6 +157,13 @@ class SimulatedExchange(Machine):
         """When every band ends: after the next deadline, or the next change by the session itself."""
         until_ms, change_ms = index.next_deadline_ms(self.state) or FOREVER_MS, self._next_change_ms()
         return 1 + (until_ms if change_ms is None or change_ms > until_ms else change_ms)
+
+    def only_waits(self, since: int) -> bool:
+        """True if each event after number `since` is an order that waits for the next bar."""
+        for event in self.event_buffer.events[since - self.count :]:
+            if type(event) is not OrderChanged or event.subtype != "open" or event.kind == "limit":
+                return False
+        return self.count > since
 
     def bands(self) -> Mapping[str, Calm]:
         """The band of every market. It stays the same until the next command."""

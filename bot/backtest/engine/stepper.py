@@ -78,6 +78,9 @@ class Stepper:
         self._clock = clock
         self._stats = stats
         self._drained = 0  # number of the newest event that the kernel has taken
+        # Set if an order's own events may be read with those of the next bar: says if each event after this number is an order that waits for it.
+        self.only_waits: Callable[[int], bool] | None = None
+        self._waits = False  # the kernel has not read the events of such orders yet
         self._compared = -1  # number of the newest event at the last comparison at the end of a chunk
 
     def start(self, kernel: Kernel) -> None:
@@ -150,13 +153,22 @@ class Stepper:
 
     # -- passes
 
-    def act(self, decision: Decision, closed: Closed) -> None:
-        """One pass that carries out a decision."""
+    def act(self, decision: Decision, closed: Closed, *, before_next_bar: bool = False) -> None:
+        """One pass that carries out a decision. `before_next_bar`: nothing else is decided before the venue has seen the next bar."""
         kernel = self.kernel
         assert kernel is not None
+        execution, drained = kernel.execution, self._drained
         self._stats.decisions += 1
         self.begin_pass()
+        only_waits = self.only_waits if before_next_bar else None
+        execution.reads_later = only_waits is not None
         self.wait(kernel.act(decision, closed))
+        execution.reads_later = False
+        if only_waits is not None:
+            if only_waits(drained) and all(one.state == "accepted" for one in execution.live.values()):
+                self._waits = True
+                return
+            self.wait(kernel.events.drain())
         self.settle()
 
     def take_events(self) -> None:
@@ -180,8 +192,9 @@ class Stepper:
     def begin_pass(self) -> None:
         kernel = self.kernel
         assert kernel is not None
-        if kernel.execution.live:
+        if kernel.execution.live and not self._waits:
             self.pacer.moved(self.now_ms())
+        self._waits = False
         kernel.budget.begin()
 
     def settle(self) -> None:

@@ -57,6 +57,7 @@ class ExecutionEngine:
         self.replies: list[Intent] = []  # intents of event hooks, written and not sent yet
         self.with_targets: dict[str, Intent] = {}  # accepted entries whose target orders are not all made, by id
         self.in_flight = in_flight
+        self.reads_later = False  # the caller reads the events after the last of the orders that it sends
         self._journal = journal
         self._mirror = mirror
         self._order_owners = order_owners
@@ -171,7 +172,9 @@ class ExecutionEngine:
     async def send_all(self, intents: Sequence[Intent], fresh: Sequence[Intent]) -> None:
         """Send the intents that were just written, in their order, as far as they may be sent now."""
         self.forget_unwritten(intents, fresh)
-        await self.dispatch(one_by_one(fresh) if self.in_flight.abreast == 1 else fresh, learns=True)
+        waiting = one_by_one(fresh) if self.in_flight.abreast == 1 else fresh
+        self.sender.judged = waiting[0] if waiting else None
+        await self.dispatch(waiting, learns=True)
         if self.replies:
             await self.send_replies()
 
@@ -182,12 +185,16 @@ class ExecutionEngine:
         reversal opens against what its close has left.
         """
         if self.in_flight.abreast == 1:
+            is_first = True
             for intent in waiting:
                 if not self._budget.has_time():
                     break  # It is written, and the next pass goes on with it.
-                await self._send(intent)
-                if learns:
+                if learns and not is_first:
                     await self.events.drain()
+                await self._send(intent)
+                is_first = False
+            if learns and not is_first and not self.reads_later:
+                await self.events.drain()
             return
         requests = self.requests()
         busy = {one.id for one in requests}

@@ -22,7 +22,7 @@ from bot.runtime.journal.journal import Journal
 from bot.runtime.model.intents import FINAL, Intent, State
 from bot.runtime.pass_budget import PassBudget
 from bot.runtime.ports import VenuePort
-from bot.wire import OrderRequest
+from bot.wire import OrderRequest, OrderResult
 
 log = logs.FastLogger()
 T = TypeVar("T")
@@ -77,6 +77,7 @@ class OrderSender:
         self._replies: list[tuple[Intent, str]] = []  # accepted by the service, not written yet: intent and trade id
         # True if no request or reply can be lost: the venue and the journal are in this process, and no time passes in a request.
         self.is_atomic = False
+        self.judged: Intent | None = None  # the risk engine has just approved it, and nothing has happened since
         self._last_dry_run: tuple[OrderRequest, OrderRequest] | None = None  # the last planned entry and its dry run
 
     # -- what the execution engine calls
@@ -152,7 +153,7 @@ class OrderSender:
         trade_id = self.search.seen(intent)
         if trade_id is not None:  # The event came before the reply.
             return self.outcomes.accept(intent, trade_id)
-        if (no := self._entry_wait.blocked_too_long(intent)) is not None:
+        if self._states and (no := self._entry_wait.blocked_too_long(intent)) is not None:
             why = f"{no.message} (it could not be sent for a minute)"
             return await self._end_unsent(intent, Ending("expired", no.code, why))
         if intent.state == "opened":
@@ -169,17 +170,22 @@ class OrderSender:
         # Also an entry in doubt: an attempt that is in memory alone would be lost with the process.
         if self._entry_wait.lacks_journal(intent):
             return intent
+        if self.is_atomic and intent.state == "opened" and not self.search.may_arrive_late(intent):
+            return await self._send_at_once(intent)
         if self._entry_wait.is_postponed(intent) and (
             self._entry_wait.must_wait(intent) or self.budget.entries_left_ms() <= 0
         ):
             return intent
-        if self.is_atomic and intent.state == "opened" and not self.search.may_arrive_late(intent):
-            return await self._send_at_once(intent)
         return await self._try(intent)
 
     def _may_send_directly(self, intent: Intent) -> bool:
         """True if the intent needs no plan and may be sent now."""
-        return intent.path == "direct" and not self._entry_wait.must_wait(intent)
+        if intent.path != "direct":
+            return False
+        if self.is_atomic and intent is self.judged:
+            self.judged = None
+            return True
+        return not self._entry_wait.must_wait(intent)
 
     def _needs_no_plan(self, intent: Intent) -> bool:
         """True if `send` would send the intent now as it is: not sent before, in time, and without a plan."""
@@ -270,7 +276,10 @@ class OrderSender:
     async def _send_at_once(self, intent: Intent) -> Intent:
         """Send a request that cannot be lost. The journal gets one record, the outcome; an error that settles nothing takes the ordinary way."""
         try:
-            trade_id = await self._request(intent)
+            if intent.action == "cancel":
+                trade_id = await self._cancel(intent)
+            else:  # Nothing waits beside it, so there is no wait to measure.
+                trade_id = (await self._order_request(intent)).trade.id
         except ApiError as error:
             move = settle_move(error, ambiguous_before=False, now_ms=self._now_ms(), fences=self.search.fences(intent))
             if isinstance(move, End):
@@ -325,13 +334,14 @@ class OrderSender:
         """Send one request of the intent and return the id of its trade."""
         if intent.action == "cancel":
             return await self._cancel(intent)
+        return (await self._ask(intent, self._order_request(intent))).trade.id
+
+    def _order_request(self, intent: Intent) -> Coroutine[Any, Any, OrderResult]:
         if intent.action == "close" and not intent.is_target:
-            request = self.port.close(intent.market, intent.close(), key=intent.id, expires_at_ms=intent.not_after_ms)
-        elif intent.confirm_token is not None:
-            request = self.port.confirm(intent.confirm_token, key=intent.id, expires_at_ms=intent.token_expires_ms)
-        else:
-            request = self.port.place(intent.order(), key=intent.id, expires_at_ms=intent.not_after_ms)
-        return (await self._ask(intent, request)).trade.id
+            return self.port.close(intent.market, intent.close(), key=intent.id, expires_at_ms=intent.not_after_ms)
+        if intent.confirm_token is not None:
+            return self.port.confirm(intent.confirm_token, key=intent.id, expires_at_ms=intent.token_expires_ms)
+        return self.port.place(intent.order(), key=intent.id, expires_at_ms=intent.not_after_ms)
 
     async def _ask(self, intent: Intent, request: Coroutine[Any, Any, T]) -> T:
         """The reply to an order operation. Measures the time from the first request until there is an outcome."""

@@ -39,8 +39,6 @@ INTENT_MOVES: Final[Mapping[str, frozenset[str]]] = {
 FINAL: Final = frozenset(state for state, moves in INTENT_MOVES.items() if not moves)
 IN_DOUBT: Final = frozenset({"sending", "quarantined"})  # an order may exist that we have not seen
 
-_LETTERS: Final = tuple(a + b for a in "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567" for b in "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567")
-_SHIFTS: Final = range(150, -1, -10)
 RUNTIME: Final = "@runtime"  # owner of repair intents; no strategy can have this name
 
 _SEPARATOR: Final = "\x1f"  # no name, market or trigger contains it, so no two decisions give the same text
@@ -55,9 +53,30 @@ def intent_key(*, address: str, epoch: int, strategy: str, market: str, trigger:
     parts = (address, str(epoch), strategy, market, trigger, str(ordinal), leg)
     text = _SEPARATOR.join(parts)
     assert text.count(_SEPARATOR) == len(parts) - 1
-    # 32 letters of base32 are the first 20 bytes: 16 pairs of letters, ten bits each.
-    bits = int.from_bytes(hashlib.sha256(text.encode()).digest()[:20])
-    return "".join([_LETTERS[bits >> shift & 1023] for shift in _SHIFTS])
+    return _base32(int.from_bytes(hashlib.sha256(text.encode()).digest()[:20]))
+
+
+def _base32(bits: int) -> str:
+    """160 bits as 32 letters. Spreads the bits to five a byte, in five steps: base64.b32encode takes four times as long."""
+    bits = (bits & _LOW_80) | (bits >> 80) << 128
+    bits = (bits & _LOW_40) | (bits & _HIGH_40) << 24
+    bits = (bits & _LOW_20) | (bits & _HIGH_20) << 12
+    bits = (bits & _LOW_10) | (bits & _HIGH_10) << 6
+    bits = (bits & _LOW_5) | (bits & _HIGH_5) << 3
+    return bits.to_bytes(32).translate(_LETTERS).decode()
+
+
+def _lanes(ones: int, width: int, shift: int) -> int:
+    """A mask of 256 bits: in each lane of `width` bits, `ones` ones from bit `shift` on."""
+    return sum(((1 << ones) - 1) << lane + shift for lane in range(0, 256, width))
+
+
+_LETTERS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567".ljust(256)
+_LOW_80: Final = (1 << 80) - 1
+_LOW_40, _HIGH_40 = _lanes(40, 128, 0), _lanes(40, 128, 40)
+_LOW_20, _HIGH_20 = _lanes(20, 64, 0), _lanes(20, 64, 20)
+_LOW_10, _HIGH_10 = _lanes(10, 32, 0), _lanes(10, 32, 10)
+_LOW_5, _HIGH_5 = _lanes(5, 16, 0), _lanes(5, 16, 5)
 
 
 @dataclass(frozen=True, slots=True)
