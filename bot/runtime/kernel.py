@@ -373,7 +373,8 @@ class Kernel:
             bar = closed.bar
             if bar.at_ms <= self.account.attribution.day_ms:  # The day had begun before the price of its midnight came.
                 self.account.position_owners.mend_day()
-            self.conditions.losses.watch(self.now_ms(), bar.market)
+            if self.conditions.losses.is_used:
+                self.conditions.losses.watch(self.now_ms(), bar.market)
             built = self.builder.build(decision.signals, trigger=f"bar:{bar.market}:{bar.at_ms}", at_ms=bar.at_ms)
             if built and self.journal.keeps_traces:
                 text = json.dumps(bar._asdict() | {"interval": closed.interval})
@@ -409,7 +410,8 @@ class Kernel:
 
     def has_bounds(self, series: Series) -> bool:
         """True if a timer or a daily loss ends `decide_run` there, besides the band that it is given."""
-        return self.timers.next_ms is not None or self.conditions.losses.has_limits(series.market)
+        losses = self.conditions.losses
+        return self.timers.next_ms is not None or (losses.is_used and losses.has_limits(series.market))
 
     def decide_run(
         self, series: Series, bars: Iterator[Bar], calm: Calm, seen: Bar | None = None
@@ -421,7 +423,9 @@ class Kernel:
         """
         if self.timers.next_ms is not None and self.timers.next_ms < calm.until_ms:
             calm = calm._replace(until_ms=self.timers.next_ms)
-        return self.strategy_host.decide_run(series, bars, self.conditions.losses.narrowed(series, calm), seen)
+        if self.conditions.losses.is_used:
+            calm = self.conditions.losses.narrowed(series, calm)
+        return self.strategy_host.decide_run(series, bars, calm, seen)
 
     # -- the end
 

@@ -75,13 +75,15 @@ def order_level(market: Market, order: Order) -> int:
 
 
 def _order_entry(market: Market, order: Order) -> tuple[LevelEntry, bool]:
-    falls = order_falls(order)
-    return _entry(order_level(market, order), order.kind, order.account, order.number, falls=falls), falls
+    falls, px = order_falls(order), order.trigger_px
+    if px is None:
+        px = order_level(market, order)
+    return _entry(px, order.kind, order.account, order.number, falls=falls), falls
 
 
 def watch_order(market: Market, order: Order) -> None:
     entry, falls = _order_entry(market, order)
-    _add(market, entry, falls=falls)
+    insort(market.falling if falls else market.rising, entry)
 
 
 def unwatch_order(market: Market, order: Order) -> None:

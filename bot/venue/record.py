@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bot.venue.events import Event, OrderChanged
-from bot.venue.state import EVENTS_KEPT, Account, Order, State, Trade, oid_text, side_name, trade_id
+from bot.venue.state import EVENTS_KEPT, Account, Order, State, Trade, oid_text, trade_id
 
 
 def next_seq(account: Account) -> int:
@@ -32,18 +32,18 @@ def forget_oldest(account: Account) -> None:
 
 def emit_order(state: State, account: Account, order: Order, subtype: str, *, reason: str | None = None) -> None:
     account.event_seq += 1
-    emit(state, account, order_as_event(state, account, order, subtype, reason=reason))
+    emit(state, account, order_as_event(state, account, order, subtype, reason))
 
 
 def order_as_event(
-    state: State, account: Account, order: Order, subtype: str, *, reason: str | None = None
+    state: State, account: Account, order: Order, subtype: str, reason: str | None = None
 ) -> OrderChanged:
     """The event that shows an order's present state, with the number of the account's newest event."""
-    side = order.side
+    is_long = order.side > 0
     return OrderChanged(
         account.id, account.event_seq, state.now_ms, subtype, order.coin, oid_text(account, order.number), order.trade, order.kind,
-        side_name(side), "close" if side != order.buy or order.reduce_only else "open", order.size, order.filled, order.limit_px,
-        order.trigger_px, reason, order.request_id, order.idempotency_key,
+        "long" if is_long else "short", "close" if order.reduce_only or is_long != (order.buy > 0) else "open", order.size, order.filled,
+        order.limit_px, order.trigger_px, reason, order.request_id, order.idempotency_key,
     )  # fmt: skip
 
 

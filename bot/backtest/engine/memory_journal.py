@@ -275,6 +275,9 @@ class MemoryState(StateStore):
             self._rows, self._shares = {}, {}
         for row in changes.rows:
             self._rows[row.strategy] = row
+        if len(changes.markets) == 1:  # The usual case: one market has filled an order.
+            self._shares[changes.markets[0]] = changes.shares
+            return
         for market in changes.markets:
             self._shares[market] = tuple(share for share in changes.shares if share.market == market)
 

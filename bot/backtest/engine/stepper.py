@@ -204,10 +204,11 @@ class Stepper:
         if kernel.execution.live:
             self.wait(kernel.execution.settle())
             self.wait(kernel.events.drain())  # Live, the next pass begins with it, and nothing is decided before.
-        if not kernel.reconciliation.has_nothing_to_do():
-            self.wait(kernel.reconciliation.repair())
-        if kernel.context.comparison.is_due:
-            self.wait(kernel.reconciliation.reconcile())
+        reconciliation = kernel.reconciliation
+        if not reconciliation.has_nothing_to_do():
+            self.wait(reconciliation.repair())
+        if reconciliation.context.comparison.is_due:
+            self.wait(reconciliation.reconcile())
         if kernel.conditions.losses.is_used:
             kernel.conditions.losses.watch(self.now_ms())  # A fill may have cost more than the close of its bar shows.
         self.events_taken()

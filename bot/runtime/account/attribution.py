@@ -184,7 +184,7 @@ class Attribution:
             return None
         self.keep()
         markets = tuple(sorted(self.markets_changed))
-        rows = tuple([self.rows[name] for name in sorted(self.rows_changed)])
+        rows = tuple(map(self.rows.__getitem__, sorted(self.rows_changed)))
         shares: list[Share] = []
         for market in markets:
             shares += self.shares.get(market, {}).values()

@@ -233,6 +233,8 @@ class ExecutionEngine:
         while True:
             send = self.sender.send_marked if is_marked else self.sender.send
             sent = self.live[intent.id] = await send(intent)
+            if sent.state == "accepted":
+                return
             is_marked = False
             leg = next_leg(
                 sent,

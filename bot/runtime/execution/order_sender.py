@@ -157,7 +157,8 @@ class OrderSender:
             why = f"{no.message} (it could not be sent for a minute)"
             return await self._end_unsent(intent, Ending("expired", no.code, why))
         if intent.state == "opened":
-            intent = await self._prepare(intent)
+            if intent.path == "plan" or self._states or self._now_ms() > intent.not_after_ms:
+                intent = await self._prepare(intent)
         elif intent.state == "planned" and (ending := self.approvals.ending(intent)) is not None:
             return await self._end_unsent(intent, ending)
         elif self._now_ms() >= intent.fence_ms and self._entry_wait.is_postponed(intent):
@@ -279,7 +280,7 @@ class OrderSender:
             if intent.action == "cancel":
                 trade_id = await self._cancel(intent)
             else:  # Nothing waits beside it, so there is no wait to measure.
-                trade_id = (await self._order_request(intent)).trade.id
+                trade_id = (await _order_request(self.port, intent)).trade.id
         except ApiError as error:
             move = settle_move(error, ambiguous_before=False, now_ms=self._now_ms(), fences=self.search.fences(intent))
             if isinstance(move, End):
@@ -334,14 +335,7 @@ class OrderSender:
         """Send one request of the intent and return the id of its trade."""
         if intent.action == "cancel":
             return await self._cancel(intent)
-        return (await self._ask(intent, self._order_request(intent))).trade.id
-
-    def _order_request(self, intent: Intent) -> Coroutine[Any, Any, OrderResult]:
-        if intent.action == "close" and not intent.is_target:
-            return self.port.close(intent.market, intent.close(), key=intent.id, expires_at_ms=intent.not_after_ms)
-        if intent.confirm_token is not None:
-            return self.port.confirm(intent.confirm_token, key=intent.id, expires_at_ms=intent.token_expires_ms)
-        return self.port.place(intent.order(), key=intent.id, expires_at_ms=intent.not_after_ms)
+        return (await self._ask(intent, _order_request(self.port, intent))).trade.id
 
     async def _ask(self, intent: Intent, request: Coroutine[Any, Any, T]) -> T:
         """The reply to an order operation. Measures the time from the first request until there is an outcome."""
@@ -462,3 +456,12 @@ class OrderSender:
         if intent.state != before:
             log_state(intent)
         return intent
+
+
+def _order_request(port: VenuePort, intent: Intent) -> Coroutine[Any, Any, OrderResult]:
+    """The request that makes the intent an order."""
+    if intent.action == "close" and not intent.is_target:
+        return port.close(intent.market, intent.close(), key=intent.id, expires_at_ms=intent.not_after_ms)
+    if intent.confirm_token is not None:
+        return port.confirm(intent.confirm_token, key=intent.id, expires_at_ms=intent.token_expires_ms)
+    return port.place(intent.order(), key=intent.id, expires_at_ms=intent.not_after_ms)
