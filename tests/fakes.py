@@ -378,7 +378,7 @@ class FakeVenue:
     def _confirm(self, token: str, key: str) -> OrderResult:
         plan = self.plans.get(token)
         if plan is None:
-            raise refused("plan_stale")
+            raise refused("not_found")
         if plan.used:
             details = {"reason": "used_token", "tradeId": plan.trade_id}
             if plan.trade_id is None:

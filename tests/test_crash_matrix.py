@@ -35,6 +35,11 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
     ("daemon", "an entry that waits for approval, before and after the answer"): (
         "runtime/execution/test_approvals.py::test_a_kill_leaves_the_question_or_its_answer_and_nothing_is_sent_twice",
     ),
+    ("daemon", "a plan whose token the next run cannot read"): (
+        "runtime/execution/test_token_secrecy.py::test_the_api_key_alone_reads_the_tokens_of_a_killed_run",
+        "runtime/execution/test_token_secrecy.py::test_a_killed_run_under_another_api_key_plans_what_waits_anew",
+        "runtime/execution/test_token_secrecy.py::test_a_killed_run_under_another_api_key_settles_an_order_in_doubt_without_a_second_one",
+    ),
     ("daemon", "an assistant's proposal, before its plan and before the answer"): (
         "runtime/control_plane/test_proposal_route.py::test_a_kill_before_the_plan_keeps_the_proposal_and_its_reason",
         "cli/assistants/test_daemon_tools.py::test_a_proposal_survives_a_kill_and_only_a_person_sends_it",

@@ -65,7 +65,11 @@ async def run(request: RunRequest, *, held: Held | None = None) -> DaemonEnd:
         if account is not None:
             await stack.enter_async_context(kept(account))
         journal, damage = open_or_rebuild(
-            state_dir / queries.FILE, address=snapshot.address, now_ms=SystemClock().now_ms(), was_used=was_used
+            state_dir / queries.FILE,
+            address=snapshot.address,
+            now_ms=SystemClock().now_ms(),
+            was_used=was_used,
+            secret=request.api_key.get_secret_value(),
         )
         stack.callback(journal.close)
         _note_start(request, journal, specs, client, snapshot)

@@ -58,7 +58,7 @@ class Pacer:
 
 async def decide(told: dict[str, Any]) -> list[str]:
     client = Client(told["base_url"], told["key"])
-    journal = open_journal(Path(told["path"]), address=told["address"])
+    journal = open_journal(Path(told["path"]), address=told["address"], secret=told["key"])
     strategy = Once(name="once", markets=("BTC",))
     allowance = StrategyLimits(
         "once", frozenset(["BTC"]), interval_ms=60_000, budget_usd=Decimal(1_000), max_leverage=3, path=told["orders"]

@@ -18,7 +18,7 @@ from bot.errors import Refusal
 from bot.runtime.journal.database import JournalDatabase
 from bot.runtime.journal.event_log import Cursor, EventLog, next_cursor
 from bot.runtime.journal.intent_log import IntentLog, Outcome
-from bot.runtime.journal.journal import Journal, Notice, TraceKind
+from bot.runtime.journal.journal import OF_THIS_PROCESS, Journal, Notice, TraceKind
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.journal.pending_writes import PendingWrites
 from bot.runtime.journal.retention import Held
@@ -79,7 +79,7 @@ class MemoryIntents(IntentLog):
     """The intents of a MemoryJournal, in dictionaries."""
 
     def __init__(self, database: JournalDatabase, failures: OrderFailures) -> None:
-        super().__init__(database)
+        super().__init__(database, OF_THIS_PROCESS)
         self.failures = failures
         self.by_id: dict[str, Intent] = {}
         self.repairs: list[str] = []  # ids of the runtime's own intents

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Final, Literal
 
+from bot.encryption import Cipher, DecryptionFailed
 from bot.errors import JournalDamaged
 from bot.money import format_decimal
 from bot.runtime.journal.database import WAY_OUT, JournalDatabase
@@ -27,21 +29,23 @@ _INSERT = (
     "INSERT INTO intents (id, strategy, market, action, path, cause, ordinal, leg, epoch, body, body_sha256, not_after_ms,"
     " opened_ms, notional_usd, state, moved_ms, targets, seal) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,'opened',?,?,?) ON CONFLICT (id) DO NOTHING"
 )
+UNREADABLE: Final = "unreadable-token"  # stands for a token that another key has encrypted
 _SELECT: Final = f"SELECT {_INTENT_COLUMNS}, body_sha256, seal FROM intents "  # noqa: S608 - constants only
 
 
 class IntentLog:
     """Every method that changes an intent has committed when it returns, except `insert`."""
 
-    def __init__(self, database: JournalDatabase) -> None:
+    def __init__(self, database: JournalDatabase, tokens: Cipher) -> None:
         self._database = database
+        self._tokens = tokens  # encrypts the confirm tokens of plans, which are not stored in clear
 
     def insert(self, i: Intent) -> bool:
         """Write a new intent in the open transaction; False if it is there already."""
         assert i.state == "opened", i.state
         values = (
             i.id, i.strategy, i.market, i.action, i.path, i.trigger, i.ordinal, i.leg, i.epoch, i.body, i.sha256, i.not_after_ms,
-            i.opened_ms, format_decimal(i.notional_usd), i.opened_ms, i.targets, _checksum(i),
+            i.opened_ms, format_decimal(i.notional_usd), i.opened_ms, i.targets, _checksum(i, None),
         )  # fmt: skip
         return self._database.execute(_INSERT, values).rowcount == 1
 
@@ -149,7 +153,28 @@ class IntentLog:
         return {(market, trade_id, action): intent_id for market, trade_id, action, intent_id in rows}
 
     def _intents(self, where: str, values: Sequence[object] = ()) -> list[Intent]:
-        return [_intent_of(row) for row in self._database.read(_SELECT + where, values)]
+        return [self._readable(_intent_of(row)) for row in self._database.read(_SELECT + where, values)]
+
+    def _readable(self, intent: Intent) -> Intent:
+        """The intent with its token in clear. If another key has encrypted the token, it is spent.
+
+        Then a plan that was not sent counts as expired, so it is made anew. An order in doubt is found by its own key, or proven absent
+        after its fence, because the service knows no such token.
+        """
+        if intent.confirm_token is None:
+            return intent
+        try:
+            token = self._tokens.decrypt(intent.confirm_token, intent.id).decode()
+        except DecryptionFailed:
+            expires_ms = 0 if intent.state == "planned" else intent.token_expires_ms
+            return replace(intent, confirm_token=UNREADABLE, token_expires_ms=expires_ms)
+        return replace(intent, confirm_token=token)
+
+    def _stored_token(self, intent: Intent) -> str | None:
+        """The token as the file holds it; none once the intent is final."""
+        if intent.confirm_token is None or intent.state in FINAL:
+            return None
+        return self._tokens.encrypt(intent.confirm_token.encode(), intent.id)
 
     def _write_sending(self, intent: Intent, now_ms: int) -> Intent:
         n = intent.attempts + 1
@@ -157,8 +182,9 @@ class IntentLog:
         execute("INSERT INTO attempts (intent_id, n, sent_ms) VALUES (?,?,?)", (intent.id, n, now_ms))
         after = moved(intent, "sending", attempts=n)
         if intent.state == "sending":
-            values = (n, now_ms, _checksum(after), intent.id)
-            execute("UPDATE intents SET attempts=?, moved_ms=?, seal=? WHERE id=?", values)
+            token = self._stored_token(after)
+            values = (n, token, now_ms, _checksum(after, token), intent.id)
+            execute("UPDATE intents SET attempts=?, confirm_token=?, moved_ms=?, seal=? WHERE id=?", values)
             return after
         return self._write_move(after, now_ms=now_ms, before=intent.state)
 
@@ -167,14 +193,14 @@ class IntentLog:
         return self._write_move(moved(intent, "accepted", trade_id=trade_id), now_ms=now_ms, before=intent.state)
 
     def _write_move(self, after: Intent, *, now_ms: int, before: State) -> Intent:
-        to = after.state
+        to, token = after.state, self._stored_token(after)
         assert to in INTENT_MOVES[before], f"{after.id}: {before} -> {to}"
         done = self._database.execute(
             "UPDATE intents SET state=?, attempts=?, confirm_token=?, token_expires_ms=?, trade_id=?, code=?, message=?, moved_ms=?,"
             " seal=? WHERE id=? AND state=?",
             (
-                to, after.attempts, after.confirm_token if to not in FINAL else None, after.token_expires_ms, after.trade_id,
-                after.code, after.message, now_ms, _checksum(after), after.id, before,
+                to, after.attempts, token, after.token_expires_ms, after.trade_id, after.code, after.message, now_ms,
+                _checksum(after, token), after.id, before,
             ),
         )  # fmt: skip
         assert done.rowcount == 1, f"{after.id} is not {before} in the journal"
@@ -189,6 +215,7 @@ class IntentLog:
 
 
 def _intent_of(row: tuple[Any, ...]) -> Intent:
+    """The row as an intent, with the token as it is stored."""
     *values, sha256, checksum = row
     values[12] = Decimal(values[12])
     (
@@ -213,15 +240,15 @@ def _intent_of(row: tuple[Any, ...]) -> Intent:
         body=body, not_after_ms=not_after_ms, opened_ms=opened_ms, notional_usd=notional, state=state, attempts=attempts,
         confirm_token=token, token_expires_ms=token_expires_ms, trade_id=trade_id, code=code, message=message, targets=targets,
     )  # fmt: skip
-    if checksum is not None and checksum != _checksum(intent):
+    if checksum is not None and checksum != _checksum(intent, token):
         raise JournalDamaged(
             f"the journal's intent {intent.id} does not match its checksum: the file is damaged. {WAY_OUT}"
         )
     return check_body(intent, sha256)
 
 
-def _checksum(i: Intent) -> int:
-    token = None if i.state in FINAL else i.confirm_token
+def _checksum(i: Intent, token: str | None) -> int:
+    """`token` as it is stored."""
     return seal(
         i.id, i.strategy, i.market, i.action, i.path, i.trigger, i.ordinal, i.leg, i.epoch, i.not_after_ms, i.opened_ms,
         format_decimal(i.notional_usd), i.state, i.attempts, token, i.token_expires_ms, i.trade_id,

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import structlog
 from sqlite_utils import Database
 
+from bot.encryption import Cipher
 from bot.errors import JournalDamaged, Refusal
 from bot.runtime.journal import approval_log, halt_flags
 from bot.runtime.journal.database import WAY_OUT, JournalDatabase
@@ -35,6 +37,9 @@ EVENTS_KEPT: Final = 100_000  # as many as the service keeps
 REFUSALS_KEPT: Final = 10_000
 NOTICES_KEPT: Final = 10_000  # a target that was down for longer gets the newest
 INTENTS_KEPT: Final = 20_000  # with their attempts and traces; retention.py says which older ones may go
+
+TOKENS: Final = "journal token"  # what the cipher of confirm tokens is for
+OF_THIS_PROCESS: Final = Cipher(secrets.token_bytes(32), TOKENS)  # no later process can read what it encrypts
 
 TraceKind = Literal["bar", "wish", "plan"]
 
@@ -68,12 +73,14 @@ SEALED: Final[Mapping[str, Sequence[str]]] = {
 class Journal:
     """Use `open_journal` (opening.py). Every method that writes has committed when it returns, except `refused` and `trace`."""
 
-    def __init__(self, db: Database, *, address: str, path: Path | None = None) -> None:
+    def __init__(
+        self, db: Database, *, address: str, path: Path | None = None, tokens: Cipher = OF_THIS_PROCESS
+    ) -> None:
         self.address = address
         self._pending = PendingWrites()
         self.database = JournalDatabase(db, path=path, pending=self._pending)
         self._execute, self._read = self.database.execute, self.database.read
-        self.intents = IntentLog(self.database)
+        self.intents = IntentLog(self.database, tokens)
         self.approvals = approval_log.ApprovalLog(self.database)
         self.events = EventLog(self.database)
         self.state = StateStore(self.database, self._pending)

@@ -10,13 +10,14 @@ from typing import Final
 import structlog
 from sqlite_utils import Database
 
+from bot.encryption import Cipher
 from bot.errors import ConfigError, JournalBlocked, JournalDamaged, JournalError
 from bot.runtime.journal import database, halt_flags
 from bot.runtime.journal.backup import NotCopied, write_copy
 from bot.runtime.journal.database import NOTHING_SENT, WAY_OUT
 from bot.runtime.journal.failover import copied_file, disk_hint, is_damage, may_pass, set_aside
 from bot.runtime.journal.halt_flags import HaltFlagsFile
-from bot.runtime.journal.journal import Journal
+from bot.runtime.journal.journal import OF_THIS_PROCESS, TOKENS, Journal
 from bot.runtime.journal.schema import migrations
 
 log = structlog.get_logger()
@@ -24,40 +25,42 @@ log = structlog.get_logger()
 OPEN_BUSY_MS: Final = 5_000  # wait for another process's lock at a start, when nothing else waits
 
 
-def open_or_rebuild(path: Path, *, address: str, now_ms: int, was_used: bool = False) -> tuple[Journal, str | None]:
+def open_or_rebuild(
+    path: Path, *, address: str, now_ms: int, was_used: bool = False, secret: str | None = None
+) -> tuple[Journal, str | None]:
     """Open the journal of one account; a damaged file is set aside, and a new journal begun. Then the second value says what was wrong.
 
     A new journal loses no orders: the account is read from the service, and a decision made twice has the same key. Strategies that were
     paused, halted or quarantined stay so; if that is not known, every strategy is paused. If the file cannot be written, the journal
     has a `fault`: the daemon looks after the account and opens nothing.
-    `was_used`: the account had a journal here before, so a missing file counts as damaged.
+    `was_used`: the account had a journal here before, so a missing file counts as damaged. `secret`: as in `open_journal`.
     """
     is_lost = was_used and (not path.exists() or path.stat().st_size == 0)
     why: str | None = None
     try:
         if is_lost:
             set_aside(path, now_ms)  # A log without its file would be read as the new file's log.
-        journal = _opened(path, address)
+        journal = _opened(path, address, secret)
         if is_lost:
             log.error("journal.rebuilt", path=str(path), message="the file was missing")
             why = f"journal {path} is missing, and this account had one: positions and orders are read from the service again."
     except JournalDamaged as error:
         aside = set_aside(path, now_ms)
         log.error("journal.rebuilt", path=str(path), kept_as=str(aside), message=str(error))
-        journal = _opened(path, address)
+        journal = _opened(path, address, secret)
         why = f"{str(error).removesuffix(WAY_OUT).strip()} The damaged file is now {aside}."
     stays = _keep_stopped(journal, is_new=why is not None)
     return journal, why if why is None else f"{why} {stays}"
 
 
-def _opened(path: Path, address: str) -> Journal:
+def _opened(path: Path, address: str, secret: str | None) -> Journal:
     try:
-        return open_journal(path, address=address)
+        return open_journal(path, address=address, secret=secret)
     except JournalBlocked as error:
-        return _in_memory(path, address, error)
+        return _in_memory(path, address, error, secret)
 
 
-def _in_memory(path: Path, address: str, why: JournalBlocked) -> Journal:
+def _in_memory(path: Path, address: str, why: JournalBlocked, secret: str | None) -> Journal:
     """A copy of the file in memory, used until the file can be written. JournalError if it cannot be read either."""
     shown = f"journal {path}"
     is_there = path.exists() and path.stat().st_size > 0
@@ -81,7 +84,7 @@ def _in_memory(path: Path, address: str, why: JournalBlocked) -> Journal:
             migrations.apply(db)
         db.conn.commit()
         db.conn.execute("PRAGMA foreign_keys=ON")
-        journal = Journal(db, address=address, path=path)
+        journal = Journal(db, address=address, path=path, tokens=_cipher(secret))
         journal.database.begin_fault(str(why.__cause__ or "the disk accepted no write"))
         _check_owner(journal, shown)
         journal.check()
@@ -114,9 +117,11 @@ def _keep_stopped(journal: Journal, *, is_new: bool) -> str:
     return stays
 
 
-def open_journal(path: Path | None, *, address: str) -> Journal:
+def open_journal(path: Path | None, *, address: str, secret: str | None = None) -> Journal:
     """Open or create the journal of one account; None: in memory.
 
+    Confirm tokens are encrypted with a key derived from `secret`, the account's API key, so that the file alone reveals none of them.
+    Without a `secret` a later process cannot read the tokens, and makes the plans anew.
     Raises JournalDamaged for a file that cannot be trusted, with what to do; JournalBlocked for one that cannot be used just now;
     ConfigError for one of a newer version.
     """
@@ -134,7 +139,7 @@ def open_journal(path: Path | None, *, address: str) -> Journal:
         if _format_of(db) != (ours := len(_migrations_known())):
             db.conn.execute(f"PRAGMA user_version={ours}")
         db.conn.commit()
-        journal = Journal(db, address=address, path=path)
+        journal = Journal(db, address=address, path=path, tokens=_cipher(secret))
         journal.keeps_traces = path is not None
         _check_owner(journal, shown)
         journal.check()
@@ -152,6 +157,10 @@ def open_journal(path: Path | None, *, address: str) -> Journal:
         db.close()
         raise
     return journal
+
+
+def _cipher(secret: str | None) -> Cipher:
+    return OF_THIS_PROCESS if secret is None else Cipher(secret.encode(), TOKENS)
 
 
 def _copy_before_migration(db: Database, path: Path | None, shown: str) -> None:

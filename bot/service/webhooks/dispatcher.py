@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 
 from bot.clock import Clock
-from bot.service.security.secret_encryption import DecryptionFailed, SecretCipher
+from bot.encryption import DecryptionFailed
+from bot.service.security.secret_encryption import SecretCipher
 from bot.service.state_machine.machine import Machine
 from bot.service.webhooks.outbox import Delivery, Endpoint, Outbox
 from bot.venue.commands import DisableWebhook

@@ -201,7 +201,7 @@ def test_a_newer_journal_is_refused_as_an_error_of_the_config_and_left_alone(
     held = path.read_bytes()
     for opens in (
         lambda: open_or_rebuild(path, address=ADDRESS, now_ms=0, was_used=True),
-        lambda: _in_memory(path, ADDRESS, JournalBlocked("read-only")),
+        lambda: _in_memory(path, ADDRESS, JournalBlocked("read-only"), None),
     ):
         with pytest.raises(ConfigError, match=f"newer version of Bracketbot .*{words}") as caught:
             opens()

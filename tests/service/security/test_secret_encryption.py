@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from bot.encryption import DecryptionFailed
 from bot.errors import ConfigError
-from bot.service.security.secret_encryption import DecryptionFailed, SecretCipher
+from bot.service.security.secret_encryption import SecretCipher
 
 
 @given(some.binary(max_size=600), some.text(max_size=20))
