@@ -9,7 +9,7 @@ Map of the package. A package imports only from lines below it; two packages on 
     checks             checks of a whole config before anything starts
     service | runtime  the service: HTTP, MCP, prices, durable log | the daemon: kernel, journal, heartbeat (read runtime/kernel.py first)
     venue | client | market_data   pure rules: orders, margin, guardians; no I/O, no clock | one typed method for each operation | sources of real prices
-    config             YAML to frozen settings; an error has line, column and "did you mean"
+    agents | config    strategies that ask a language model | YAML to frozen settings; an error has line, column and "did you mean"
     strategy           what an author of strategies uses
     wire               requests, answers and events of the /v1 interface, shared by client and service
     chart_library, money, clock, descriptors, encryption, errors, files, logs, words

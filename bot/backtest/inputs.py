@@ -20,7 +20,7 @@ from bot.backtest.engine.options import MarketRules, SessionOptions, chance_outa
 from bot.backtest.engine.outside_reads import watching_clock
 from bot.backtest.engine.progress import Progress
 from bot.backtest.results import run_writer
-from bot.backtest.results.assumptions import assumptions_of
+from bot.backtest.results.assumptions import agent_lines, assumptions_of
 from bot.backtest.results.run_writer import Result
 from bot.checks.config_check import checked_text
 from bot.config import Settings, with_params
@@ -84,6 +84,9 @@ class Inputs:
         ]
         self.recorded = fundings_of(files.funding, markets)
         self.rates = {market: one.rates for market, one in self.recorded.items()}
+        beside = answers_beside(config)
+        if options.agents.file is None and (options.agents.answers == "live" or beside.is_file()):
+            options = replace(options, agents=replace(options.agents, file=beside))
         self.options = self._completed(replace(options, rules=rules), chance or Chance())
         self.begun_ms = 0  # from here every market has had a candle in the range
 
@@ -120,6 +123,7 @@ class Inputs:
             timeline, self.options, made.exchange, funded=list(self.rates), timers=made.session.timers,
             asking=[one.name for one in self.settings.strategies if one.asks_person],
         )  # fmt: skip
+        found += agent_lines(made.session.specs, self.options.agents, timeline.start_ms)
         found += self._notes
         self.begun_ms = max(cursor.ts[cursor.first] for cursor in timeline.cursors)
         for market, funding in self.recorded.items():
@@ -193,6 +197,11 @@ class _Lines:
                 self._file.close()
         except OSError as error:
             self.lost = self.lost or error
+
+
+def answers_beside(config: Path) -> Path:
+    """Where the answers of a config's agents are recorded: `my.answers.jsonl` beside `my.yaml`."""
+    return config.with_name(f"{config.stem}.answers.jsonl")
 
 
 def traded(settings: Settings) -> list[str]:

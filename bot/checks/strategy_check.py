@@ -22,7 +22,19 @@ from bot.errors import StrategyError
 from bot.runtime.strategy_host import loader
 from bot.runtime.strategy_host.strategy_errors import own_lines, whole_traceback
 from bot.service.market_data.instruments import CATALOGUE
-from bot.strategy import Bar, Cancel, Close, History, Open, OrderView, PositionView, Strategy, View
+from bot.strategy import (
+    AskRecord,
+    Bar,
+    Cancel,
+    Close,
+    History,
+    Open,
+    OrderView,
+    PositionView,
+    Question,
+    Strategy,
+    View,
+)
 from bot.venue.numbers import E8
 from bot.wire import INTERVAL_MS
 
@@ -60,6 +72,14 @@ class FakeAccount:
         return self.histories[market]
 
     def log(self, event: str, fields: Mapping[str, Any]) -> None:
+        pass
+
+    is_warming_up = False
+
+    def ask(self, question: Question) -> str | None:
+        return "a check asks nobody"
+
+    def keep_ask(self, record: AskRecord) -> None:
         pass
 
     def take(self, intent: Open | Close | Cancel, bar: Bar) -> None:

@@ -48,6 +48,7 @@ from bot.runtime.reconciliation.guardians import Guardians, WantedGuardian, coun
 from bot.runtime.reconciliation.schedule import RECONCILE_MS, ComparisonSchedule
 from bot.runtime.risk.loss_limits import LossLimits
 from bot.runtime.risk.risk_engine import RiskEngine
+from bot.runtime.strategy_host.asker import AGENT, Asker, ThreadAsker
 from bot.runtime.strategy_host.host import Decision, Run, StrategyHost, StrategySpec, run_inline
 from bot.runtime.strategy_host.timers import Timers
 from bot.runtime.upkeep import Upkeep
@@ -85,7 +86,7 @@ class Hooks:
     `run` calls a strategy and `run_policy` its policy: a daemon gives each call a thread and a time limit. `lease` says why the dead-man's deadline is uncertain,
     `schedule` why bars and timers cannot be trusted. `passed` is called at the end of each pass with the close of the newest decided bar.
     `between` runs before each pass that is made during a warm-up. `wake` asks for another pass, because a reply came. `new_serial` makes
-    the serial of a guardian's key.
+    the serial of a guardian's key. `asker` answers the questions of strategies; None: in threads.
     """
 
     run: Run = run_inline
@@ -97,6 +98,7 @@ class Hooks:
     between: Callable[[], Awaitable[None]] = at_once
     wake: Callable[[], None] = lambda: None
     new_serial: Callable[[int], int] = counted
+    asker: Asker | None = None
 
 
 class Kernel:
@@ -120,8 +122,9 @@ class Kernel:
         losses = LossLimits(account.attribution, limits, account.position_owners, journal, self.state)
         self.timers = Timers()
         self.strategy_host = StrategyHost(
-            specs, journal=journal, mirror=mirror, feed=self.feed, run=hooks.run, attribution=account.attribution
-        )
+            specs, journal=journal, mirror=mirror, feed=self.feed, run=hooks.run, attribution=account.attribution,
+            asker=hooks.asker or ThreadAsker(),
+        )  # fmt: skip
         self.bars = BarQueue(self.feed, self.strategy_host)
         self.guardians = Guardians(
             port=port, journal=journal, mirror=mirror, wanted=settings.guardians, new_serial=hooks.new_serial
@@ -308,6 +311,7 @@ class Kernel:
             await self.warm_up.catch_up()
         if not self.bars.due:
             await self.fire_timers(self.now_ms())
+        await self.take_replies()
         self.conditions.losses.watch(self.now_ms())
 
     def _ready(self) -> list[Closed]:
@@ -400,11 +404,27 @@ class Kernel:
                 return
             log.info("timer.fired", strategy=due.strategy, timer=due.name, at_ms=due.at_ms)
             # A session's clock stands in the millisecond before the instant.
-            decision = await self.strategy_host.call_timer(due, now_ms=max(self.now_ms(), due.at_ms))
+            now_ms = max(self.now_ms(), due.at_ms)
+            decision = await self.strategy_host.call_one(due.strategy, "on_timer", due.timer, now_ms=now_ms)
             intents = self.builder.build(decision.signals, trigger=due.trigger, at_ms=due.at_ms)
             fresh = self.journal.decided(intents, states=decision.states, bars=(due.done,))
             self.timers.fired(due)
             await self.execution.send_all(intents, fresh)
+
+    async def take_replies(self) -> None:
+        """Hand strategies the replies to their questions, and act on what they decide."""
+        asker = self.strategy_host.asker
+        assert asker is not None
+        for strategy in asker.answered():
+            if any(one.strategy == strategy for one in self.execution.awaited()):
+                continue  # It waits until the strategy's orders have their replies.
+            if not self.budget.has_time() or not await self.events.drain_or_wait():
+                return
+            reply = asker.take(strategy)
+            now_ms = max(self.now_ms(), reply.asked_ms)
+            decision = await self.strategy_host.call_one(strategy, "on_reply", reply, now_ms=now_ms)
+            intents = self.builder.build(decision.signals, trigger=f"{AGENT}:{reply.cause}", at_ms=reply.asked_ms)
+            await self.execution.send_all(intents, self.journal.decided(intents, states=decision.states))
 
     # -- the fast path of a session
 

@@ -23,9 +23,12 @@ from bot.strategy.indicators import Indicator, atr, ema, highest, lowest, rsi, s
 from bot.strategy.intents import Bracket, Cancel, Close, Intent, MaxHold, Number, Open, Side, TrailingStop
 from bot.strategy.params import Field, Params
 from bot.strategy.proposal import Proposal
+from bot.strategy.questions import Answered, AskRecord, Question, Reply
 from bot.strategy.view import Fill, GuardianNote, OrderView, PositionView, State, Timer, Trigger, View, ViewSource
 
 __all__ = [
+    "Answered",
+    "AskRecord",
     "Bar",
     "Bracket",
     "Cancel",
@@ -43,6 +46,8 @@ __all__ = [
     "Params",
     "PositionView",
     "Proposal",
+    "Question",
+    "Reply",
     "Side",
     "State",
     "Strategy",

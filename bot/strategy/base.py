@@ -10,6 +10,7 @@ from bot.strategy.bar import Bar
 from bot.strategy.indicators import Indicator, Indicators, named_bars
 from bot.strategy.intents import Intent
 from bot.strategy.params import Params as _Params
+from bot.strategy.questions import Reply
 from bot.strategy.view import Fill, GuardianNote, Timer, Trigger, View
 
 if TYPE_CHECKING:
@@ -74,6 +75,10 @@ class Strategy(ABC):
 
     def on_timer(self, view: View, timer: Timer) -> Iterable[Intent]:
         """One of `timers` is due. Called once for each instant, also across restarts; after a downtime only for the newest missed instant."""
+        return ()
+
+    def on_reply(self, view: View, reply: Reply) -> Iterable[Intent]:
+        """A question of `view.ask` has its reply. An intent is as fresh as the question: two intervals after it, entries are refused."""
         return ()
 
     def on_stop(self, view: View) -> None:

@@ -14,6 +14,7 @@ from bot.errors import StrategyError
 from bot.strategy.bar import Bar
 from bot.strategy.history import History
 from bot.strategy.intents import LEVERAGE_MAX, USD_MAX, USD_MIN, Side
+from bot.strategy.questions import AskRecord, Question
 
 State: TypeAlias = MutableMapping[str, Any]
 
@@ -121,6 +122,10 @@ class ViewSource(Protocol):
         """Bars that have closed by `now_ms`, of the strategy's interval. StrategyError for a market not its own."""
 
     def log(self, event: str, fields: dict[str, Any]) -> None: ...
+    @property
+    def is_warming_up(self) -> bool: ...
+    def ask(self, question: Question) -> str | None: ...
+    def keep_ask(self, record: AskRecord) -> None: ...
 
 
 class View:
@@ -204,3 +209,16 @@ class View:
         A field with a name that the log itself uses (`level`, `strategy`, `timestamp`) is written as `said_level`.
         """
         self._source.log(event, fields)
+
+    @property
+    def is_warming_up(self) -> bool:
+        """True while past bars come after a start: intents, log lines and changes of `state` are dropped."""
+        return self._source.is_warming_up
+
+    def ask(self, question: Question) -> str | None:
+        """Have a question answered in a thread of its own. `on_reply` gets the reply. Returns why it is not asked, None if it is."""
+        return self._source.ask(question)
+
+    def keep_ask(self, record: AskRecord) -> None:
+        """Keep a question with what came of it in the journal. A later record of the same cause replaces it."""
+        self._source.keep_ask(record)

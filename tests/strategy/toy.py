@@ -7,7 +7,21 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bot.strategy import Bar, Close, Fill, History, Intent, Open, OrderView, PositionView, State, Strategy, View
+from bot.strategy import (
+    AskRecord,
+    Bar,
+    Close,
+    Fill,
+    History,
+    Intent,
+    Open,
+    OrderView,
+    PositionView,
+    Question,
+    State,
+    Strategy,
+    View,
+)
 
 
 def walk(
@@ -35,6 +49,8 @@ class ToySource:
         self.positions: dict[str, PositionView] = {}
         self.histories = {market: History(market) for market in markets}
         self.lines: list[tuple[str, dict[str, Any]]] = []
+        self.questions: list[Question] = []
+        self.asks: list[AskRecord] = []
 
     def all_in_usd(self, market: str, leverage: int) -> float:
         return self.free_margin_usd * leverage
@@ -50,6 +66,15 @@ class ToySource:
 
     def log(self, event: str, fields: dict[str, Any]) -> None:
         self.lines.append((event, fields))
+
+    is_warming_up = False
+
+    def ask(self, question: Question) -> str | None:
+        self.questions.append(question)
+        return None
+
+    def keep_ask(self, record: AskRecord) -> None:
+        self.asks.append(record)
 
 
 class Toy:

@@ -16,6 +16,7 @@ from bot.backtest.engine.local_port import LocalPort, drive
 from bot.backtest.engine.memory_journal import MemoryJournal
 from bot.backtest.engine.options import Outage, SessionOptions
 from bot.backtest.engine.progress import OutageRecord, Progress, RunMonitor, RunStats, rare_garbage_collection
+from bot.backtest.engine.recorded_answers import RecordedAnswers
 from bot.backtest.engine.simulated_exchange import SimulatedExchange
 from bot.backtest.engine.slot_path import SlotPath
 from bot.backtest.engine.stepper import ExchangeControl, Stepper
@@ -71,6 +72,7 @@ class Session:
         self.stepper = Stepper(
             exchange, port.clock, self.stats, latency_ms=options.latency_ms, wait=wait, started_ms=timeline.start_ms
         )
+        self.asker = RecordedAnswers(options.agents)
         self.log_sink: LogSink | None = None  # takes what the strategies log
         self.is_atomic = False  # an entry is one request, because nothing can happen between its plan and its confirm
         self.grids: Mapping[str, Grid] = {}  # of the markets whose grid of prices does not follow from their listing
@@ -151,7 +153,7 @@ class Session:
             specs=self._place(settings),
             pacer=stepper.pacer,
             settings=kernel_settings(settings),
-            hooks=Hooks(run=self._run_warm_up),
+            hooks=Hooks(run=self._run_warm_up, asker=self.asker),
         )
         kernel.risk.grids = self.grids
         kernel.risk.is_atomic = self.is_atomic

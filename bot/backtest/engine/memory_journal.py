@@ -28,6 +28,7 @@ from bot.runtime.model.positions import Named
 
 if TYPE_CHECKING:
     from bot.runtime.model.shares import AttributionChanges, Share, TotalsRow
+    from bot.strategy import AskRecord
     from bot.wire import Event
 
 EVENTS_KEPT: Final = 2_000  # the check of overlapping pages and the search for a stop read the newest events
@@ -349,6 +350,9 @@ class MemoryJournal(Journal):
 
     def trace(self, intent_id: str, kind: TraceKind, payload: str, *, at_ms: int) -> None:
         """Do nothing: nobody reads traces after a backtest."""
+
+    def keep_ask(self, strategy: str, record: AskRecord) -> None:
+        """Do nothing: the file of recorded answers has them."""
 
     def write_attribution(
         self, attribution: AttributionChanges | None, notices: Iterable[Notice] = (), *, now_ms: int = 0

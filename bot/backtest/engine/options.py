@@ -9,6 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from bot.backtest.engine.caps import Cap, caps_as_json, caps_from_json, check_caps
+from bot.backtest.engine.recorded_answers import RECORDED_ONLY, AgentOptions
 from bot.errors import ConfigError
 from bot.venue.numbers import E8, decimals_of
 from bot.venue.state import MarketSpec
@@ -164,6 +165,7 @@ class SessionOptions:
     seed: int = 1
     caps: Mapping[str, Cap] = field(default_factory=dict)  # of the session's key and account: caps.py
     approve: Literal["all", "none"] = "all"  # the answer to entries that wait for a person in a live run
+    agents: AgentOptions = RECORDED_ONLY
     skip: bool = True  # False: the venue is shown every bar; a check that skipping changes nothing
 
     def __post_init__(self) -> None:
@@ -208,6 +210,7 @@ class SessionOptions:
             seed=plain["seed"],
             caps=caps_from_json(plain.get("caps", {})),
             approve=plain.get("approve", "all"),
+            agents=AgentOptions.of_plain(plain["agents"]) if "agents" in plain else RECORDED_ONLY,
         )
 
     def plain(self) -> dict[str, Any]:
@@ -229,4 +232,6 @@ class SessionOptions:
             },
             "seed": self.seed,
             "caps": caps_as_json(self.caps),
-        } | ({"approve": self.approve} if self.approve != "all" else {})
+            **({"approve": self.approve} if self.approve != "all" else {}),
+            **({"agents": self.agents.plain()} if self.agents != RECORDED_ONLY else {}),
+        }

@@ -201,6 +201,8 @@ class Stepper:
         """End a pass: settle open intents, repair missing stops and guardians, place target orders, and compare with the account where the kernel asks for it."""
         kernel = self.kernel
         assert kernel is not None
+        if kernel.strategy_host.asker is not None and kernel.strategy_host.asker.answered():
+            self.wait(kernel.take_replies())
         if kernel.execution.live:
             self.wait(kernel.execution.settle())
             self.wait(kernel.events.drain())  # Live, the next pass begins with it, and nothing is decided before.

@@ -32,10 +32,13 @@ from bot.runtime.strategy_host import fingerprints
 from bot.wire import INTERVAL_MS
 from bot.words import many
 
-Cause = Literal["data", "code", "config", "timing", "price", "fee", "guardian", "refused", "down", "follows", "unknown"]
+Cause = Literal[
+    "data", "code", "agent", "config", "timing", "price", "fee", "guardian", "refused", "down", "follows", "unknown"
+]
 CAUSES: Final[Mapping[Cause, str]] = {
     "data": "the data have another bar than the recorded decision",
     "code": "the source of the strategy or of bot has changed",
+    "agent": "the model of an agent, or what it is told or shown, has changed",
     "config": "a param, a limit or a section of the config has changed",
     "timing": "filled at another time; the replay fills at the open unless --latency is given",
     "price": "the same instant at another price: spread, depth, tick, or the path inside a bar",
@@ -444,7 +447,8 @@ class _Comparison:
         # A run's folder does not name the strategy of an order that the replay does not have.
         for whose in (key.strategy, "") if key.strategy else changes:
             for kind, text in changes.get(whose, ()):
-                return ("code" if kind == "code" else "data" if kind == "data" else "config"), text
+                causes: dict[str, Cause] = {"code": "code", "data": "data", "agent": "agent"}
+                return causes.get(kind, "config"), text
         held = self.recorded.position(key.market, at_ms), self.replayed.position(key.market, at_ms)
         if held[0] != held[1]:
             since = "" if self._first is None else f", since the difference at {iso(self._first)}"

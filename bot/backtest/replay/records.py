@@ -35,7 +35,7 @@ class Key(NamedTuple):
 
     @property
     def bar_ms(self) -> int | None:
-        kind, _, rest = self.cause.partition(":")
+        kind, _, rest = self.cause.removeprefix("agent:").partition(":")
         return int(rest.rpartition(":")[2]) if kind == "bar" else None
 
 

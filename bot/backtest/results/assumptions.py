@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, time
 from itertools import islice
 from operator import attrgetter
 from typing import Final
@@ -10,10 +11,12 @@ from typing import Final
 from bot.backtest.engine.caps import assumption_lines
 from bot.backtest.engine.market_cursor import MarketCursor
 from bot.backtest.engine.options import SessionOptions
+from bot.backtest.engine.recorded_answers import AgentOptions
 from bot.backtest.engine.simulated_exchange import SimulatedExchange
 from bot.backtest.engine.timeline import Timeline
-from bot.clock import DAY_MS, iso
+from bot.clock import DAY_MS, iso, ms_of
 from bot.money import format_e8
+from bot.runtime.strategy_host.host import StrategySpec
 from bot.runtime.strategy_host.timers import Spec, instants
 from bot.venue.funding import CLAMP, INTEREST
 from bot.venue.liquidation import PARTIAL_FROM
@@ -75,6 +78,26 @@ def assumptions_of(
             f"the daemon was down {times}; until then it sent its heartbeats on time, if it has a dead-man switch"
         )
     return lines
+
+
+def agent_lines(specs: Sequence[StrategySpec], options: AgentOptions, start_ms: int) -> Iterator[str]:
+    """Where the answers of agents come from, and a warning where the model may know the future."""
+    for spec in specs:
+        params = spec.strategy.params
+        if (model := getattr(params, "model", None)) is None or not hasattr(params, "knowledge_cutoff"):
+            continue
+        name = spec.strategy.name
+        yield f"{name}: the answers of {model} come from {options.file or 'no recording'}" + (
+            f", and from the model for at most {options.usd_max:g} USD" if options.answers == "live" else ""
+        )
+        yield f"{name}: an answer is there on the close of its bar; a live model takes seconds"
+        if params.knowledge_cutoff is None:
+            yield f"WARNING {name}: knowledge_cutoff is not given: what {model} knows of this period from its training cannot be judged"
+        elif start_ms < ms_of(datetime.combine(params.knowledge_cutoff, time.max, UTC)):
+            yield (
+                f"WARNING {name}: look-ahead: the period begins at {iso(start_ms)[:10]}, and {model} was trained on data up to "
+                f"{params.knowledge_cutoff}: it may know what the prices did, so results before that day prove nothing"
+            )
 
 
 def _latency(latency_ms: int) -> str:

@@ -15,6 +15,7 @@ from bot.cli.common.param_types import Amount, Capped, Duration, Instant, Out, P
 from bot.cli.data.accept_flags import accepted, accepting
 
 if TYPE_CHECKING:
+    from bot.backtest.engine.recorded_answers import AgentOptions
     from bot.backtest.inputs import Inputs
 
 _OPTIONS = (
@@ -127,6 +128,25 @@ _OPTIONS = (
         help="The answer to entries that wait for a person (`approve` in the config). A policy is asked as in a live run.",
     ),
     click.option(
+        "--agents",
+        type=click.Choice(["replay", "live"]),
+        default="replay",
+        show_default=True,
+        help="Answers of language models: recorded ones only, or the live model where none is recorded. Live answers are recorded.",
+    ),
+    click.option(
+        "--answers",
+        type=click.Path(path_type=Path, dir_okay=False),
+        default=None,
+        help="File of recorded answers, or a daemon's journal.db to read.  [default: CONFIG.answers.jsonl beside CONFIG]",
+    ),
+    click.option(
+        "--max-usd",
+        type=click.FloatRange(0, 1_000_000),
+        default=None,
+        help="The most that --agents live may cost; required with it.",
+    ),
+    click.option(
         "--outage", "outages", type=Out(), multiple=True, help="The daemon is down: 2025-05-03T10:00+2h. Repeatable."
     ),
     click.option(
@@ -144,6 +164,21 @@ def backtest_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return reduce(lambda made, option: option(made), reversed(_OPTIONS), accepting(command))
 
 
+def _agents_of(given: Mapping[str, Any]) -> AgentOptions:
+    from bot.backtest.engine.recorded_answers import AgentOptions
+
+    is_live, file = given["agents"] == "live", given["answers"]
+    if is_live and given["max_usd"] is None:
+        raise click.UsageError("--agents live spends money: say how much at most with --max-usd, such as --max-usd 5")
+    if not is_live and given["max_usd"] is not None:
+        raise click.UsageError("--max-usd is for --agents live")
+    if is_live and file is not None and file.suffix == ".db":
+        raise click.UsageError(
+            f"--answers {file}: a daemon's journal is only read; with --agents live give a file of JSON lines"
+        )
+    return AgentOptions(given["agents"], file, given["max_usd"] or 0.0)
+
+
 def inputs_of(config: Path, given: Mapping[str, Any]) -> Inputs:
     """The options of the command with the files that they name, read and checked."""
     from bot.backtest.engine.options import SessionOptions
@@ -151,10 +186,11 @@ def inputs_of(config: Path, given: Mapping[str, Any]) -> Inputs:
     from bot.checks.config_check import checked_without_secrets
 
     settings, _ = checked_without_secrets(config)
+    agents = _agents_of(given)
     options = SessionOptions(
         start_ms=given["start_ms"], end_ms=given["end_ms"], balance_usd=given["balance"], path=given["path"],
         latency_ms=0 if given["latency"] is None else round(given["latency"] * 1000), rules=rules_of(given, traded(settings)),
-        outages=given["outages"], settlements=dict(given["settlements"]), seed=given["seed"], caps=dict(given["caps"]), approve=given["approve"],
+        outages=given["outages"], settlements=dict(given["settlements"]), seed=given["seed"], caps=dict(given["caps"]), approve=given["approve"], agents=agents,
     )  # fmt: skip
     files = Files(given["data"], given["funding"], given["fees_of"], accepted(dict(given)))
     chance = Chance(given["outage_count"], given["outage_for"] * 1000)

@@ -110,11 +110,13 @@ def replay(what: Path, config: Path | None, *, as_json: bool, **given: Any) -> i
 
 def _of_journal(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replayed:
     from bot.backtest.engine.options import SessionOptions
+    from bot.backtest.engine.recorded_answers import AgentOptions
     from bot.backtest.inputs import traded
     from bot.backtest.replay.comparison import replay_journal
     from bot.backtest.replay.records import read_journal
     from bot.checks.config_check import checked_without_secrets
     from bot.errors import BotError
+    from bot.runtime.journal import queries
 
     folder, own = _folder_of(what)
     recorded = read_journal(folder, since_ms=given["start_ms"] or 0)
@@ -133,6 +135,7 @@ def _of_journal(what: Path, config: Path | None, given: Mapping[str, Any]) -> Re
     options = SessionOptions(
         start_ms=given["start_ms"], end_ms=given["end_ms"], balance_usd=Decimal(balance), path=given["path"] or "adaptive",
         latency_ms=0 if given["latency"] is None else round(given["latency"] * 1000), rules=rules_of(given, traded(settings)),
+        agents=AgentOptions("alike", folder / queries.FILE),
     )  # fmt: skip
     return replay_journal(recorded, settings, candles, options, rates=rates)
 

@@ -103,6 +103,8 @@ def run(
 
     if prune and windows is not None:
         raise click.UsageError("--prune does not go with --walk-forward; leave one out")
+    if given["agents"] == "live":
+        raise click.UsageError("a sweep asks no model: record the answers with `bot backtest --agents live` first")
 
     logs.configure(pretty=None, level="error")
     with reserved(for_json=as_json):

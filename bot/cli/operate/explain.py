@@ -20,9 +20,11 @@ EXPLAIN = """\b
 Examples:
   bot explain trd_00001000000001
   bot explain 1000000013 --json
+  bot explain my-agent
 
 \b
 ORDER is an order's number (oid), a trade's id, an intent's id or its first letters, or an event's id.
+The name of an agent shows its newest questions and answers; --json has the whole prompts.
 """
 EXPORT = "\b\nExample:\n  bot export trades --format csv --out trades.csv"
 TRADES = """\b

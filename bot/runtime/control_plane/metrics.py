@@ -14,6 +14,7 @@ from bot.clock import boot_ns
 from bot.errors import ConfigError
 from bot.runtime.control_plane.status import WORDS
 from bot.runtime.model.intents import FINAL, IN_DOUBT
+from bot.runtime.strategy_host.asker import ThreadAsker
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -110,6 +111,10 @@ METRICS: Final[Mapping[str, Described]] = {
     "intents_quarantined": Described("gauge", "Intents that wait for a person."),
     "approvals_waiting": Described("gauge", "Entries that wait for a person."),
     "approvals": Described("counter", "Questions to a person or a policy, and their answers.", ("outcome",)),
+    "agent_asks": Described("counter", "Questions to a language model.", ("strategy", "outcome")),
+    "agent_tokens": Described("counter", "Tokens of the questions and answers.", ("strategy",)),
+    "agent_usd": Described("counter", "Spend on the language model.", ("strategy",)),
+    "agent_ask_seconds": Described("counter", "Time from question to reply, summed up.", ("strategy",)),
     "behind": Described("gauge", "1 while the events cannot be read to their end."),
     "cursor_lag_seconds": Described("gauge", "How long the events could not be read to their end, in seconds."),
     "guardian_stands": Described(
@@ -223,8 +228,18 @@ class Figures:
         yield _family("intents_quarantined", [((), sum(one.state == "quarantined" for one in live))])
         yield _family("approvals_waiting", [((), len(kernel.approvals.waiting()))])
         yield _family("approvals", [((outcome,), count) for outcome, count in sorted(kernel.approvals.counts.items())])
+        yield from self._agents()
         yield _family("behind", [((), float(kernel.state.behind))])
         yield _family("cursor_lag_seconds", [((), kernel.state.lag_s(kernel.budget.pacer.mono_ms()))])
+
+    def _agents(self) -> Iterator[Metric]:
+        asker = self._of.kernel.strategy_host.asker
+        totals = asker.totals if isinstance(asker, ThreadAsker) else {}
+        counts = [((name, word), getattr(one, word)) for name, one in totals.items() for word in ("answered", "failed")]
+        yield _family("agent_asks", counts)
+        yield _family("agent_tokens", [((name,), one.tokens) for name, one in totals.items()])
+        yield _family("agent_usd", [((name,), one.usd) for name, one in totals.items()])
+        yield _family("agent_ask_seconds", [((name,), one.seconds) for name, one in totals.items()])
 
     def _guards(self, now_ns: int) -> Iterator[Metric]:
         kernel = self._of.kernel

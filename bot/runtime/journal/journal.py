@@ -29,6 +29,7 @@ from bot.runtime.model.intents import Intent
 
 if TYPE_CHECKING:
     from bot.runtime.model.shares import AttributionChanges
+    from bot.strategy import AskRecord
     from bot.wire import Event
 
 log = structlog.get_logger()
@@ -175,6 +176,10 @@ class Journal:
         """Keep the reason for an intent, as JSON, for people. It is written with the intent's own next write."""
         if self.keeps_traces:
             self._pending.traces.append((intent_id, kind, at_ms, payload))
+
+    def keep_ask(self, strategy: str, record: AskRecord) -> None:
+        """Keep a question to a model with what came of it. It is written with the decision on its reply, or at the end of the pass."""
+        self._pending.asks.append((strategy, record))
 
     def flush(self) -> None:
         """Write pending rows. The kernel calls this at the end of each pass, so nothing waits for longer."""

@@ -18,6 +18,8 @@ from bot.runtime.model.intents import FINAL
 from bot.words import many
 
 PREFIX_MIN: Final = 6  # characters of an intent's id that may stand for it
+AGENT: Final = "agent:"  # begins the cause of an intent that a model's answer decided
+ASKS_SHOWN: Final = 20  # of one strategy
 EVENTS_MAX: Final = 200  # of one position; a longer list is cut, and a last step says so
 _RUNTIME: Final = {
     "naked": "the position had no stop, and none could be armed", "foreign": "safety.foreign_positions: flatten",
@@ -39,7 +41,7 @@ _FIGURES: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One link: `what` is bar, event, proposal, decision, refused, intent, plan, request, answer, or `<type>` of an event."""
+    """One link: `what` is bar, event, ask, reply, proposal, decision, refused, intent, plan, request, answer, or `<type>` of an event."""
 
     what: str
     at_ms: int | None
@@ -51,10 +53,13 @@ class Step:
 
 
 def explain(db: sqlite3.Connection, name: str) -> list[Step]:
-    """The chain for the id of an intent (or its first letters), a trade, an order (oid), an event or a guardian. NotFound otherwise."""
+    """The chain for the id of an intent (or its first letters), a trade, an order (oid), an event or a guardian; the newest questions of an agent for
+    the name of a strategy. NotFound otherwise."""
     intent = _intent_of(db, name)
     if intent is not None:
         return _chain(db, intent)
+    if asked := queries.asks(db, strategy=name, limit=ASKS_SHOWN):
+        return [step for one in reversed(asked) for step in _ask(one, None)]
     events = [event for event in queries.events_like(db, name) if _is_about(event, name)]
     if not events:
         raise NotFound(
@@ -86,7 +91,11 @@ def _is_about(event: Row, name: str) -> bool:
 
 def _chain(db: sqlite3.Connection, intent: Row) -> list[Step]:
     traces = queries.traces(db, intent["id"])
-    steps = [*_cause(db, intent, traces), _decision(intent, traces)]
+    steps = _cause(db, intent["cause"], intent, traces)
+    if intent["cause"].startswith(AGENT):
+        asked = queries.asks(db, strategy=intent["strategy"], cause=intent["cause"].removeprefix(AGENT), limit=1)
+        steps += _ask(asked[0], intent["ordinal"]) if asked else []
+    steps.append(_decision(intent, traces))
     steps += [_refusal(one) for one in queries.refusals(db, strategy=intent["strategy"], cause=intent["cause"])]
     steps.append(_written(intent))
     if "plan" in traces:
@@ -113,8 +122,28 @@ def _approval(db: sqlite3.Connection, intent: Row) -> list[Step]:
     return steps
 
 
-def _cause(db: sqlite3.Connection, intent: Row, traces: Mapping[str, Row]) -> list[Step]:
-    kind, _, rest = intent["cause"].partition(":")
+def _ask(one: Row, ordinal: int | None) -> list[Step]:
+    """A question to a model and its answer. `ordinal`: only the decision that became this intent; None: all of them."""
+    tokens = one["tokens_in"] + one["tokens_out"]
+    asked = Step(
+        "ask", one["asked_ms"], f"{one['strategy']} asks {one['model']} on {one['cause']}, prompt {one['key'][:12]}",
+        {name: one[name] for name in ("strategy", "cause", "key", "model", "setup", "prompt")},
+    )  # fmt: skip
+    text = f"{tokens:,} tokens, {one['usd']} USD, {one['took_ms'] / 1000:.1f} s"
+    if one["problem"] is not None:
+        text = f"no answer: {one['problem']} ({text})"
+    data = {name: one[name] for name in ("answer", "problem", "tokens_in", "tokens_out", "usd", "took_ms", "outcomes")}
+    steps = [asked, Step("reply", None, text, data)]
+    for outcome in one["outcomes"]:
+        if ordinal is None or outcome.get("ordinal") == ordinal:
+            refused = f"; refused: {outcome['refused']}" if "refused" in outcome else ""
+            said = f"{outcome['action']} {outcome['market']}, confidence {outcome['confidence']:g}: {outcome['reason']}{refused}"
+            steps.append(Step("proposal", None, said, outcome))
+    return steps
+
+
+def _cause(db: sqlite3.Connection, cause: str, intent: Row, traces: Mapping[str, Row]) -> list[Step]:
+    kind, _, rest = cause.removeprefix(AGENT).partition(":")
     if kind == "bar":
         market, _, at = rest.rpartition(":")
         bar = traces.get("bar")
@@ -143,9 +172,9 @@ def _cause(db: sqlite3.Connection, intent: Row, traces: Mapping[str, Row]) -> li
             Step("target", intent["opened_ms"], f"target {n} of the entry {entry}", {"target": int(n), "entry": entry})
         ]
     if not intent["strategy"].startswith("@"):
-        return [Step(kind.partition(".")[0], intent["opened_ms"], intent["cause"], {"cause": intent["cause"]})]
-    reason = _RUNTIME.get(kind, intent["cause"])
-    return [Step("cause", intent["opened_ms"], f"the runtime, not a strategy: {reason}", {"cause": intent["cause"]})]
+        return [Step(kind.partition(".")[0], intent["opened_ms"], cause, {"cause": cause})]
+    reason = _RUNTIME.get(kind, cause)
+    return [Step("cause", intent["opened_ms"], f"the runtime, not a strategy: {reason}", {"cause": cause})]
 
 
 def _decision(intent: Row, traces: Mapping[str, Row]) -> Step:

@@ -7,6 +7,7 @@ from typing import Any
 
 from bot.runtime.journal.database import Execute
 from bot.runtime.journal.failover import seal
+from bot.strategy import AskRecord
 
 
 class PendingWrites:
@@ -17,6 +18,7 @@ class PendingWrites:
         self.states: dict[str, str] = {}
         self.refusals: list[tuple[Any, ...]] = []
         self.traces: list[tuple[str, str, int, str]] = []
+        self.asks: list[tuple[str, AskRecord]] = []
 
     def add(self, states: Mapping[str, str], bars: Iterable[tuple[str, str, int]]) -> None:
         self.states.update(states)
@@ -24,13 +26,14 @@ class PendingWrites:
             self.bars[market, interval] = at_ms
 
     def is_empty(self) -> bool:
-        return not (self.bars or self.states or self.refusals or self.traces)
+        return not (self.bars or self.states or self.refusals or self.traces or self.asks)
 
     def clear(self) -> None:
         self.bars.clear()
         self.states.clear()
         self.refusals.clear()
         self.traces.clear()
+        self.asks.clear()
 
     def write(self, execute: Execute) -> None:
         for (market, interval), at_ms in self.bars.items():
@@ -48,6 +51,9 @@ class PendingWrites:
                 "INSERT INTO traces (intent_id, kind, at_ms, payload) VALUES (?,?,?,?) ON CONFLICT DO NOTHING", trace
             )
 
+        for strategy, record in self.asks:
+            _write_ask(execute, strategy, record)
+
     def write_states(self, execute: Execute, states: Mapping[str, str]) -> None:
         """Write these states now; they replace pending ones, which are older."""
         for strategy, state in states.items():
@@ -60,6 +66,23 @@ def write_bar(execute: Execute, market: str, interval: str, at_ms: int) -> None:
         "INSERT INTO progress (market, interval, at_ms, seal) VALUES (?,?,?,?) ON CONFLICT (market, interval) DO UPDATE"
         " SET at_ms=excluded.at_ms, seal=excluded.seal WHERE excluded.at_ms > at_ms",
         (market, interval, at_ms, seal(market, interval, at_ms)),
+    )
+
+
+def _write_ask(execute: Execute, strategy: str, record: AskRecord) -> None:
+    """Write a question, or replace what was known of it, and remove the strategy's oldest."""
+    *values, kept = record
+    execute(
+        "INSERT INTO asks (strategy, cause, asked_ms, key, setup, prompt, model, answer, problem, outcomes, tokens_in, tokens_out, usd, took_ms)"
+        " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (strategy, cause) DO UPDATE SET key=excluded.key, setup=excluded.setup,"
+        " prompt=excluded.prompt, model=excluded.model, answer=excluded.answer, problem=excluded.problem, outcomes=excluded.outcomes,"
+        " tokens_in=excluded.tokens_in, tokens_out=excluded.tokens_out, usd=excluded.usd, took_ms=excluded.took_ms",
+        (strategy, *values),
+    )
+    execute(
+        "DELETE FROM asks WHERE strategy=? AND seq <="
+        " (SELECT seq FROM asks WHERE strategy=? ORDER BY seq DESC LIMIT 1 OFFSET ?)",
+        (strategy, strategy, kept),
     )
 
 

@@ -307,6 +307,25 @@ def origin(db: sqlite3.Connection, intent: Row) -> Row:
     return found
 
 
+def asks(db: sqlite3.Connection, *, strategy: str, cause: str | None = None, limit: int = 100) -> list[Row]:
+    """The newest questions of a strategy to a model, newest first, or the one on this cause."""
+    if not has_table(db, "asks"):
+        return []
+    columns = "strategy, cause, asked_ms, key, setup, prompt, model, answer, problem, outcomes, tokens_in, tokens_out, usd, took_ms"
+    where, values = ("", [strategy]) if cause is None else (" AND cause=?", [strategy, cause])
+    sql = f"SELECT {columns} FROM asks WHERE strategy=?{where} ORDER BY seq DESC LIMIT ?"  # noqa: S608 - constants only
+    return [one | {"outcomes": _list_in(one["outcomes"])} for one in rows(db, sql, (*values, min(limit, PAGE_MAX)))]
+
+
+def _list_in(text: str) -> list[Any]:
+    """The list in a JSON text; empty if a redaction has broken the text."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return []
+    return found if isinstance(found, list) else []
+
+
 def traces(db: sqlite3.Connection, intent_id: str) -> dict[str, Row]:
     """kind -> its payload and `at_ms`."""
     if not has_table(db, "traces"):

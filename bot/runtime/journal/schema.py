@@ -117,3 +117,15 @@ def m006_approvals(db: Database) -> None:
         seal INTEGER) STRICT"""
     )
     db.execute("CREATE INDEX approvals_pending ON approvals (seq) WHERE state = 'pending'")
+
+
+@migrations()
+def m007_asks(db: Database) -> None:
+    """The questions to language models and what came of them. `setup` is JSON: model, instructions, settings, tools and schema of the answer."""
+    db.execute(
+        """CREATE TABLE asks (
+        seq INTEGER PRIMARY KEY, strategy TEXT NOT NULL, cause TEXT NOT NULL, asked_ms INTEGER NOT NULL, key TEXT NOT NULL,
+        setup TEXT NOT NULL, prompt TEXT NOT NULL, model TEXT NOT NULL, answer TEXT, problem TEXT, outcomes TEXT NOT NULL,
+        tokens_in INTEGER NOT NULL, tokens_out INTEGER NOT NULL, usd TEXT NOT NULL, took_ms INTEGER NOT NULL,
+        UNIQUE (strategy, cause)) STRICT"""
+    )

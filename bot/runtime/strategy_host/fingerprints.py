@@ -32,6 +32,14 @@ NOTE: Final = "runs"  # of the journal: a list of marks, oldest first
 MARKS_KEPT: Final = 100  # starts and reloads; the first of an account stays, because a replay begins there
 SECTIONS: Final = ("orders", "safety", "dead_man", "guardians")  # sections of a config that influence decisions
 LIMITS: Final = ("use", "markets", "interval", "budget_usd", "max_leverage", "daily_loss_usd", "netting", "approve")
+# Params that decide what the model of an agent is told, shown and asked. MODEL is a param of agents alone.
+MODEL: Final = "usd_per_million_in"
+AGENT_PARAMS: Final = frozenset(
+    {
+        "model", "base_url", "instructions", "instructions_file", "answer_as", "tools", "max_tokens", "temperature", "show_bars", "ask_every_bars",
+        "ask_at", "ask_on",
+    }
+)  # fmt: skip
 
 Mark = Mapping[str, Any]
 Changes = Mapping[str, list[tuple[str, str]]]
@@ -128,7 +136,7 @@ def known_since(marks: Sequence[Mark]) -> int:
 
 
 def changes(then: Mark, now: Mark) -> dict[str, list[tuple[str, str]]]:
-    """Strategy -> [(`code` or `config`, sentence)], the differences between two marks; those of all strategies are under ""."""
+    """Strategy -> [(`code`, `agent` or `config`, sentence)], the differences between two marks; those of all strategies are under ""."""
     found: dict[str, list[tuple[str, str]]] = {}
     for name in SECTIONS:
         if then["config"].get(name) != now["config"].get(name):
@@ -152,7 +160,9 @@ def changes(then: Mark, now: Mark) -> dict[str, list[tuple[str, str]]]:
             for key in sorted({*one["params"], *other["params"]})
             if one["params"].get(key) != other["params"].get(key)
         ]
-        found.setdefault(name, []).extend(("config", f"strategy {name}: params.{key} has changed") for key in params)
+        kinds = {key: "agent" if MODEL in other["params"] and key in AGENT_PARAMS else "config" for key in params}
+        texts = ((kinds[key], f"strategy {name}: params.{key} has changed") for key in params)
+        found.setdefault(name, []).extend(sorted(texts))
         limits = [key for key in LIMITS if one["limits"].get(key) != other["limits"].get(key)]
         found[name].extend(("config", f"strategy {name}: {key} has changed") for key in limits)
     return {name: said for name, said in found.items() if said}

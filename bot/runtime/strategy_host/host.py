@@ -11,7 +11,7 @@ from decimal import getcontext, setcontext
 from functools import partial
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 import structlog
 
@@ -24,14 +24,14 @@ from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.model.shares import Part
 from bot.runtime.ports import Calm
 from bot.runtime.risk.pauses import quarantine, quarantine_of
+from bot.runtime.strategy_host.asker import Asker
 from bot.runtime.strategy_host.event_backlog import BacklogEvent, EventBacklog
 from bot.runtime.strategy_host.instance import HOOKS, StrategyInstance, hook_of
-from bot.strategy import Bar, Strategy
+from bot.strategy import Bar, Reply, Strategy, Timer
 from bot.strategy import Intent as Signal
 from bot.wire import Event
 
 if TYPE_CHECKING:
-    from bot.runtime.strategy_host.timers import Due
     from bot.wire import Plan
 
 log = structlog.get_logger()
@@ -80,9 +80,10 @@ NO_SIGNALS: Final = ()  # most hooks without signals return this object, which i
 class StrategyHost:
     def __init__(
         self, specs: Sequence[StrategySpec], *, journal: Journal, mirror: AccountState, feed: BarFeed, run: Run = run_inline,
-        attribution: Attribution | None = None,
+        attribution: Attribution | None = None, asker: Asker | None = None,
     ) -> None:  # fmt: skip
         self.journal = journal
+        self.asker = asker
         self.mirror = mirror
         self.feed = feed
         self.run = run
@@ -103,6 +104,7 @@ class StrategyHost:
             one.strategy, interval=one.interval, mirror=self.mirror, feed=feed or self.feed, state=self.journal.state.of_strategy(name),
             version=one.version, attribution=self.attribution if one.limits.nets else None,
         )  # fmt: skip
+        instance.source.asker = self.asker
         known = quarantine_of(self.journal, name)
         if known is not None and known.version == one.version:
             instance.quarantine(known.why)
@@ -175,14 +177,15 @@ class StrategyHost:
         await self._ask(instance, partial(instance.strategy.on_bar, instance.view, closed.bar), decision, now_ms=now_ms)
         return decision
 
-    async def call_timer(self, due: Due, *, now_ms: int) -> Decision:
-        """Collect the signals of the strategy whose timer is due."""
+    async def call_one(
+        self, strategy: str, hook: Literal["on_timer", "on_reply"], given: Timer | Reply, *, now_ms: int
+    ) -> Decision:
+        """Collect the signals of one strategy: its timer is due, or its question has a reply."""
         decision = Decision()
-        instance = next((instance for instance in self.instances if instance.name == due.strategy), None)
+        instance = next((instance for instance in self.instances if instance.name == strategy), None)
         if instance is not None:
-            await self._ask(
-                instance, partial(instance.strategy.on_timer, instance.view, due.timer), decision, now_ms=now_ms
-            )
+            call = partial(getattr(instance.strategy, hook), instance.view, given)
+            await self._ask(instance, call, decision, now_ms=now_ms)
         return decision
 
     async def deliver(
@@ -267,6 +270,8 @@ class StrategyHost:
             finally:
                 setcontext(ours)
             if source.state or instance.has_state:
+                if source.asks:  # A reply may be ready, so the run ends here.
+                    decision = decision or Decision()
                 self._keep_state(instance, decision)
         return decision if decision is not None and (decision.signals or decision.states) else None
 
@@ -359,6 +364,10 @@ class StrategyHost:
             decision.signals += [OwnedSignal(instance, signal) for signal in signals]
 
     def _keep_state(self, instance: StrategyInstance, decision: Decision | None) -> None:
+        if instance.source.asks:
+            for record in instance.source.asks:
+                self.journal.keep_ask(instance.name, record)
+            instance.source.asks.clear()
         try:
             state = instance.changed_state()
         except StrategyError as error:

@@ -24,8 +24,10 @@ from bot.runtime.account.attribution import Attribution
 from bot.runtime.bar_feed import BarFeed, Series
 from bot.runtime.model.positions import MirrorOrder, MirrorPosition, unit_px
 from bot.runtime.model.shares import EXACT, Part, Share
+from bot.runtime.strategy_host.asker import Asker
 from bot.runtime.strategy_host.strategy_errors import own_lines, whole_traceback
 from bot.strategy import (
+    AskRecord,
     Cancel,
     Close,
     Fill,
@@ -35,6 +37,7 @@ from bot.strategy import (
     Open,
     OrderView,
     PositionView,
+    Question,
     Strategy,
     Trigger,
     View,
@@ -77,6 +80,8 @@ class ViewSource:
         self.now_ms = 0
         self.state: dict[str, Any] = {}
         self.is_warming_up = False
+        self.asker: Asker | None = None  # None: questions are not answered
+        self.asks: list[AskRecord] = []  # for the journal
         self.log_sink: LogSink | None = None  # receives the strategy's own log lines; None: the log
 
     @property
@@ -115,6 +120,15 @@ class ViewSource:
             self._log.info(event, **{_field(name): value for name, value in fields.items()})
         else:
             self.log_sink(self.now_ms, self._name, event, fields)
+
+    def ask(self, question: Question) -> str | None:
+        if self.is_warming_up or self.asker is None:
+            return "nobody answers questions now"
+        return self.asker.start(self._name, question)
+
+    def keep_ask(self, record: AskRecord) -> None:
+        if not self.is_warming_up:
+            self.asks.append(record)
 
 
 class StrategyInstance:

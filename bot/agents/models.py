@@ -1,0 +1,158 @@
+"""Asks a language model once, through pydantic-ai. It runs in the thread of a question and knows no strategy, no account and no journal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from bot.errors import ConfigError
+from bot.logs import redact_text
+from bot.strategy import Answered
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model
+
+ANSWER_MAX = 20_000  # characters of an answer; a longer one is dropped
+TOOL_BARS_MAX = 200  # of one call
+TOOL_TOKENS_MAX = 30_000  # of the result of one call, at most as many as its bytes
+WITHOUT_TOOLS, WITH_TOOLS = 2, 4  # requests for one question; a second one is for an answer that does not fit
+MISSING = 'an agent needs pydantic-ai: pip install "bracketbot[agents]"'
+
+Snapshot = Mapping[str, Mapping[str, Any]]  # market -> bars, position and orders, as of the question
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSetup:
+    """Everything besides the prompt that decides an answer. Prices are in USD for a million tokens."""
+
+    model: str
+    base_url: str | None
+    instructions: str
+    schema: type[BaseModel]
+    answer_as: str
+    tools: Sequence[str]
+    max_tokens: int
+    temperature: float | None
+    timeout_s: float
+    usd_in: float
+    usd_out: float
+
+    def text(self) -> str:
+        """As JSON, without addresses and prices: part of the key of a recorded answer."""
+        return json.dumps(
+            {
+                "model": self.model, "instructions": self.instructions, "schema": self.schema.model_json_schema(), "answer_as": self.answer_as,
+                "tools": list(self.tools), "max_tokens": self.max_tokens, "temperature": self.temperature,
+            },
+            sort_keys=True,
+        )  # fmt: skip
+
+    @property
+    def requests_max(self) -> int:
+        return WITH_TOOLS if self.tools else WITHOUT_TOOLS
+
+    def most(self, prompt: str) -> tuple[int, float]:
+        """The most tokens and USD that one question can take. A token has at least one byte, so bytes are a bound."""
+        fixed = len(prompt.encode()) + len(self.text().encode()) + 2_000
+        grown = self.max_tokens + (TOOL_TOKENS_MAX if self.tools else 2_000)
+        tokens_in = sum(fixed + number * grown for number in range(self.requests_max))
+        tokens_out = self.requests_max * self.max_tokens
+        return tokens_in + tokens_out, self.usd(tokens_in, tokens_out)
+
+    def usd(self, tokens_in: int, tokens_out: int) -> float:
+        return (tokens_in * self.usd_in + tokens_out * self.usd_out) / 1_000_000
+
+
+def ask(setup: ModelSetup, make_model: Callable[[], Model], prompt: str, snapshot: Snapshot) -> Answered:
+    """Ask once. A model that fails gives an Answered with a problem; what it used until then is counted."""
+    try:
+        from pydantic_ai import Agent, NativeOutput, PromptedOutput
+        from pydantic_ai.exceptions import ModelHTTPError
+        from pydantic_ai.usage import RunUsage, UsageLimits
+    except ImportError as error:
+        raise ConfigError(MISSING) from error
+    usage = RunUsage()
+    kinds: dict[str, Any] = {"json": PromptedOutput, "schema": NativeOutput}
+    output: Any = kinds[setup.answer_as](setup.schema) if setup.answer_as in kinds else setup.schema
+    settings: Any = {"max_tokens": setup.max_tokens, "timeout": setup.timeout_s}
+    if setup.temperature is not None:
+        settings["temperature"] = setup.temperature
+
+    async def run() -> tuple[str, str]:
+        model: Any = make_model()  # Any, because pydantic-ai lists thousands of names in its types.
+        agent: Any = Agent(
+            model, output_type=output, instructions=setup.instructions, tools=tools_of(setup.tools, snapshot), retries=1,
+            model_settings=settings,
+        )  # fmt: skip
+        limits = UsageLimits(request_limit=setup.requests_max)
+        found = await asyncio.wait_for(agent.run(prompt, usage=usage, usage_limits=limits), setup.timeout_s)
+        return found.output.model_dump_json(), found.response.model_name or setup.model
+
+    text: str | None = None
+    problem: str | None = None
+    model, is_billed = setup.model, True
+    try:
+        found, model = asyncio.run(run())
+        if len(found) > ANSWER_MAX:
+            problem = f"the answer has {len(found)} characters; the limit is {ANSWER_MAX}"
+        else:
+            text = found
+    except TimeoutError:
+        problem = f"no answer within {setup.timeout_s:g} s"
+    except ModelHTTPError as error:
+        problem, is_billed = f"the model's server answers {error.status_code}", False
+    except Exception as error:  # noqa: BLE001 - whatever a model does, its strategy skips the turn
+        problem = f"{type(error).__name__}: {redact_text(str(error))[:300]}"
+    used = usage.input_tokens + usage.output_tokens
+    usd = setup.usd(usage.input_tokens, usage.output_tokens) if used or not is_billed else None
+    return Answered(text, problem, model, usage.input_tokens, usage.output_tokens, usd)
+
+
+def tools_of(names: Sequence[str], snapshot: Snapshot) -> list[Callable[..., Any]]:
+    """The read-only functions that a model may call. They read a copy that was made with the question."""
+
+    def bars(market: str, n: int) -> list[Any]:
+        """The last n bars of a market (at most 200): close time in unix milliseconds, open, high, low, close, volume."""
+        return list(snapshot.get(market, {}).get("bars", ()))[-max(1, min(n, TOOL_BARS_MAX)) :]
+
+    def position(market: str) -> Any:
+        """The open position in a market, null if there is none."""
+        return snapshot.get(market, {}).get("position")
+
+    def orders(market: str) -> list[Any]:
+        """The working orders of a market: resting limits, armed stops and targets."""
+        return list(snapshot.get(market, {}).get("orders", ()))
+
+    known: dict[str, Callable[..., Any]] = {"bars": bars, "position": position, "orders": orders}
+    return [known[name] for name in names]
+
+
+def named_model(name: str, base_url: str | None, api_key: str | None) -> Model:
+    """A model by its name in pydantic-ai, `openai:NAME` or `anthropic:NAME`; with `base_url` any server that speaks the OpenAI protocol.
+
+    The client repeats nothing by itself where we can say so, because repeats would pass our counters.
+    """
+    try:
+        from pydantic_ai.models import infer_model
+        from pydantic_ai.providers import infer_provider_class
+    except ImportError as error:
+        raise ConfigError(MISSING) from error
+    kind, _, short = name.partition(":")
+    if base_url is not None or kind == "openai":
+        from pydantic_ai.models.openai import OpenAIChatModel
+        from pydantic_ai.providers.openai import OpenAIProvider
+
+        served = OpenAIProvider(base_url=base_url, api_key=api_key or "none")
+        served.client.max_retries = 0
+        return OpenAIChatModel(short if kind == "openai" else name, provider=served)
+
+    def provider(provider_name: str) -> Any:
+        made: Any = infer_provider_class(provider_name)
+        return made(api_key=api_key)
+
+    return infer_model(name, provider_factory=provider)
