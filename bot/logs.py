@@ -26,6 +26,7 @@ LEVELS: Final[Mapping[str, int]] = {
     "info": logging.INFO,
     "warning": logging.WARNING,
     "error": logging.ERROR,
+    "critical": logging.CRITICAL,
 }
 
 INFO: Final = logging.INFO

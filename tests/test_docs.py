@@ -148,7 +148,7 @@ builder call chart chat cli client clock column common condition config connecti
 data database date deadline delivery demo descriptor device diff docs doctor document draft driver embedded encryption engine equity error evidence
 example exchange
 execution executor explain fast file firing flag fold folder formatting frame handle header health history hour html http identity importer
-index indicator init injection input json latency layout library lifecycle line loader local lock log logging loss machine mailbox main mapped mcp
+index indicator init injection input json judgment latency layout library lifecycle line loader local lock log logging loss machine mailbox main mapped mcp
 memory message model money naked name named notifier number open openapi opening operate option output outside overview ownership package paging param
 path pending
 phone plane plugin policy pool portfolio pre process progress public quality query queue read reader reconciliation record recorded reference registry

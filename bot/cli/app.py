@@ -98,6 +98,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
             "Run a config over recorded candles in simulated time.",
         ),
         "sweep": Entry("bot.cli.backtest.sweep", "sweep", "Try many params of a config, here or on a cluster."),
+        "drill": Entry("bot.cli.backtest.drill", "drill", "Run a config through seeded worlds of faults."),
         "report": Entry(
             "bot.cli.backtest.report",
             "report",

@@ -110,7 +110,7 @@ class Caller:
         try:
             reply = await self._exchange.send(method, path, query=query, body=body, headers=headers, total=total)
         except TransportFault as fault:
-            raise _fault_error(fault, reads=reads) from fault
+            raise fault_error(fault, reads=reads) from fault
         finally:
             if limiter is not None:
                 limiter.ended(admission)
@@ -231,7 +231,8 @@ def _build(kind: type[ApiError], body: ErrorBody, status: int, after_ms: int | N
     return kind(*fields)
 
 
-def _fault_error(fault: TransportFault, *, reads: bool) -> ApiError:
+def fault_error(fault: TransportFault, *, reads: bool) -> ApiError:
+    """The error of a request without an answer. `reads`: the request could change nothing."""
     seen = Observation(fault=fault.fault)
     kind = TryLater if reads else MOVES[classify(seen)]
     message = fault.message or "no answer"

@@ -1,11 +1,11 @@
-"""The options that say what a backtest runs on: candles, range, costs, outages. `bot backtest` and `bot sweep` have them."""
+"""The options that say what a backtest runs on: candles, range, costs, outages. `bot backtest` and `bot sweep` have all, `bot drill` some."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bot.backtest.engine.recorded_answers import AgentOptions
     from bot.backtest.inputs import Inputs
 
-_OPTIONS = (
+_MARKET = (
     click.option(
         "--data",
         "data",
@@ -51,12 +51,6 @@ _OPTIONS = (
         default="sl_first",
         show_default=True,
         help="The order in which a bar reaches its high and low.",
-    ),
-    click.option(
-        "--latency",
-        type=Duration(may_be_zero=True),
-        default=None,
-        help="Delay between decision and order: 300ms, 0.5s; less than a bar. Default: none.",
     ),
     click.option(
         "--fee", "fees", type=Sided("rate", "rate"), multiple=True, help="Taker fee: 0.05%. Default: the service's."
@@ -112,6 +106,14 @@ _OPTIONS = (
         help="A cap of the key (maxExposureUsd, maxDailyNotionalUsd, maxLeverage, allowedCoins, maxOpenPositions) or of the account "
         "(maxTradeUsd, dailyTradeCapUsd). Repeatable.",
     ),
+)
+_RUN = (
+    click.option(
+        "--latency",
+        type=Duration(may_be_zero=True),
+        default=None,
+        help="Delay between decision and order: 300ms, 0.5s; less than a bar. Default: none.",
+    ),
     click.option(
         "--settle",
         "settlements",
@@ -157,11 +159,24 @@ _OPTIONS = (
         "--seed", type=click.IntRange(0), default=1, show_default=True, help="Of everything that is left to chance."
     ),
 )
+# Their values where a command does not offer them.
+WITHOUT_RUN: Final[Mapping[str, Any]] = {
+    "latency": None, "settlements": (), "approve": "all", "outages": (), "outage_count": 0, "outage_for": 0.0, "seed": 1
+}  # fmt: skip
 
 
 def backtest_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options to a command, which passes them to `inputs_of`."""
-    return reduce(lambda made, option: option(made), reversed(_OPTIONS), accepting(command))
+    """Add all options to a command, which passes them to `inputs_of`."""
+    return _with((*_MARKET, *_RUN), command)
+
+
+def market_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of candles, range and costs. The command passes them to `inputs_of` with WITHOUT_RUN."""
+    return _with(_MARKET, command)
+
+
+def _with(options: Sequence[Callable[..., Any]], command: Callable[..., Any]) -> Callable[..., Any]:
+    return reduce(lambda made, option: option(made), reversed(options), accepting(command))
 
 
 def _agents_of(given: Mapping[str, Any]) -> AgentOptions:

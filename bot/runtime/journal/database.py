@@ -150,6 +150,10 @@ class JournalDatabase:
         except sqlite3.Error as error:
             raise _failed(error, "read") from error
 
+    def intercept(self, around: Callable[[Execute], Execute]) -> None:
+        """Run every statement through `around`. A drill ends the process there."""
+        self._raw = around(self._raw)
+
     def checkpoint(self) -> None:
         """Write the log back into the file if it is long. Commits do not do this, because orders wait for commits.
 

@@ -1,0 +1,167 @@
+"""`bot drill`: the strategies of a config in many worlds of faults, on recorded candles."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from bot.cli.backtest.backtest_options import WITHOUT_RUN, inputs_of, market_options
+from bot.cli.common.param_types import reserved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bot.backtest.inputs import Inputs
+    from bot.drill.outcome import Outcome
+    from bot.drill.world import Ground
+
+EPILOG: Final = """\b
+Examples:
+  bot drill configs/paper.yaml --data candles/
+  bot drill configs/paper.yaml --data candles/ --worlds 1000 --workers 4 --junit drill.xml
+  bot drill configs/paper.yaml --data candles/ --worlds 1 --seed 17 --steps
+
+\b
+A world is a stretch of the candles with faults at seeded times: API outage, lost replies, death of the daemon, gap in the data, price shock, lost
+heartbeats, canceled stops. The daemon's own code lives through it in simulated time. Afterwards the service's events are compared with the journal:
+no order may be lost or sent twice, every order has its outcome, the daemon believes what the service has, and no position is without a stop for more
+than a minute in which the daemon could arm one. The same seed is the same world.
+Exit codes: 0 every world passed, 1 a world failed, 4 a config or a file cannot be used, 130 stopped (the worlds so far are shown).
+"""
+FAILED_SHOWN: Final = 20  # worlds
+LEGEND: Final = """
+lost, doubled: orders. no stop: the longest time in which a position of a world had no stop. worst: the lowest account value below that of the
+beginning, in any world. saved: what the closes of guardians made more than holding on to the end of the shock, or of the world; below 0, less."""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option("--worlds", type=click.IntRange(1, 1_000_000), default=100, show_default=True, help="How many.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the first world; the next have the next numbers.")  # fmt: skip
+@click.option("--bars", type=click.IntRange(45, 100_000), default=240, show_default=True, help="Length of a world, in bars of the shortest interval.")  # fmt: skip
+@click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes of this machine.")
+@click.option("--steps", is_flag=True, help="Print what happened in each world, step by step.")
+@click.option("--junit", "junit_file", type=click.Path(path_type=Path, dir_okay=False), default=None, metavar="FILE", help="Write JUnit XML, one test case a world.")  # fmt: skip
+@market_options
+@click.option("--json", "as_json", is_flag=True, help="All outcomes as one JSON object on standard output.")
+def drill(
+    config: Path,
+    *,
+    worlds: int,
+    seed: int,
+    bars: int,
+    workers: int,
+    steps: bool,
+    junit_file: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Run the strategies of CONFIG through seeded worlds of faults, over recorded candles."""
+    import json
+
+    from bot import logs
+    from bot.cli.common.files import write_atomic
+    from bot.drill import drill as drills
+    from bot.errors import Exit
+
+    if steps and (as_json or workers > 1):
+        raise click.UsageError("--steps goes with neither --json nor --workers")
+    logs.configure(pretty=None, level="critical")  # A world is full of errors that are meant.
+    is_stopped = False
+    found: list[Outcome] = []
+    with reserved(for_json=as_json):
+        inputs = inputs_of(config, {**given, **WITHOUT_RUN, "seed": seed})
+        ground = _ground_of(inputs, bars)
+        seeds = range(seed, seed + worlds)
+        running = _told(ground, seeds) if steps else drills.outcomes(ground, seeds, workers)
+        try:
+            with closing(running), _shown(len(seeds), quiet=as_json or steps) as show:
+                for one in running:
+                    found.append(one)
+                    show(found)
+        except KeyboardInterrupt:
+            is_stopped = True
+    found.sort(key=lambda one: one.seed)
+    if junit_file is not None:
+        write_atomic(junit_file, drills.junit(inputs.settings.name, found))
+    if as_json:
+        click.echo(json.dumps(drills.as_json(found)))
+    else:
+        _print(found)
+        if junit_file is not None:
+            click.echo(f"written: {junit_file}")
+    if is_stopped:
+        click.echo(f"stopped after {len(found):,} of {len(seeds):,} worlds", err=True)
+        return int(Exit.STOPPED)
+    return int(Exit.DONE if all(one.has_passed for one in found) else Exit.ERROR)
+
+
+def _ground_of(inputs: Inputs, bars: int) -> Ground:
+    from bot.drill.world import Ground
+
+    ground = Ground(inputs.settings, inputs.candles, inputs.options, inputs.rates, bars)
+    ground.starts()  # Candles that are too short are an error before the first world.
+    return ground
+
+
+def _told(ground: Ground, seeds: Sequence[int]) -> Generator[Outcome]:
+    from bot.drill.drill import lived
+
+    for seed in seeds:
+        one = lived(ground, seed, is_told=True)
+        click.echo(f"seed {seed}")
+        for step in one.steps:
+            click.echo(f"  {step}")
+        yield one
+
+
+def _print(found: Sequence[Outcome]) -> None:
+    """The table of outcomes: all worlds, the worlds with each fault, and the worlds that failed."""
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    from bot.drill.drill import by_fault, summary
+    from bot.drill.faults import WORDS
+
+    heads = ("worlds", "failed", "lost", "doubled", "no stop [s]", "worst [USD]", "saved [USD]")
+    table = Table(Column("worlds with"), *(Column(head, justify="right") for head in heads), box=None, pad_edge=False)
+    rows = [("all", list(found)), *((WORDS[kind], some) for kind, some in by_fault(found).items())]
+    for word, some in rows:
+        if some:
+            total = summary(some)
+            table.add_row(
+                word, f"{total.worlds:,}", f"{total.failed:,}", f"{total.lost:,}", f"{total.doubled:,}", f"{total.longest_bare_ms / 1000:,.1f}",
+                f"{total.worst_usd:,.2f}", f"{total.saved_usd:+,.2f}",
+            )  # fmt: skip
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(LEGEND, soft_wrap=True, markup=False)
+    failed = [one for one in found if not one.has_passed]
+    for one in failed[:FAILED_SHOWN]:
+        for finding in one.findings:
+            console.print(f"seed {one.seed}: {finding.kind}: {finding.text}", soft_wrap=True, markup=False)
+    if len(failed) > FAILED_SHOWN:
+        console.print(f"and {len(failed) - FAILED_SHOWN:,} more worlds that failed; --json and --junit list all")
+    if failed:
+        console.print(f"Run one again, step by step: add --worlds 1 --seed {failed[0].seed} --steps")
+
+
+@contextmanager
+def _shown(worlds: int, *, quiet: bool) -> Iterator[Callable[[Sequence[Outcome]], object]]:
+    """A progress bar with the failures so far and the time left. Without a terminal nothing is shown."""
+    import sys
+
+    if quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("worlds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[failed]} failed"))  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("worlds", total=worlds, failed=0)
+        yield lambda found: bar.update(task, completed=len(found), failed=sum(not one.has_passed for one in found))

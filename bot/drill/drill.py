@@ -1,0 +1,141 @@
+"""A drill: many worlds, here or in other processes, and what came of them together. Also as JUnit XML, for a test server."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+from collections.abc import Generator, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
+
+from bot.drill.faults import KINDS, Kind
+from bot.drill.outcome import Outcome
+from bot.drill.world import Ground, World
+from bot.errors import BotError
+
+_ground: Ground | None = None  # of the process in which worlds run: forked processes have it without a copy
+
+
+def lived(ground: Ground, seed: int, *, is_told: bool = False) -> Outcome:
+    """The outcome of one world. The same seed on the same ground gives the same outcome."""
+    with TemporaryDirectory(prefix="bot-drill-") as folder:
+        return World(ground, seed, Path(folder), is_told=is_told).run()
+
+
+def outcomes(ground: Ground, seeds: Iterable[int], workers: int = 1) -> Generator[Outcome]:
+    """The outcomes of the worlds as they finish. BotError if a process dies. Closing the iterator ends the processes."""
+    if workers == 1:
+        yield from (lived(ground, seed) for seed in seeds)
+        return
+    global _ground  # noqa: PLW0603  read by the forked processes
+    _ground = ground
+    waiting, running = iter(seeds), dict[Future[Outcome], int]()
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("fork"), initializer=_ready, initargs=(os.getpid(),))
+    try:
+        while True:
+            running |= {pool.submit(_lived, seed): seed for seed in islice(waiting, 2 * workers - len(running))}
+            if not running:
+                return
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for one in done:
+                yield one.result()
+                del running[one]
+    except BrokenProcessPool:
+        seeds_left = ", ".join(str(seed) for seed in sorted(running.values()))
+        raise BotError(
+            f"a process died in one of the worlds {seeds_left}; run each alone, with --worlds 1 --seed SEED"
+        ) from None
+    finally:
+        for process in list((pool._processes or {}).values()):  # noqa: SLF001  the pool offers no way to stop a running task
+            process.kill()
+        pool.shutdown(cancel_futures=True)
+
+
+def _lived(seed: int) -> Outcome:
+    assert _ground is not None
+    return lived(_ground, seed)
+
+
+def _ready(parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one.
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent has ended, also by kill -9."""
+    with suppress(ProcessLookupError):
+        select.select([os.pidfd_open(parent)], [], [])
+    os._exit(1)
+
+
+class Summary(NamedTuple):
+    """Several worlds together. `longest_bare_ms`: the longest stretch in which a position had no stop; `worst_usd`: the lowest account value below
+    the beginning's, of any world."""
+
+    worlds: int
+    failed: int
+    lost: int
+    doubled: int
+    bare_ms: int
+    longest_bare_ms: int
+    worst_usd: float
+    fires: int
+    saved_usd: float
+
+
+def summary(found: Sequence[Outcome]) -> Summary:
+    return Summary(
+        worlds=len(found),
+        failed=sum(not one.has_passed for one in found),
+        lost=sum(one.count("lost") for one in found),
+        doubled=sum(one.count("doubled") for one in found),
+        bare_ms=sum(one.bare_ms for one in found),
+        longest_bare_ms=max((one.longest_bare_ms for one in found), default=0),
+        worst_usd=min((one.worst_usd for one in found), default=0.0),
+        fires=sum(len(one.fires) for one in found),
+        saved_usd=sum(one.saved_usd for one in found),
+    )
+
+
+def by_fault(found: Sequence[Outcome]) -> dict[Kind, list[Outcome]]:
+    """The worlds in which a fault came up. A world with several faults stands under each of them."""
+    return {kind: [one for one in found if any(fault.kind == kind for fault in one.faults)] for kind in KINDS}
+
+
+def as_json(found: Sequence[Outcome]) -> dict[str, Any]:
+    """A drill as JSON: the sums, and each world in the order of seeds."""
+    total = summary(found)
+    return {
+        "worlds": total.worlds, "failed": total.failed, "orders": sum(one.orders for one in found), "lost": total.lost, "doubled": total.doubled,
+        "secondsWithoutStop": total.bare_ms / 1000, "longestWithoutStop": total.longest_bare_ms / 1000, "worstUsd": round(total.worst_usd, 2),
+        "guardianFires": total.fires, "savedUsd": round(total.saved_usd, 2), "outcomes": [one.plain() for one in found],
+    }  # fmt: skip
+
+
+def junit(name: str, found: Sequence[Outcome]) -> str:
+    """A test suite of JUnit XML with one test case for each world."""
+    root = Element("testsuites")
+    count = {"tests": str(len(found)), "failures": str(summary(found).failed), "errors": "0"}
+    suite = SubElement(
+        root, "testsuite", {"name": f"drill {name}", "time": f"{sum(one.took_s for one in found):.3f}", **count}
+    )
+    for one in found:
+        case = SubElement(
+            suite, "testcase", classname=f"drill.{name}", name=f"seed {one.seed}", time=f"{one.took_s:.3f}"
+        )
+        if not one.has_passed:
+            text = "\n".join(f"{finding.kind}: {finding.text}" for finding in one.findings)
+            failure = SubElement(case, "failure", message=one.findings[0].text, type=one.findings[0].kind)
+            failure.text = text
+        SubElement(case, "system-out").text = "\n".join(str(fault) for fault in one.faults) or "no fault"
+    indent(root)
+    return f"<?xml version='1.0' encoding='utf-8'?>\n{tostring(root, encoding='unicode')}\n"

@@ -1,0 +1,173 @@
+"""The port of a drill: every request goes through the service's own operation, with its stored answers, over a network that fails as the faults say."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from random import Random
+from typing import Final, TypeVar
+
+from bot.backtest.engine.local_port import LocalPort
+from bot.backtest.engine.market_cursor import SeriesCursor
+from bot.client.calls import fault_error
+from bot.client.faults import Fault as NoAnswer
+from bot.client.faults import TransportFault
+from bot.drill.faults import FATES, Fate, Fault, Point
+from bot.drill.simulated_clock import RealTimeClock, SimulatedTime, span_of
+from bot.errors import ApiError
+from bot.service.operations.executor import Context
+from bot.service.views.responses import Answer
+from bot.wire import CandlesResult, CloseRequest, EventsPage, OrderRequest, OrderResult, PlanResult
+from bot.wire.base import Resource
+from bot.wire.order_requests import ConfirmRequest
+from bot.wire.queries import EventsQuery
+
+R = TypeVar("R", bound=Resource)
+
+LATENCY_MS: Final = (5, 400)  # of a request and its reply together
+CONNECT_MS: Final = 3_000  # without a connection a request ends then, as the client's do
+TOTAL_MS: Final = 15_000  # without a reply a request ends then
+LATE_MS: Final = (200, 45_000)  # after which a request arrives that nobody waits for
+
+
+class Killed(BaseException):
+    """The daemon's process has ended. No `except` of the daemon catches this."""
+
+
+class DrillPort(LocalPort):
+    """`at_point` is called before and after each request that arrives; it may raise Killed."""
+
+    def __init__(
+        self, time: SimulatedTime, series_cursors: Sequence[SeriesCursor], faults: tuple[Fault, ...], chance: Random
+    ) -> None:
+        super().__init__(time.exchange, series_cursors)
+        self.clock = RealTimeClock(time.exchange.clock)
+        self.time = time
+        self.at_point: Callable[[Point], None] = lambda _point: None
+        self.failed = 0  # requests that brought no answer
+        self.met: Counter[Fate] = Counter()
+        self._outages = tuple(one for one in faults if one.kind == "outage")
+        self._lossy = tuple(one for one in faults if one.kind == "lossy")
+        self._silences = tuple(one for one in faults if one.kind in ("silence", "outage"))
+        self._chance = chance
+        self._refuses = chance.random() < 0.5
+        self._requests = 0
+
+    # -- orders, by the service's operations
+
+    async def plan(self, request: OrderRequest, *, key: str) -> PlanResult:
+        return self._ask(
+            PlanResult,
+            lambda: self.operations.place(self.principal, request, self._context(request.body())),
+            reads=True,
+        )
+
+    async def confirm(self, token: str, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
+        request = ConfirmRequest(confirm_token=token)
+        context = self._context(request.body(), key, expires_at_ms)
+        return self._ask(OrderResult, lambda: self.operations.confirm(self.principal, request, context))
+
+    async def place(self, request: OrderRequest, *, key: str, expires_at_ms: int | None = None) -> OrderResult:
+        context = self._context(request.body(), key, expires_at_ms)
+        return self._ask(OrderResult, lambda: self.operations.place(self.principal, request, context))
+
+    async def close(
+        self, market: str, request: CloseRequest, *, key: str, expires_at_ms: int | None = None
+    ) -> OrderResult:
+        context = self._context(market.encode() + request.body(), key, expires_at_ms)
+        return self._ask(OrderResult, lambda: self.operations.close(self.principal, market, request, context))
+
+    def _context(self, body: bytes, key: str | None = None, expires_ms: int | None = None) -> Context:
+        self._requests += 1
+        return Context(f"req_{self._requests:012d}", key, expires_ms, hashlib.sha256(body).hexdigest(), is_order=True)
+
+    # -- reads
+
+    async def events(self, since: str | None, *, limit: int = 200, types: Sequence[str] = ()) -> EventsPage:
+        given = {"limit": str(limit), "since": since, "types": ",".join(types) or None}
+        query = EventsQuery.from_wire({name: value for name, value in given.items() if value is not None})
+        context = Context("req_events")
+        return self._ask(EventsPage, lambda: self.operations.events(self.principal, query, context), reads=True)
+
+    async def candles(self, coin: str, interval: str, limit: int) -> CandlesResult:
+        self._before("candles", reads=True)
+        return await super().candles(coin, interval, limit)
+
+    # -- the network
+
+    def can_beat(self) -> bool:
+        """Whether a heartbeat reaches the service now."""
+        return span_of(self._silences, self.time.now_ms()) is None
+
+    def _ask(self, model: type[R], operation: Callable[[], Answer], *, reads: bool = False) -> R:
+        name = model.__name__.removesuffix("Result")
+        fate = self._before(name, reads=reads)
+
+        def arrive() -> R:
+            self.at_point("before_request")
+            answer = super(DrillPort, self)._ask(model, operation, reads=reads)
+            self.time.observe()
+            self.at_point("after_request")
+            return answer
+
+        match fate:
+            case "lost":
+                with suppress(ApiError):
+                    arrive()
+                self._no_answer(NoAnswer.READ, self._chance.choice((100, TOTAL_MS)), reads=reads)
+            case "double":
+                with suppress(ApiError):
+                    arrive()
+            case "late" if not reads:
+                self.time.at(
+                    self.time.now_ms() + self._chance.randint(*LATE_MS), lambda: self._arrive_late(name, operation)
+                )
+                self._no_answer(NoAnswer.READ_TIMEOUT, TOTAL_MS, reads=False)
+        answer = arrive()
+        self.time.pass_ms(
+            self._chance.randint(*LATENCY_MS) // 2 + (self._chance.randint(500, 10_000) if fate == "slow" else 0)
+        )
+        return answer
+
+    def _arrive_late(self, name: str, operation: Callable[[], Answer]) -> None:
+        self.time.say(f"network: {name} arrives late")
+        with suppress(Exception):  # Nobody hears a refusal.
+            operation()
+
+    def _before(self, name: str, *, reads: bool) -> Fate | None:
+        """What becomes of a request that is sent now. Raises the error of one that does not arrive."""
+        now_ms, chance = self.time.now_ms(), self._chance
+        if span_of(self._outages, now_ms) is not None:
+            if self._refuses:
+                self._no_answer(NoAnswer.CONNECT, 1, reads=reads)
+            self._no_answer(NoAnswer.CONNECT_TIMEOUT, CONNECT_MS, reads=reads)
+        lossy = span_of(self._lossy, now_ms)
+        fate: Fate | None = chance.choice(FATES) if lossy is not None and chance.random() < lossy.share else None
+        if fate is not None:
+            self.met[fate] += 1
+            self.time.say(f"network: {name}: {fate}")
+        self.time.pass_ms(chance.randint(*LATENCY_MS) // 2)
+        match fate:
+            case "unsent":
+                self._no_answer(NoAnswer.WRITE, 100, reads=reads)
+            case "busy" | "down":
+                self.failed += 1
+                code, status = ("rate_limited", 429) if fate == "busy" else ("service_unavailable", 503)
+                raise ApiError.of(
+                    code,
+                    "not now",
+                    request_id="req_network",
+                    order_submitted=False,
+                    retryable=True,
+                    status=status,
+                    reads=reads,
+                )
+        return fate
+
+    def _no_answer(self, fault: NoAnswer, after_ms: int, *, reads: bool) -> None:
+        """A request ends without an answer, `after_ms` after it was sent: the error that the client raises for it."""
+        self.failed += 1
+        self.time.pass_ms(after_ms)
+        raise fault_error(TransportFault(fault, "injected by the drill"), reads=reads)

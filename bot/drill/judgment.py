@@ -1,0 +1,156 @@
+"""What must be so of an account and a journal, whatever happened on the way. Pure: reads the service's own events and trades, and the journal's rows.
+
+Events and trades are bodies of the interface; rows are those of the table `intents`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
+from decimal import Decimal
+from typing import Any, Final, Literal, NamedTuple
+
+from bot.runtime.model.intents import FINAL
+
+Event = Mapping[str, Any]
+Row = Mapping[str, Any]
+
+OURS: Final = "agent"  # the source of the daemon's orders
+CAUSE: Final = ("epoch", "strategy", "market", "cause", "ordinal", "leg")  # of a row: what its order was for
+
+Failure = Literal["doubled", "lost", "unsettled", "belief", "unprotected", "strategy", "error"]
+
+
+class Finding(NamedTuple):
+    """One broken promise."""
+
+    kind: Failure
+    text: str
+
+
+def order_findings(
+    rows: Sequence[Row], trades: Sequence[Event], *, settled: bool = True, buried: Set[str] = frozenset()
+) -> list[Finding]:
+    """Each accepted intent is exactly one trade with its key; a trade of ours without an intent there is none; none is doubled.
+
+    `buried`: intents of a journal that was lost with all that was in it. `settled`: every intent must have its outcome.
+    """
+    ours = [trade for trade in trades if trade["source"] == OURS]
+    counts = Counter(trade["idempotencyKey"] for trade in ours)
+    by_id = {row["id"]: row for row in rows}
+    found = [Finding("doubled", f"{n} orders have the key {key}") for key, n in counts.items() if n > 1]
+    causes = Counter(cause_of(by_id[key]) for key in counts if key in by_id)
+    found += [Finding("doubled", f"{n} orders for one decision: {cause}") for cause, n in causes.items() if n > 1]
+    found += [
+        Finding("lost", f"an order left that was not written: {key}")
+        for key in counts
+        if key not in by_id | dict.fromkeys(buried)
+    ]
+    trade_of = {trade["idempotencyKey"]: trade["id"] for trade in ours}
+    for key, row in by_id.items():
+        order = f"{row['action']} {row['market']} of {row['strategy']} ({key[:8]}) is {row['state']}"
+        if settled and row["state"] not in FINAL:
+            found.append(Finding("unsettled", f"{order} and never ended: {row['code']} {row['message']}"))
+        if row["action"] == "cancel":
+            continue
+        if row["state"] == "accepted" and not counts[key]:
+            found.append(Finding("lost", f"{order}, and there is no trade"))
+        elif row["state"] == "accepted" and row["trade_id"] != trade_of[key]:
+            found.append(Finding("lost", f"{order}, and has the trade of another"))
+        elif row["state"] in ("rejected", "expired") and counts[key]:
+            found.append(Finding("lost", f"{order}, and there is a trade"))
+    return found
+
+
+def cause_of(row: Row) -> tuple[Any, ...]:
+    """What an order was for. Two orders with one cause are one decision that was carried out twice."""
+    return tuple(row[name] for name in CAUSE)
+
+
+class Bare(NamedTuple):
+    """A position that our orders opened has no stop from one instant to another."""
+
+    coin: str
+    from_ms: int
+    to_ms: int
+
+
+def bare_spans(
+    events: Sequence[Event], our_keys: Set[str], *, end_ms: int, sleepers: Set[str] = frozenset()
+) -> list[Bare]:
+    """When positions of ours had no stop. `sleepers`: guardians that are no stop before they are activated."""
+    since: dict[str, int] = {}
+    found: list[Bare] = []
+    for at_ms, bare in bare_markets(events, our_keys, sleepers=sleepers):
+        for coin in [one for one in since if one not in bare]:
+            found.append(Bare(coin, since.pop(coin), at_ms))
+        for coin in bare:
+            since.setdefault(coin, at_ms)
+    found += [Bare(coin, at_ms, end_ms) for coin, at_ms in since.items()]
+    return [one for one in found if one.to_ms > one.from_ms]
+
+
+def bare_markets(
+    events: Sequence[Event], our_keys: Set[str], *, sleepers: Set[str] = frozenset()
+) -> Iterator[tuple[int, list[str]]]:
+    """At the end of each instant: the markets with a position that our orders opened and without a stop or a trailing stop."""
+    size: dict[str, Decimal] = {}
+    is_ours: dict[str, bool] = {}
+    stands: dict[str, set[str]] = {}
+    for instant in instants(events):
+        for event in instant:
+            coin, data = event.get("coin", ""), event["data"]
+            if event["type"] == "fill":
+                before = size.get(coin, Decimal(0))
+                size[coin] = Decimal(data["positionSize"])
+                if not size[coin]:
+                    is_ours[coin] = False
+                    stands[coin] = set()
+                elif event["subtype"] == "entry":
+                    is_ours[coin] = (bool(before) and is_ours.get(coin, False)) or event.get(
+                        "idempotencyKey"
+                    ) in our_keys
+            elif event["type"] == "order" and data["kind"] == "stop_loss":
+                here = stands.setdefault(coin, set())
+                (here.add if event["subtype"] in ("armed", "changed") else here.discard)(data["oid"])
+            elif event["type"] == "trigger":
+                stands.setdefault(coin, set()).discard(data["oid"])
+            elif event["type"] == "guardian" and data["guardianType"] == "trailing_stop":
+                here = stands.setdefault(coin, set())
+                name = data["guardianId"]
+                is_stop = event["subtype"] == "activated" or (event["subtype"] == "armed" and name not in sleepers)
+                (here.add if is_stop else here.discard)(name)
+        yield (
+            instant[0]["ts"],
+            [coin for coin, held in size.items() if held and is_ours.get(coin) and not stands.get(coin)],
+        )
+
+
+def instants(events: Sequence[Event]) -> list[list[Event]]:
+    """The events of one cause together: a request with all that it brought, or what one moment of the clock did."""
+    found: list[list[Event]] = []
+    request: object = None
+    for event in events:
+        its = event.get("requestId")
+        if not found or found[-1][0]["ts"] != event["ts"] or (its is not None and its != request):
+            found.append([])
+            request = its
+        found[-1].append(event)
+    return found
+
+
+def belief_findings(mirror: Any, account: Mapping[str, Any]) -> list[Finding]:
+    """What the daemon believes of the account, where the service has something else. `account` is the body of GET /v1/account."""
+    theirs = {one["coin"]: (one["side"], Decimal(one["size"])) for one in account["positions"]}
+    ours = {one.market: (one.side, one.size) for one in mirror.positions.values()}
+    pairs: tuple[tuple[str, Any, Any], ...] = (
+        ("positions", ours, theirs),
+        ("orders", set(mirror.orders), {one["oid"] for one in account["orders"]}),
+        ("guardians", set(mirror.guardians), {one["id"] for one in account["guardians"]}),
+        ("the balance", mirror.balance_usd, Decimal(account["balanceUsd"])),
+    )
+    return [
+        Finding("belief", f"{name}: the daemon has {here}, the service {there}")
+        for name, here, there in pairs
+        if here != there
+    ]

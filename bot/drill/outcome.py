@@ -1,0 +1,106 @@
+"""The outcome of a world as values: findings, counts, losses, and what guardians saved. It has a JSON form."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from bot.backtest.data.candles import Candles
+from bot.drill.faults import Fault
+from bot.drill.judgment import Failure, Finding
+from bot.venue.events import Event, Fill, GuardianMoved
+from bot.venue.numbers import E8
+
+
+class Fire(NamedTuple):
+    """A guardian that fired and closed positions. `closed_usd` is what these closes realized, `held_usd` what the positions would have made if they
+    had been held to the end of the shock, or of the world if there was none."""
+
+    at_ms: int
+    guardian: str
+    closed_usd: float
+    held_usd: float
+
+    @property
+    def saved_usd(self) -> float:
+        """Negative if holding on would have been better."""
+        return self.closed_usd - self.held_usd
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of one world. `bare_ms`: simulated time in which positions had no stop, in all and at a stretch."""
+
+    seed: int
+    start_ms: int
+    end_ms: int
+    faults: tuple[Fault, ...]
+    findings: tuple[Finding, ...] = ()
+    orders: int = 0
+    fills: int = 0
+    deaths: int = 0
+    spoiled: Mapping[str, int] = field(default_factory=dict)  # requests, by what became of them
+    bare_ms: int = 0
+    longest_bare_ms: int = 0
+    worst_usd: float = 0.0  # the lowest account value below the beginning's
+    end_usd: float = 0.0  # the account value at the end, less the beginning's
+    fires: tuple[Fire, ...] = ()
+    took_s: float = field(default=0.0, compare=False)
+    steps: tuple[str, ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def has_passed(self) -> bool:
+        return not self.findings
+
+    @property
+    def saved_usd(self) -> float:
+        return sum(fire.saved_usd for fire in self.fires)
+
+    def count(self, kind: Failure) -> int:
+        return sum(one.kind == kind for one in self.findings)
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "seed": self.seed, "fromMs": self.start_ms, "toMs": self.end_ms, "passed": self.has_passed,
+            "faults": [{"kind": one.kind, "atMs": one.at_ms, "forMs": one.for_ms, "text": str(one)} for one in self.faults],
+            "findings": [one._asdict() for one in self.findings],
+            "orders": self.orders, "fills": self.fills, "lost": self.count("lost"), "doubled": self.count("doubled"), "deaths": self.deaths,
+            "spoiledRequests": dict(sorted(self.spoiled.items())), "secondsWithoutStop": self.bare_ms / 1000,
+            "longestWithoutStop": self.longest_bare_ms / 1000, "worstUsd": round(self.worst_usd, 2), "endUsd": round(self.end_usd, 2),
+            "guardianFires": [
+                {"atMs": one.at_ms, "guardian": one.guardian, "closedUsd": round(one.closed_usd, 2), "heldUsd": round(one.held_usd, 2), "savedUsd": round(one.saved_usd, 2)}
+                for one in self.fires
+            ],
+        }  # fmt: skip
+
+
+def fires_of(
+    events: Iterable[Event], candles: Sequence[Candles], faults: Iterable[Fault], *, end_ms: int
+) -> tuple[Fire, ...]:
+    """The guardians that closed positions, and what they saved. `candles` are those of the world, with its shocks."""
+    by_market = {series.market: series for series in candles}
+    shocks = [one for one in faults if one.kind == "shock"]
+    fired: dict[str, GuardianMoved] = {}
+    sums: dict[str, list[float]] = {}
+    for event in events:
+        if isinstance(event, GuardianMoved) and event.subtype == "fired":
+            fired.update(dict.fromkeys(event.trades, event))
+        elif isinstance(event, Fill) and event.subtype == "exit" and (by := fired.get(event.trade)) is not None:
+            until_ms = next((one.end_ms for one in shocks if one.at_ms <= event.ts < one.end_ms), end_ms)
+            here, then = event.px / E8, _px_at(by_market[event.coin], until_ms)
+            more = (then - here) * (event.size / E8) * (1 if event.side == "long" else -1)
+            closed = ((event.realized or 0) - event.fee) / E8
+            total = sums.setdefault(by.guardian, [0.0, 0.0])
+            total[0] += closed
+            total[1] += closed + more
+    found = {event.guardian: event for event in fired.values()}
+    return tuple(Fire(found[name].ts, found[name].guardian_type, *total) for name, total in sums.items())
+
+
+def _px_at(candles: Candles, at_ms: int) -> float:
+    """The last close at or before the instant."""
+    row = bisect_left(candles.at_ms, at_ms - candles.step_ms + 1) - 1
+    return candles.close[max(0, row)]
