@@ -25,6 +25,7 @@ from bot.runtime.pass_scheduler import PASS_S
 from bot.runtime.risk.order_builder import Grid
 from bot.runtime.startup import AWAY_MS
 from bot.runtime.strategy_host.host import StrategySpec
+from bot.strategy import Question, Reply
 from bot.wire import INTERVAL_MS, AccountSnapshot, HeartbeatResult
 
 PASS_MS: Final = int(PASS_S * 1000)
@@ -42,6 +43,19 @@ class Setup(NamedTuple):
     place: Callable[[Settings], list[StrategySpec]]
     journal: Path
     grids: Mapping[str, Grid]
+
+
+class NoModel:
+    """Answers no question: in a drill every language model is down."""
+
+    def start(self, strategy: str, question: Question) -> str | None:
+        return "a drill asks no model"
+
+    def answered(self) -> list[str]:
+        return []
+
+    def take(self, strategy: str) -> Reply:
+        raise KeyError(strategy)
 
 
 class Daemon:
@@ -98,7 +112,7 @@ class Daemon:
             )
         self.kernel = kernel = Kernel(
             port=self.port, journal=journal, specs=setup.place(setup.settings), pacer=self._pacer, settings=kernel_settings(setup.settings),
-            hooks=Hooks(lease=self._lease, passed=self._passed),
+            hooks=Hooks(lease=self._lease, passed=self._passed, asker=NoModel()),
         )  # fmt: skip
         kernel.risk.grids = setup.grids
         kernel.approvals.unattended = "all"  # Nobody can be asked.

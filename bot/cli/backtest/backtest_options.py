@@ -161,7 +161,8 @@ _RUN = (
 )
 # Their values where a command does not offer them.
 WITHOUT_RUN: Final[Mapping[str, Any]] = {
-    "latency": None, "settlements": (), "approve": "all", "outages": (), "outage_count": 0, "outage_for": 0.0, "seed": 1
+    "latency": None, "settlements": (), "approve": "all", "outages": (), "outage_count": 0, "outage_for": 0.0, "seed": 1,
+    "agents": "replay", "answers": None, "max_usd": None,
 }  # fmt: skip
 
 
