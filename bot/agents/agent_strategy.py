@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ValidationError
@@ -61,6 +62,8 @@ class AgentStrategy(Strategy):
 
     def __init__(self, *, name: str, markets: Sequence[str], params: _Params | Mapping[str, Any] | None = None) -> None:
         super().__init__(name=name, markets=markets, params=params)
+        if find_spec("pydantic_ai") is None:
+            raise StrategyError(models.MISSING)
         p = self.params
         if p.ask_at is not None:
             self.__dict__["timers"] = {**self.timers, "ask": p.ask_at}
@@ -94,8 +97,7 @@ class AgentStrategy(Strategy):
     def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
         if view.is_warming_up:
             return ()
-        if view.state.get("sent"):
-            limits.bar_passed(view.state, bar.market)
+        limits.bar_passed(view.state, bar.market)
         if bar.market == self.markets[0] and self.params.ask_every_bars:
             view.state["bars"] = view.state.get("bars", 0) + 1
             if view.state["bars"] % self.params.ask_every_bars == 0:
@@ -133,7 +135,7 @@ class AgentStrategy(Strategy):
         tokens, usd = self._setup.most(prompt)
         why = limits.spent(self.params, view.state, tokens, usd)
         answer = partial(models.ask, self._setup, self.make_model, prompt, snapshot)
-        question = Question(cause, at_ms, self._setup.text(), prompt, usd, answer)
+        question = Question(cause, at_ms, self._setup.text, prompt, usd, answer)
         why = why or view.ask(question)
         if why is not None:
             self._skip(view, cause, why)
@@ -224,7 +226,7 @@ class AgentStrategy(Strategy):
                 intents.append(intent)
                 decided.add(decision.market)
                 if isinstance(decision, OpenDecision):
-                    limits.entry_sent(view.state, decision.market, decision.usd)
+                    limits.entry_sent(view.state, decision.market, decision.side, decision.usd)
             elif why is not None:
                 outcome["refused"] = why
                 view.state["refused"] = view.state.get("refused", 0) + 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bot.agents.answers import Decision, OpenDecision
 from bot.clock import DAY_MS, HOUR_MS, MINUTE_MS
-from bot.strategy import Answered, State, View
+from bot.strategy import Answered, OrderView, State, View
 
 if TYPE_CHECKING:
     from bot.agents.params import AgentParams
@@ -48,6 +48,9 @@ def _entry_refusal(params: AgentParams, view: View, at_ms: int, entry: OpenDecis
     held_usd = (0.0 if position is None else position.notional_usd) + _waiting_usd(view, market)
     if held_usd + entry.usd > params.max_equity_share * view.equity_usd:
         return f"max_equity_share: {held_usd + entry.usd:.2f} USD are above {params.max_equity_share:g} of the equity"
+    waiting = {one.side for one in _resting(view, market)} | set(view.state.get("sent", {}).get(market, ())[2:])
+    if waiting - {entry.side}:
+        return "an entry on the other side waits: cancel it first"
     loss_ms = view.state.get("loss_ms")
     if loss_ms is not None and at_ms < loss_ms + params.cooldown_minutes * MINUTE_MS:
         return f"cooldown_minutes: less than {params.cooldown_minutes} minutes since a loss"
@@ -66,26 +69,32 @@ def _entry_refusal(params: AgentParams, view: View, at_ms: int, entry: OpenDecis
 
 def _waiting_usd(view: View, market: str) -> float:
     """Notional of entries that rest, or that were proposed and are not filled yet."""
-    resting = sum(
-        one.size * one.limit_px for one in view.orders(market) if one.kind == "limit" and one.limit_px is not None
-    )
+    resting = sum(one.size * (one.limit_px or 0.0) for one in _resting(view, market))
     sent: Any = view.state.get("sent", {}).get(market)
     return max(resting, 0.0 if sent is None else float(sent[0]))
 
 
-def entry_sent(state: State, market: str, usd: float) -> None:
+def _resting(view: View, market: str) -> list[OrderView]:
+    return [one for one in view.orders(market) if one.kind == "limit"]
+
+
+def entry_sent(state: State, market: str, side: str, usd: float) -> None:
     """Count an entry as open until it is filled, or for SENT_BARS."""
     before = state.get("sent", {}).get(market, [0.0])[0]
-    state["sent"] = {**state.get("sent", {}), market: [before + usd, SENT_BARS]}
+    state["sent"] = {**state.get("sent", {}), market: [before + usd, SENT_BARS, side]}
 
 
 def bar_passed(state: State, market: str) -> None:
-    usd, bars = state["sent"].get(market, [0.0, 0])
-    left = {name: one for name, one in state["sent"].items() if name != market}
-    state["sent"] = left | ({market: [usd, bars - 1]} if bars > 1 else {})
+    """Count one bar of the market. An entry that is not filled after SENT_BARS is not counted any more."""
+    if market in (sent := state.get("sent", {})):
+        usd, bars, side = sent[market]
+        state["sent"] = {**sent, market: [usd, bars - 1, side]}
+        if bars <= 1:
+            filled(state, market)
 
 
 def filled(state: State, market: str) -> None:
+    """An entry was filled, so its position counts instead."""
     state["sent"] = {name: one for name, one in state.get("sent", {}).items() if name != market}
 
 

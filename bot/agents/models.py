@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
@@ -26,7 +27,7 @@ MISSING = 'an agent needs pydantic-ai: pip install "bracketbot[agents]"'
 Snapshot = Mapping[str, Mapping[str, Any]]  # market -> bars, position and orders, as of the question
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ModelSetup:
     """Everything besides the prompt that decides an answer. Prices are in USD for a million tokens."""
 
@@ -42,6 +43,7 @@ class ModelSetup:
     usd_in: float
     usd_out: float
 
+    @cached_property
     def text(self) -> str:
         """As JSON, without addresses and prices: part of the key of a recorded answer."""
         return json.dumps(
@@ -58,7 +60,7 @@ class ModelSetup:
 
     def most(self, prompt: str) -> tuple[int, float]:
         """The most tokens and USD that one question can take. A token has at least one byte, so bytes are a bound."""
-        fixed = len(prompt.encode()) + len(self.text().encode()) + 2_000
+        fixed = len(prompt.encode()) + len(self.text.encode()) + 2_000
         grown = self.max_tokens + (TOOL_TOKENS_MAX if self.tools else 2_000)
         tokens_in = sum(fixed + number * grown for number in range(self.requests_max))
         tokens_out = self.requests_max * self.max_tokens
@@ -89,7 +91,7 @@ def ask(setup: ModelSetup, make_model: Callable[[], Model], prompt: str, snapsho
             model, output_type=output, instructions=setup.instructions, tools=tools_of(setup.tools, snapshot), retries=1,
             model_settings=settings,
         )  # fmt: skip
-        limits = UsageLimits(request_limit=setup.requests_max)
+        limits = UsageLimits(request_limit=setup.requests_max, total_tokens_limit=setup.most(prompt)[0])
         found = await asyncio.wait_for(agent.run(prompt, usage=usage, usage_limits=limits), setup.timeout_s)
         return found.output.model_dump_json(), found.response.model_name or setup.model
 

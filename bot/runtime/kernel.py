@@ -123,7 +123,7 @@ class Kernel:
         self.timers = Timers()
         self.strategy_host = StrategyHost(
             specs, journal=journal, mirror=mirror, feed=self.feed, run=hooks.run, attribution=account.attribution,
-            asker=hooks.asker or ThreadAsker(),
+            asker=hooks.asker or ThreadAsker(hooks.wake),
         )  # fmt: skip
         self.bars = BarQueue(self.feed, self.strategy_host)
         self.guardians = Guardians(

@@ -50,10 +50,10 @@ def close(**more: Any) -> dict[str, Any]:
 HOLD = {"decisions": [{"action": "hold", "market": "BTC", "reason": "nothing to do", "confidence": 0.5}]}
 
 
-class ScriptedAgent(AgentStrategy):
-    """An agent whose model answers what `said` returns for a prompt; an exception is raised in the model."""
+class Scripted:
+    """Mixed into an agent: its model answers what `said` returns for a prompt. An exception is raised in the model."""
 
-    said: Said = staticmethod(lambda _prompt: HOLD)
+    said: Said
     prompts: list[str]
 
     def make_model(self) -> Any:
@@ -61,8 +61,6 @@ class ScriptedAgent(AgentStrategy):
             prompt = str(messages[0].parts[-1].content)  # type: ignore[union-attr]
             self.prompts.append(prompt)
             answer = self.said(prompt)
-            if asyncio.iscoroutine(answer):
-                answer = await answer
             if isinstance(answer, BaseException):
                 raise answer
             args = answer if isinstance(answer, str) else json.dumps(answer)
@@ -71,20 +69,23 @@ class ScriptedAgent(AgentStrategy):
         return FunctionModel(function)
 
 
-def agent(
-    *said: Any, markets: Sequence[str] = ("BTC",), name: str = "agent", kind: type[ScriptedAgent] = ScriptedAgent, **params: Any
-) -> ScriptedAgent:  # fmt: skip
-    """An agent that gives these answers, one after the other; the last one again and again."""
-    made = kind(name=name, markets=markets, params={**PARAMS, **params})
+def scripted(
+    kind: type[AgentStrategy], *said: Any, markets: Sequence[str] = ("BTC",), name: str = "agent", **params: Any
+) -> Any:
+    """An agent of this class that gives these answers, one after the other; the last one again and again."""
     left = list(said)
-    made.prompts = []
-    if said:
-        made.said = lambda prompt: _one(left.pop(0) if len(left) > 1 else left[0], prompt)  # type: ignore[method-assign]
+
+    def next_one(prompt: str) -> Any:
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        return answer(prompt) if callable(answer) else answer
+
+    made: Any = type(kind.__name__, (Scripted, kind), {})(name=name, markets=markets, params={**PARAMS, **params})
+    made.prompts, made.said = [], next_one
     return made
 
 
-def _one(answer: Any, prompt: str) -> Any:
-    return answer(prompt) if callable(answer) else answer
+def agent(*said: Any, **more: Any) -> Any:
+    return scripted(AgentStrategy, *said, **more)
 
 
 async def running(*strategies: Any, venue: FakeVenue | None = None, **more: Any) -> tuple[FakeVenue, Kernel]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -37,9 +40,14 @@ class AskTotals:
 
 
 class ThreadAsker:
-    """One thread for each question. A thread that hangs blocks later questions of its strategy, and nothing else."""
+    """One thread for each question. A thread that hangs blocks later questions of its strategy, and nothing else.
 
-    def __init__(self) -> None:
+    `wake` asks for a pass when a reply is there. It is called in the kernel's event loop.
+    """
+
+    def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
+        self._wake = wake
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._threads: dict[str, threading.Thread] = {}
         self._replies: dict[str, Reply] = {}
         self.totals: dict[str, AskTotals] = {}
@@ -56,6 +64,7 @@ class ThreadAsker:
         return None
 
     def answered(self) -> list[str]:
+        self._loop = asyncio.get_running_loop()
         return sorted(self._replies)
 
     def take(self, strategy: str) -> Reply:
@@ -70,6 +79,9 @@ class ThreadAsker:
 
     def _work(self, strategy: str, question: Question) -> None:
         self._replies[strategy] = reply_to(question)
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # The daemon has ended meanwhile.
+                self._loop.call_soon_threadsafe(self._wake)
 
 
 def reply_to(question: Question) -> Reply:
