@@ -35,6 +35,9 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
     ("daemon", "an entry that waits for approval, before and after the answer"): (
         "runtime/execution/test_approvals.py::test_a_kill_leaves_the_question_or_its_answer_and_nothing_is_sent_twice",
     ),
+    ("daemon", "an agent between its question and its order"): (
+        "agents/test_agent_strategy.py::test_a_kill_between_question_and_answer_costs_the_question_and_a_kill_after_it_doubles_nothing",
+    ),
     ("daemon", "a plan whose token the next run cannot read"): (
         "runtime/execution/test_token_secrecy.py::test_the_api_key_alone_reads_the_tokens_of_a_killed_run",
         "runtime/execution/test_token_secrecy.py::test_a_killed_run_under_another_api_key_plans_what_waits_anew",

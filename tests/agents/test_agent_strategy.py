@@ -29,7 +29,7 @@ from tests.agents.builders import (
     scripted,
 )
 from tests.fakes import FakeVenue
-from tests.runtime.builders import Scripted, always, make_kernel
+from tests.runtime.builders import Scripted, always, kill, make_kernel
 
 pytest.importorskip("pydantic_ai")
 
@@ -289,3 +289,32 @@ def test_wrong_params_are_named(params: Any, why: str) -> None:
     given = {name: value for name, value in {**PARAMS, **params}.items() if value is not None}
     with pytest.raises(ValidationError, match=why):
         AgentParams.model_validate(given)
+
+
+async def test_a_kill_between_question_and_answer_costs_the_question_and_a_kill_after_it_doubles_nothing(
+    tmp_path: Path,
+) -> None:
+    release, path = threading.Event(), tmp_path / "journal.db"
+    venue = FakeVenue()
+    for _ in range(25):
+        venue.minute(BTC="100")
+    kernel = make_kernel(venue, strategies=[agent(lambda _: release.wait(30) and open_())], path=path)
+    await kernel.recover()
+    await kernel.cycle()
+    kill(kernel)
+    release.set()
+    kernel = make_kernel(venue, strategies=[agent(open_(), HOLD)], path=path)
+    await kernel.recover()
+    state = kernel.strategy_host.instances[0].source.state
+    assert state["usd"] > 0, "what the lost question may have cost stays counted"
+    assert [ask["problem"] for ask in asks(kernel)] == ["not answered yet"]
+    await kernel.cycle()
+    assert venue.positions == {}
+    await bars(kernel, venue, "100")
+    assert venue.positions["BTC"].cost == 50
+    kill(kernel)
+    kernel = make_kernel(venue, strategies=[agent(HOLD)], path=path)
+    await kernel.recover()
+    await kernel.cycle()
+    assert venue.positions["BTC"].cost == 50
+    assert asks(kernel)[1]["answer"] is not None
