@@ -204,7 +204,7 @@ class AgentStrategy(Strategy):
 
     def _read(self, answered: Answered) -> tuple[BaseModel | None, str | None]:
         if answered.text is None:
-            return None, answered.problem
+            return None, self._redacted(answered.problem or "no answer")
         try:
             return self.schema.model_validate_json(answered.text), None
         except ValidationError as error:
@@ -245,6 +245,8 @@ class AgentStrategy(Strategy):
         )  # fmt: skip
 
     def _redacted(self, text: str) -> str:
+        if self.params.api_key is not None:
+            text = text.replace(self.params.api_key.get_secret_value(), "[redacted]")
         for pattern in self.params.redact:
             text = re.sub(pattern, "[redacted]", text)
         return redact_text(text)

@@ -234,6 +234,11 @@ async def test_a_key_of_a_server_is_never_kept() -> None:
     assert "sk-very-secret" not in str(ask) + repr(one.params)
 
 
+async def test_a_key_in_the_text_of_an_error_is_not_kept() -> None:
+    _, kernel = await running(agent(RuntimeError("Incorrect key sk-very-secret"), api_key="sk-very-secret"))
+    assert asks(kernel)[0]["problem"] == "RuntimeError: Incorrect key [redacted]"
+
+
 @pytest.mark.parametrize(
     ("fault", "why", "requests"),
     [(429, "answers 429", 1), (500, "answers 500", 1), ("nonsense", "retries", 2), ("hang", "no answer within 0.2 s", 1)],
