@@ -65,7 +65,7 @@ def test_every_shipped_config_names_strategies_that_exist(file: Path) -> None:
 
 
 def test_there_are_configs_to_start_from() -> None:
-    assert [file.name for file in CONFIGS] == ["demo.yaml", "live.example.yaml", "paper.yaml"]
+    assert [file.name for file in CONFIGS] == ["agents.yaml", "demo.yaml", "live.example.yaml", "paper.yaml"]
 
 
 def test_every_key_is_read(whole: Settings) -> None:

@@ -14,6 +14,7 @@ import structlog
 
 from bot.clock import MINUTE_MS
 from bot.errors import Refusal, StrategyError
+from bot.money import format_decimal
 from bot.runtime.control_plane.daemon_access import DaemonAccess
 from bot.runtime.control_plane.server import Data, Problem, Question
 from bot.runtime.execution.approvals import document, plain_text
@@ -97,13 +98,8 @@ def _read(question: Question) -> Asked:
         signal = Open(market, leverage=leverage, bracket=bracket, **parts)
     except StrategyError as error:
         raise Problem(400, "invalid_input", str(error)) from None
-    plain = {
-        name: str(value)
-        for name, value in (
-            {"strategy": strategy, "market": market, "side": side, "leverage": leverage} | numbers
-        ).items()
-        if value is not None
-    }
+    words = {"strategy": strategy, "market": market, "side": str(side), "leverage": str(leverage)}
+    plain = words | {name: format_decimal(value) for name, value in numbers.items() if value is not None}
     return Asked(strategy, signal, f"{PROPOSED}{key}", plain_text(by or "an assistant"), plain_text(why), plain)
 
 

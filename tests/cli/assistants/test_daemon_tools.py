@@ -15,6 +15,7 @@ from mcp import Client, StdioServerParameters
 from bot.cli.app import call
 from bot.cli.assistants.backtest_run import BacktestRefused, options_of
 from bot.cli.assistants.daemon_tools import TOOLS
+from bot.cli.operate.daemon_client import Place
 from tests.cli.operate.daemon_process import Ran, made
 
 READS = ["status", "positions", "approvals", "explain"]
@@ -42,7 +43,7 @@ CANDLES = "ts,open,high,low,close,volume\n" + "".join(
 @pytest.fixture(scope="module")
 def ran() -> Iterator[Ran]:
     with made("Idle") as one:
-        one.config.write_text(one.config.read_text().replace("60x", "10x").replace("interval: 1m", "interval: 5m"))
+        one.config.write_text(one.config.read_text().replace("60x", "1x").replace("interval: 1m", "interval: 5m"))
         (one.folder / "BTC_1m.csv").write_text(CANDLES)
         one.start()
         one.recovered()
@@ -119,6 +120,7 @@ async def test_a_proposal_survives_a_kill_and_only_a_person_sends_it(
         assert (await no(client, "propose", **LONG, reason="again", key="two"))[0] == "not_running"
         ran.start()
         ran.recovered()
+        ran.until("it waits again", lambda: Place(ran.state).ask("GET", "/approvals")["approvals"])
         assert ran.query(FILLS) == []
         assert len((await yes(client, "approvals"))["approvals"]) == 1
         capsys.readouterr()

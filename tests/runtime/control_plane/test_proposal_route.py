@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Iterable
 from dataclasses import replace
 from decimal import Decimal
@@ -10,11 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
 
 from bot.runtime.control_plane import proposal_route
 from bot.runtime.control_plane.order_commands import decide
 from bot.runtime.control_plane.proposal_route import HOUR_MAX, ProposalRoute
-from bot.runtime.control_plane.server import Question
+from bot.runtime.control_plane.server import Problem, Question
 from bot.runtime.journal import order_trace, queries
 from bot.runtime.kernel import Kernel
 from bot.runtime.model.limits import Approval
@@ -46,7 +50,7 @@ async def propose(kernel: Kernel, key: str = "one", **changed: Any) -> Any:
         return await work()
 
     access: Any = SimpleNamespace(require_kernel=lambda: kernel, mailbox=SimpleNamespace(ask=ask))
-    return await ProposalRoute(access).propose(Question(LONG | {"key": key} | changed))
+    return await ProposalRoute(access).propose(Question({**LONG, "key": key, **changed}))
 
 
 def waiting(kernel: Kernel) -> list[str]:
@@ -96,6 +100,30 @@ async def test_a_kill_before_the_plan_keeps_the_proposal_and_its_reason(
     assert (await decide(second, again["id"], approve=False, decider="me", reason="no"))["state"] == "rejected"
     refused = await propose(second)
     assert (refused["state"], refused["code"]) == ("refused", "not_approved")
+
+
+VALUES = some.one_of(
+    some.none(), some.booleans(), some.integers(), some.floats(), some.text(max_size=60), some.lists(some.text(max_size=3), max_size=2),
+    some.sampled_from(["1e400", "sNaN", "-5", "0.1", "BTC", "long", "trend", "k"]),
+)  # fmt: skip
+FIELDS = (*LONG, "stop_px", "target_pct", "target_px", "limit_px", "leverage", "key", "confirm")
+
+
+@given(some.lists(some.dictionaries(some.sampled_from(FIELDS), VALUES, max_size=4), min_size=1, max_size=10))
+@settings(max_examples=20, deadline=None)
+def test_whatever_an_assistant_sends_is_answered_and_nothing_is_sent(calls: list[dict[str, Any]]) -> None:
+    async def send_all() -> None:
+        venue = FakeVenue()
+        kernel = await begun(venue, idle)
+        for n, changed in enumerate(calls):
+            with contextlib.suppress(Problem):
+                answer = await propose(kernel, **({"key": f"k{n}"} | changed))
+                assert answer["state"] in ("waiting", "refused"), answer
+        await kernel.cycle()
+        assert (venue.calls.count("confirm") + venue.calls.count("place"), venue.positions) == (0, {})
+        assert kernel.risk.used_usd("trend") <= kernel.risk.strategy_limits["trend"].budget_usd
+
+    asyncio.run(send_all())
 
 
 async def _nothing(*_given: Any, **_more: Any) -> None:
