@@ -42,8 +42,12 @@ def value_at_risk(returns: Sequence[float], level: float) -> float | None:
     """
     if len(returns) < days_for(level):
         return None
-    ordered = sorted(returns)
-    place = (len(ordered) - 1) * (1 - level)
+    return quantile(sorted(returns), 1 - level)
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """The value below which a share of the ordered values lies, on the straight line between its two neighbours."""
+    place = (len(ordered) - 1) * share
     below = int(place)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])

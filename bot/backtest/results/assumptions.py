@@ -80,13 +80,19 @@ def assumptions_of(
     return lines
 
 
+def is_agent(spec: StrategySpec) -> bool:
+    """Whether the strategy asks a language model."""
+    params = spec.strategy.params
+    return getattr(params, "model", None) is not None and hasattr(params, "knowledge_cutoff")
+
+
 def agent_lines(specs: Sequence[StrategySpec], options: AgentOptions, start_ms: int) -> Iterator[str]:
     """Where the answers of agents come from, and a warning where the model may know the future."""
     for spec in specs:
-        params = spec.strategy.params
-        if (model := getattr(params, "model", None)) is None or not hasattr(params, "knowledge_cutoff"):
+        if not is_agent(spec):
             continue
-        name = spec.strategy.name
+        name, params = spec.strategy.name, spec.strategy.params
+        model = params.model
         yield f"{name}: the answers of {model} come from {options.file or 'no recording'}" + (
             f", and from the model for at most {options.usd_max:g} USD" if options.answers == "live" else ""
         )

@@ -4,7 +4,7 @@ runs/<name>-<time>/
   manifest.json   what was run: {"format": 1, "code": {"version", "sha256"}, "python", "config": {"name", "sha256", "text"},
                   "strategies": [{"name", "use", "sha256", "packages": {name: version}, "markets", "interval", "params": {name: value}}], "data": [{"market", "interval", "candles", "first_ms", "last_ms", "sha256"}],
                   "funding": {market: sha256}, "options": SessionOptions.plain(), "accepted": [...],
-                  "besides": ["band", "prove_causal"] (which of them summary.json has), "assumptions": [text, ...]}.
+                  "besides": ["band", "prove_causal", "monte_carlo=1000", "bootstrap=100"] (which of them summary.json has), "assumptions": [text, ...]}.
                   It does not say when or where it ran: the same manifest gives the same bytes in every other file.
   events.jsonl    every event of the account, oldest first: the wire's own objects without requestId. SHA-256 of the file = summary.eventDigest.
   log.jsonl       what the strategies logged by view.log, if anything: {"atMs", "strategy", "event", "fields"}; at most 100,000 lines.
@@ -19,7 +19,8 @@ runs/<name>-<time>/
                   "firstRefusals", "firstRejections" and "firstUnfilled": {code: {"atMs", "strategy", "market", "message"}}, "left": [...],
                   "band": null or {"paths": {policy: {"figures", "endUsd", "differing"}}, "endUsd": [lowest, highest], "orders": [{"trade", "strategy", "market",
                   "side", "entryMs", "fills": {policy: text}}] (at most 1,000), "orderCount"}, "proof": null or {"cutsMs", "eventsCompared", "differs", "isWhole",
-                  "outside": [what strategies read besides the data]}}.
+                  "outside": [what strategies read besides the data]}; with --monte-carlo or --bootstrap also "monteCarlo": {"trades", "candles"}
+                  (monte_carlo.py)}.
   chart.json      each market's candles, thinned for drawing, and the declared indicators (chart_data.chart_of). No figure of summary.json comes from
                   it; a report works without it.
 """
@@ -95,7 +96,9 @@ class Result:
     def rejections(self) -> Mapping[str, int]:
         return self.failures.rejections
 
-    def summary(self, band: Mapping[str, Any] | None = None, proof: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def summary(
+        self, band: Mapping[str, Any] | None = None, proof: Mapping[str, Any] | None = None, monte_carlo: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:  # fmt: skip
         """The content of summary.json."""
         trade_ledger, stats = self.trade_ledger, self.stats
         return {
@@ -131,7 +134,7 @@ class Result:
             "events": trade_ledger.count,
             "band": None if band is None else dict(band),
             "proof": None if proof is None else dict(proof),
-        }
+        } | ({"monteCarlo": dict(monte_carlo)} if monte_carlo else {})
 
 
 def fired_row(one: GuardianAction) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import click
 
 from bot.cli.backtest.backtest_options import backtest_options, inputs_of
 from bot.cli.backtest.summary import _bar, summary_lines
-from bot.cli.common.param_types import reserved
+from bot.cli.common.param_types import Duration, reserved
 
 if TYPE_CHECKING:
     from bot.backtest.inputs import Inputs
@@ -24,6 +24,7 @@ Examples:
   bot backtest configs/paper.yaml --data candles/ --outage 2025-05-03T10:00+2h --out runs
   bot backtest configs/paper.yaml --data data --fees-of binance
   bot backtest configs/paper.yaml --data candles/ --param trend.fast_bars=8
+  bot backtest configs/paper.yaml --data candles/ --monte-carlo 1000 --bootstrap 100
 
 \b
 The config is the one that runs live, unchanged. The same strategies, risk checks, journal and guardians trade against the same venue, under a
@@ -35,7 +36,7 @@ Ctrl-C or SIGTERM stops the backtest and keeps the results so far. Results go to
 Exit codes: 0 ran to the end, 1 the data were refused, or a strategy was quarantined or is not proved causal (the results are kept), 4 a config, a
 strategy or a file cannot be used, 130 stopped before the end (the results so far are kept).
 """
-BESIDES: Final = ("band", "prove_causal")  # options that add a section to summary.json
+BESIDES: Final = ("band", "prove_causal", "monte_carlo", "bootstrap")  # options that add a section to summary.json
 CUTS: Final = 5  # repeated runs of --prove-causal
 
 
@@ -54,6 +55,25 @@ CUTS: Final = 5  # repeated runs of --prove-causal
     "connection or a process by itself, or reads the clock; of what native code opens (Arrow, Polars) and of installed packages nothing is known.",
 )
 @click.option(
+    "--monte-carlo",
+    type=click.IntRange(10, 100_000),
+    metavar="N",
+    help="Put the finished trades in N other orders, and draw them N times with replacement: quantiles of drawdown and end equity.",
+)
+@click.option(
+    "--bootstrap",
+    type=click.IntRange(2, 10_000),
+    metavar="N",
+    help="Run again on N other histories, made of random blocks of the candles: quantiles of return and drawdown.",
+)
+@click.option(
+    "--bootstrap-block",
+    type=Duration(),
+    default="1d",
+    show_default=True,
+    help="The mean length of a block of --bootstrap.",
+)
+@click.option(
     "--journal", "with_journal", is_flag=True, help="Keep the daemon's journal in the folder, on disk as live; slower."
 )
 @click.option(
@@ -67,6 +87,7 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
     from bot import logs
     from bot.backtest.engine.outside_reads import watching
     from bot.backtest.inputs import STRATEGY_LOG
+    from bot.backtest.monte_carlo import check_bootstrap
     from bot.backtest.results import run_writer as results
     from bot.clock import SystemClock
     from bot.errors import BotError, Exit
@@ -74,13 +95,16 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
     logs.configure(pretty=None, level="error")
     found: Result | None = None
     lost: OSError | None = None
-    band = proof = None
+    band = proof = monte_carlo = None
     watch: AbstractContextManager[list[str]] = watching() if given["prove_causal"] else nullcontext([])
     with reserved(for_json=as_json), watch as outside:
         inputs = inputs_of(config, given)
         prepared = inputs.make()  # Errors in the input are raised before the folder is made.
+        block_ms = round(given["bootstrap_block"] * 1000)
+        if given["bootstrap"]:
+            check_bootstrap(inputs, prepared, block_ms)
         assumptions = inputs.assumptions(prepared)
-        manifest = inputs.manifest(assumptions, [name for name in BESIDES if given[name]])
+        manifest = inputs.manifest(assumptions, _asked(given))
         folder = results.folder_for(out, inputs.settings.name, SystemClock().now_ms())
         with _stopping() as is_stopped, _bar(quiet=as_json) as show:
             try:
@@ -97,15 +121,18 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
                         folder, found, manifest
                     )  # Written now, so that the results stay if a following run fails.
                     band, proof = _besides(inputs, given, outside, found, folder, is_stopped=is_stopped)
-                    results.write_summary(folder, found.summary(band, proof))
+                    monte_carlo = _monte_carlo(
+                        inputs, given, found, block_ms, lambda done, of: not is_stopped() and show(done, of)
+                    )
+                    results.write_summary(folder, found.summary(band, proof, monte_carlo))
             except OSError as error:
                 lost = error
     if found is not None:  # Printed even if the results could not be written.
         if as_json:
             place = None if lost is not None else str(folder)
-            click.echo(json.dumps({"folder": place, **found.summary(band, proof)}, ensure_ascii=False))
+            click.echo(json.dumps({"folder": place, **found.summary(band, proof, monte_carlo)}, ensure_ascii=False))
         else:
-            for line in summary_lines(found, assumptions, band=band, proof=proof):
+            for line in summary_lines(found, assumptions, band=band, proof=proof, monte_carlo=monte_carlo):
                 click.echo(line)
     if lost is not None:
         raise BotError(f"{folder}: cannot be written: {lost.strerror or lost}; choose another place with --out")
@@ -115,6 +142,8 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
             click.echo(f"The strategies' log: {folder / STRATEGY_LOG}")
     assert found is not None, "without a result an error has been raised"
     wrong, lacking = _problems(found, proof, is_stopped=is_stopped(), no_band=given["band"] and band is None)
+    if given["bootstrap"] and "candles" not in (monte_carlo or {}):
+        lacking.append("the runs on bootstrapped candles are missing: the backtest was stopped")
     for problem in (*wrong, *lacking):
         click.echo(f"error: {problem}", err=True)
     if wrong:
@@ -142,6 +171,29 @@ def _problems(
         why = "the range is too short for a cut" if not is_stopped else "it was stopped"
         (lacking if is_stopped else wrong).append(f"whether the strategies are causal was not proven: {why}")
     return wrong, lacking
+
+
+def _asked(given: Mapping[str, Any]) -> list[str]:
+    """The options that add a section to summary.json, with their numbers, for the manifest."""
+    asked = [name if given[name] is True else f"{name}={given[name]}" for name in BESIDES if given[name]]
+    return [*asked, f"bootstrap_block={given['bootstrap_block']:g}s"] if given["bootstrap"] else asked
+
+
+def _monte_carlo(
+    inputs: Inputs, given: Mapping[str, Any], found: Result, block_ms: int, progress: Callable[[int, int], bool]
+) -> dict[str, Any]:
+    """Run --monte-carlo and --bootstrap. A stopped backtest has neither."""
+    from bot.backtest.monte_carlo import of_candles, of_trades
+
+    made: dict[str, Any] = {}
+    if found.stats.is_partial:
+        return made
+    if given["monte_carlo"]:
+        made["trades"] = of_trades(found, given["monte_carlo"], inputs.options.seed)
+    if given["bootstrap"]:
+        histories = of_candles(inputs, found, given["bootstrap"], block_ms, progress)
+        made |= {} if histories is None else {"candles": histories}
+    return made
 
 
 def _besides(

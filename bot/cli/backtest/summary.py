@@ -52,9 +52,11 @@ def summary_lines(
     *,
     band: Mapping[str, Any] | None = None,
     proof: Mapping[str, Any] | None = None,
+    monte_carlo: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """The summary for a terminal."""
     from bot.backtest.report.summary import FIRST, band_lines, figure_lines, guardian_text, outside_text, refusals_text
+    from bot.backtest.report.verdicts import monte_carlo_lines
     from bot.backtest.results.run_writer import failures_as_json, fired_row
     from bot.clock import iso
     from bot.money import format_e8
@@ -92,6 +94,7 @@ def summary_lines(
     lines += [f"  QUARANTINED {name}: {why}" for name, why in stats.quarantined.items()]
     lines += [f"  open at the end: {line}" for line in result.left]
     lines += [f"  {one}" for one in (() if band is None else band_lines(band))]
+    lines += [f"  {one}" for one in monte_carlo_lines(monte_carlo or {})]
     if proof is not None:
         verdict = "causal: equal decisions" if proof["isWhole"] else "not proven causal: equal decisions so far"
         if proof["differs"] is not None:

@@ -1,0 +1,48 @@
+"""How sure one can be of a run, as sentences: Monte Carlo over its trades and its candles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bot.words import duration, many
+
+
+def monte_carlo_lines(found: Mapping[str, Any]) -> list[str]:
+    """What --monte-carlo and --bootstrap found (monte_carlo.py): one sentence for each figure, with its source."""
+    lines: list[str] = []
+    trades, candles = found.get("trades"), found.get("candles")
+    if trades is not None and "endUsd" not in trades:
+        lines.append(
+            f"Monte Carlo: {many(trades['trades'], 'finished trade')} cannot be put in another order; at least 2 are needed."
+        )
+    elif trades is not None:
+        how = f"{trades['draws']:,} draws, seed {trades['seed']}"
+        lines.append(
+            f"Trades in another order ({how}): maximum drawdown after a trade {_quantiles_text(trades['shuffledDrawdownPct'], ' %')}, in this run "
+            f"{trades['drawdownPct']:,.2f} %; {trades['deeperShare']:.0%} of the orders are deeper. The order changes no end equity."
+        )
+        lines.append(
+            f"Trades drawn with replacement ({how}; Efron 1979): end equity {_quantiles_text(trades['endUsd'], ' USD')}; {trades['lossShare']:.0%} end below "
+            f"the start; maximum drawdown {_quantiles_text(trades['drawnDrawdownPct'], ' %')}. This is how far the result rests on which trades happened."
+        )
+    if candles is not None:
+        lines.append(
+            f"Bootstrapped candles ({many(candles['runs'], 'history', 'histories')} of blocks of {duration(candles['blockMs'])} on average, seed {candles['seed']}; "
+            f"Politis, Romano 1994): {candles['lossShare']:.0%} of the histories lose; {candles['belowShare']:.0%} return less than this run. "
+            "A run above nearly all of them rests on the one order of events in its data."
+        )
+        lines += [
+            f"On bootstrapped candles: {name} {'undefined' if values is None else _quantiles_text(values, '')}"
+            for name, values in candles["figures"].items()
+        ]
+        if candles["quarantined"]:
+            lines.append(
+                f"On bootstrapped candles: a strategy was quarantined in {many(candles['quarantined'], 'history', 'histories')}."
+            )
+    return lines
+
+
+def _quantiles_text(found: Sequence[float], unit: str) -> str:
+    low, middle, high = (f"{one:,.2f}" for one in found)
+    return f"{low} to {high}{unit} (5 % to 95 %), median {middle}{unit}"
