@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Real
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from bot.errors import StrategyError
 from bot.strategy.targets import break_even_r, pairs_of, plan_of
@@ -29,6 +29,7 @@ USD_MIN = 10
 USD_MAX = 1_000_000
 
 _PLAIN = (int, float, Decimal)
+_NOTHING: Final = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ class Bracket:
         for name in (*stops, *targets):
             if name != "targets":
                 _positive(self, name, below=100 if name == "stop_pct" else None)
-        self._check_scale_out(has_stop=bool(stops))
+        if self.targets is not None or self.break_even_at is not None:
+            self._check_scale_out(has_stop=bool(stops))
 
     def _check_scale_out(self, *, has_stop: bool) -> None:
         for name in _given(self, "targets", "break_even_at"):
@@ -143,7 +145,7 @@ class Open:
     size: Number | None = None
     leverage: int | None = None
     bracket: Bracket | None = None
-    guardians: tuple[TrailingStop | MaxHold, ...] = ()
+    guardians: tuple[TrailingStop | MaxHold, ...] = _NOTHING
     limit_px: Number | None = None
     max_slippage_bps: int | None = None
 
@@ -156,15 +158,18 @@ class Open:
         if len(amounts) != 1:
             raise StrategyError("Open: give exactly one of usd and size")
         _positive(self, amounts[0])
-        _whole(self, "leverage", 1, LEVERAGE_MAX)
-        _whole(self, "max_slippage_bps", 0, SLIPPAGE_BPS_MAX)
+        if self.leverage is not None:
+            _whole(self, "leverage", 1, LEVERAGE_MAX)
+        if self.max_slippage_bps is not None:
+            _whole(self, "max_slippage_bps", 0, SLIPPAGE_BPS_MAX)
         if self.limit_px is not None:
             _positive(self, "limit_px")
             if self.max_slippage_bps is not None:
                 raise StrategyError("Open: max_slippage_bps is for market orders; limit_px is its own bound")
         if self.bracket is not None and not isinstance(self.bracket, Bracket):
             raise StrategyError(f"Open: bracket is a Bracket(...), not {type(self.bracket).__name__}")
-        self._check_guardians()
+        if self.guardians is not _NOTHING:
+            self._check_guardians()
 
     def _check_guardians(self) -> None:
         given: Any = self.guardians  # The author may pass anything, whatever the annotation says.
@@ -267,8 +272,6 @@ def _positive(intent: Any, name: str, *, most: int | None = None, below: int | N
 
 def _whole(intent: Any, name: str, least: int, most: int) -> None:
     value: Any = getattr(intent, name)
-    if value is None:
-        return
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if not is_number or not least <= value <= most or value != int(value):
         raise StrategyError(f"{type(intent).__name__}: {name} is a whole number from {least} to {most}, not {value!r}")

@@ -159,38 +159,35 @@ def _walk(state: State, bars: tuple[c.PassBar, ...]) -> None:
     """
     at_ms, interval_ms = bars[0].at_ms, bars[0].interval_ms
     last_ms, third = at_ms + interval_ms - 1, interval_ms // 3
-    waiting = state.deadlines
-    walks = []
-    for bar in bars:
-        policy = bar.path or state.rules.paths
-        walks.append((bar, state.markets[bar.coin], matching.path_of(bar, policy), policy == "sl_first"))
+    waiting, default = state.deadlines, state.rules.paths
+    walks = [(bar, state.markets[bar.coin]) for bar in bars]
+    paths: list[tuple[int, int, int, int]] = []  # made after the open, because most bars are over then
     for step in range(4):
         point_ms = at_ms + step * third if step < 3 else last_ms
-        is_first = True
-        for bar, market, path, looks_ahead in walks:
+        if step == 1:
+            paths = [matching.path_of(bar, bar.path or default) for bar in bars]
+        is_over = True
+        for number, (bar, market) in enumerate(walks):
             if waiting and waiting[0][0] < point_ms:
                 run_due(state, point_ms, inclusive=False)
             if point_ms > state.now_ms:
                 state.now_ms = point_ms
-            if is_first and waiting and waiting[0][0] <= point_ms:
+            if not number and waiting and waiting[0][0] <= point_ms:
                 funding.pay_due(state, {} if step else {other.coin: other.open for other in bars})
-            is_first = False
-            ahead = None
-            if looks_ahead and step < 3:
-                rest = path[step + 1 :]
+            px, ahead = bar.open if not step else paths[number][step], None
+            if (bar.path or default) == "sl_first" and step < 3:
+                rest = paths[number][step + 1 :] if step else (bar.low, bar.high)
                 ahead = (min(rest), max(rest))
-            matching.point(
-                state, market, path[step], step=step, bar_ms=at_ms, volume=bar.volume, ahead=ahead, close=bar.close
-            )
-        is_over = not waiting or waiting[0][0] > last_ms
-        for bar, market, _, _ in walks:
-            is_over = is_over and matching.is_calm(state, market, bar.low, bar.high)
-        if is_over:
-            for bar, market, _, _ in walks:
-                if market.status != "settled":
-                    market.point += 3 - step
-                    market.see(bar.close)
-            break
+            matching.point(state, market, px, step=step, bar_ms=at_ms, volume=bar.volume, ahead=ahead, close=bar.close)
+        if not waiting or waiting[0][0] > last_ms:
+            for bar, market in walks:
+                is_over = is_over and matching.is_calm(state, market, bar.low, bar.high)
+            if is_over:
+                for bar, market in walks:
+                    if market.status != "settled":
+                        market.point += 3 - step
+                        market.see(bar.close)
+                break
     if waiting and waiting[0][0] <= last_ms:
         run_due(state, last_ms, inclusive=True)
     if last_ms > state.now_ms:

@@ -442,6 +442,8 @@ def _why_not_opened(
 
 def _behind(account: Account, market: Market, order: Order) -> int:
     """Margin reserved by later orders. It does not count against this order, because they are checked again when they fill."""
+    if not account.resting:
+        return 0
     later = [account.orders[number] for number in account.resting if number > order.number]
     waiting = {number for owner, number in market.pending if owner == account.id}
     return sum(

@@ -79,14 +79,11 @@ def execute(
 ) -> OrderPlaced:
     """Execute a quote: fill now, or rest, or wait for the next point."""
     market = state.markets[spec.coin]
-    (found, _), held = position_at_its_turn(account, market), account.positions.get(spec.coin)
-    if (
-        held is not None
-        and found is not None
-        and held.side == found.side == quoted.buy
-        and quoted.leverage != held.leverage
-    ):
-        change_leverage(state, account, market, held, quoted.leverage)
+    held = account.positions.get(spec.coin)
+    if held is not None and held.side == quoted.buy and quoted.leverage != held.leverage:
+        found, _ = position_at_its_turn(account, market)
+        if found is not None and found.side == held.side:
+            change_leverage(state, account, market, held, quoted.leverage)
     # An order no larger than the opposite position was quoted as a close. It stays reduce-only even if the position shrinks before it
     # fills.
     order = Order(

@@ -230,7 +230,10 @@ def _refuse_limits(draft: Draft) -> Refusal | None:
     largest = partial(largest_order, market, order, fills, last_px, reduce)
     if refused := limits.refuse_opening(state, account, draft.key, market, order, draft.open_notional, largest):
         return refused
-    back = sum(position_at_its_turn(account, state.markets[coin])[1] for coin in {*account.positions, order.coin})
+    back = 0
+    for coin in {*account.positions, order.coin}:
+        if (other := state.markets[coin]).pending:
+            back += position_at_its_turn(account, other)[1]
     freed = freed_by_closing(market, position, fills, draft.at_limit) if reduce else 0
     free = ledger.free_margin(state, account, back + freed)
     held = account.positions.get(order.coin)

@@ -201,7 +201,7 @@ class Market:
 
     def tier(self, notional: int) -> Tier:
         tiers = self.tiers
-        if len(tiers) == 1:
+        if len(tiers) == 1 or notional < tiers[1].lower:
             return tiers[0]
         found = tiers[0]
         for tier in tiers:

@@ -115,6 +115,8 @@ class MarketCursor:
     def index_of(self, close_ms: int) -> int:
         """The row of the bar that closes at `close_ms`."""
         ts, open_ms = self.ts, close_ms - self.step_ms
+        if self.at < self.end and ts[self.at] == open_ms:  # The usual case while an order waits for the next bar.
+            return self.at
         guess = self.at + (open_ms - ts[self.at]) // self.step_ms if self.at < self.end else -1
         if 0 <= guess < self.end and ts[guess] == open_ms:  # No bar is missing in between.
             return guess

@@ -316,7 +316,7 @@ class MemoryJournal(Journal):
             self.state.states.update(states)
         for market, interval, at_ms in bars:
             self.state.bars[market, interval] = at_ms
-        return [intent for intent in intents if self.intents.insert(intent)]
+        return [intent for intent in intents if self.intents.insert(intent)] if intents else []
 
     def take(
         self, events: Sequence[Event], last_id: str, *, epoch: int, states: Mapping[str, str] | None = None, intents: Sequence[Intent] = (),

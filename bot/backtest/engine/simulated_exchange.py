@@ -175,7 +175,7 @@ class SimulatedExchange(Machine):
     def skip(self, cursor: MarketCursor, last: int) -> None:
         """Skip the bars up to row `last`, which touch nothing. The venue will only see the last close."""
         self._leave(cursor, last)
-        self.clock.move_to(cursor.ts[last] + cursor.step_ms - 1)
+        self.clock.move_to(self._skipped[cursor.coin] + cursor.step_ms - 1)
 
     def _leave(self, cursor: MarketCursor, last: int) -> None:
         cursor.seek(last + 1)
@@ -192,9 +192,8 @@ class SimulatedExchange(Machine):
             self.advance(end_ms)
             return
         assert not cursor.step
-        o, high, low, close, volume = cursor.ints(row)
-        cursor.seek(row + 1)
-        self._apply(PassBar(cursor.coin, cursor.ts[row], o, high, low, close, volume, cursor.step_ms), end_ms)
+        cursor.at = row + 1
+        self._apply(PassBar(cursor.coin, cursor.ts[row], *cursor.ints(row), cursor.step_ms), end_ms)
         self.clock.move_to(end_ms)
 
     def advance(self, to_ms: int) -> None:

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 def fold_event(state: AccountState, event: Event) -> None:
     """Fold one event. A type that this version does not know changes nothing."""
-    key = event.idempotency_key
+    key, data = event.idempotency_key, event.data
     if key is not None:
-        trade_id = getattr(event.data, "trade_id", None)
+        trade_id = getattr(data, "trade_id", None)
         if trade_id is not None and not (state.events_named and state.trades_by_key.get(key) == trade_id):
             _see_key(state, event, key, trade_id)
     fold = FOLD.get((event.type, event.subtype))
     if fold is not None:
-        fold(state, event, event.data)
+        fold(state, event, data)
 
 
 def with_our_keys(state: AccountState, events: Sequence[Event]) -> Sequence[Event]:
@@ -106,12 +106,12 @@ def _remove_position(state: AccountState, market: str) -> None:
 
 
 def _order_set(state: AccountState, event: Any, data: Any) -> None:
-    oid, kind, trigger_px = data.oid, data.kind, data.trigger_px
+    oid, kind, action, trigger_px, key = data.oid, data.kind, data.intent, data.trigger_px, event.idempotency_key
     known = state.orders.get(oid)
+    leverage = 1 if action != "open" or kind in PROTECTIVE else _leverage_asked(state, key)
     state.orders[oid] = MirrorOrder(
-        oid, event.coin, kind, data.side, data.intent, data.size, data.filled_size, data.limit_px, trigger_px, data.trade_id,
-        event.idempotency_key, event.ts if known is None else known.created_ms,
-        1 if kind in PROTECTIVE or data.intent != "open" else _leverage_asked(state, event.idempotency_key),
+        oid, event.coin, kind, data.side, action, data.size, data.filled_size, data.limit_px, trigger_px, data.trade_id, key,
+        event.ts if known is None else known.created_ms, leverage,
     )  # fmt: skip
     if kind != "stop_loss":
         return

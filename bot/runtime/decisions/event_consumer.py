@@ -135,24 +135,24 @@ class EventConsumer:
         decision: Decision | None = None
         intents: list[Intent] = []
         notices: list[Notice] = []
-        is_logged, notices_of = logs.is_shown(logs.INFO), self.notices_of
+        is_logged, notices_of, hooked = logs.is_shown(logs.INFO), self.notices_of, host.event_types
         began_ms, count = context.pacer.mono_ms(), len(fresh)
         our_keys = account.order_owners.by_key
         for n, event in enumerate(fresh, start=1):
+            type_ = event.type
             parts: Mapping[str, Part] = _NO_PARTS
-            if event.type in ATTRIBUTED:
+            if type_ in ATTRIBUTED:
                 parts = attribute_event(account.attribution, event)
-                fold_event(mirror, event)
+            fold_event(mirror, event)
+            if type_ in ATTRIBUTED:
                 account.position_owners.pass_on(event.coin)
-            else:
-                fold_event(mirror, event)
             if event.idempotency_key not in our_keys:
                 context.foreign_activity.see(event, account.order_owners.owner_of)
             if notices_of is not None:
                 notices += notices_of(event, parts)
             if is_logged:
                 log_event(event)
-            if event.type not in host.event_types:
+            if type_ not in hooked:
                 continue
             decision = decision or Decision()
             signals = await host.deliver(event, decision, now_ms=context.now_ms(), parts=parts)

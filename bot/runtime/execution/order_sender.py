@@ -84,7 +84,11 @@ class OrderSender:
 
     async def send(self, intent: Intent) -> Intent:
         """Take the intent as far as it goes now: to its end, or to the point where a later pass goes on."""
-        before = intent.state
+        before, judged, self.judged = intent.state, self.judged, None
+        # Nothing stands between an intent that was just approved and its request.
+        is_certain = judged is intent and self.is_atomic and intent.path == "direct" and not self._states
+        if is_certain and self.journal.fault is None and not self.search.may_arrive_late(intent):
+            return self._moved(await self._send_at_once(intent), before)
         return self._moved(await self._advance(intent), before)
 
     def mark_sending(self, intents: Sequence[Intent]) -> dict[str, Intent]:
@@ -153,12 +157,11 @@ class OrderSender:
         trade_id = self.search.seen(intent)
         if trade_id is not None:  # The event came before the reply.
             return self.outcomes.accept(intent, trade_id)
-        if self._states and (no := self._entry_wait.blocked_too_long(intent)) is not None:
+        if (no := self._entry_wait.blocked_too_long(intent)) is not None:
             why = f"{no.message} (it could not be sent for a minute)"
             return await self._end_unsent(intent, Ending("expired", no.code, why))
         if intent.state == "opened":
-            if intent.path == "plan" or self._states or self._now_ms() > intent.not_after_ms:
-                intent = await self._prepare(intent)
+            intent = await self._prepare(intent)
         elif intent.state == "planned" and (ending := self.approvals.ending(intent)) is not None:
             return await self._end_unsent(intent, ending)
         elif self._now_ms() >= intent.fence_ms and self._entry_wait.is_postponed(intent):
@@ -181,12 +184,7 @@ class OrderSender:
 
     def _may_send_directly(self, intent: Intent) -> bool:
         """True if the intent needs no plan and may be sent now."""
-        if intent.path != "direct":
-            return False
-        if self.is_atomic and intent is self.judged:
-            self.judged = None
-            return True
-        return not self._entry_wait.must_wait(intent)
+        return intent.path == "direct" and not self._entry_wait.must_wait(intent)
 
     def _needs_no_plan(self, intent: Intent) -> bool:
         """True if `send` would send the intent now as it is: not sent before, in time, and without a plan."""

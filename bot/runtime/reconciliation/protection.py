@@ -32,7 +32,7 @@ def nothing_to_do(context: RepairContext) -> bool:
     """True if `protect` and `stand` have nothing to repair. Every pass asks this, so it must be cheap."""
     if context.health.bare or context.guardians.owes or context.guardians.fallen():
         return False
-    return not context.account.mirror.positions or not naked(context)
+    return not context.account.mirror.unprotected() or not naked(context)
 
 
 async def protect(context: RepairContext) -> list[Drift]:

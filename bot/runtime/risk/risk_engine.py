@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from decimal import ROUND_UP, Decimal
+from functools import cache
 from typing import Final, Protocol
 
 from pydantic import ValidationError
@@ -308,7 +309,12 @@ class RiskEngine:
             return Grid(SIZE_DECIMALS)
         if rules.tick is not None:
             return Grid(tick=rules.tick)
-        return Grid(max(0, PX_DECIMALS - rules.size_decimals), PX_FIGURES)
+        return _grid(rules.size_decimals)
+
+
+@cache  # An equal grid that is the same object is found faster among the requests that are kept.
+def _grid(size_decimals: int) -> Grid:
+    return Grid(max(0, PX_DECIMALS - size_decimals), PX_FIGURES)
 
 
 def _why(error: ValueError | ArithmeticError) -> str:
