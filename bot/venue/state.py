@@ -7,6 +7,7 @@ are derived: `index.rebuild` makes them again.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -636,8 +637,9 @@ def guardian_id(account: Account, number: int) -> str:
     return f"grd_{account.number:05d}{number:09d}"
 
 
-def event_id(seq: int) -> str:
-    return f"evt_{seq:012d}"
+event_id: Final[Callable[[int], str]] = (
+    "evt_{:012d}".format
+)  # of an event's number; made for each event, so without Python code of its own
 
 
 def oid_text(account: Account, number: int) -> str:

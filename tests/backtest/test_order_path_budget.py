@@ -25,9 +25,9 @@ from tests.bench.session import prepared, trades_of, year
 from tests.fakes import FakeVenue
 from tests.runtime.builders import always, begun, minutes
 
-OPCODES_MAX = 27_350  # of a round trip in a backtest: entry, fill, stop and target armed, exit
-CALLS_MAX = 862  # of Python functions, in the same round trip
-LIVE_CALLS_MAX = 344  # of the daemon's own functions, for one order of a live kernel with its journal in SQLite
+OPCODES_MAX = 27_050  # of a round trip in a backtest: entry, fill, stop and target armed, exit
+CALLS_MAX = 827  # of Python functions, in the same round trip
+LIVE_CALLS_MAX = 338  # of the daemon's own functions, for one order of a live kernel with its journal in SQLite
 COUNTED = (
     str(Path(bot.__file__).parent),
     "<string>",

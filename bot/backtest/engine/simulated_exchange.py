@@ -96,6 +96,7 @@ class SimulatedExchange(Machine):
         self.event_buffer = EventBuffer()
         self.count = 0  # number of the newest event
         self._changes: list[Change] = []
+        self._change_ms: int | None = None  # when the session itself changes a market next
         self._bands_now: dict[str, Calm] = {}
         self._banded_seq = -1
         self._is_behind = False
@@ -131,6 +132,7 @@ class SimulatedExchange(Machine):
             ]
         heapify(self._changes)
         self.follow_sessions(start_ms)
+        self._change_ms = self._next_change_ms()
         key = Key(KEY, ACCOUNT, "owner", "", "", OWNER_SCOPES, start_ms, "sandbox", owner=True)
         self.run(OpenAccount(ACCOUNT, address, "session", int(options.balance_usd * E8), key))
         self.account: Account = self.state.accounts[ACCOUNT]
@@ -155,7 +157,7 @@ class SimulatedExchange(Machine):
 
     def _until_ms(self) -> int:
         """When every band ends: after the next deadline, or the next change by the session itself."""
-        until_ms, change_ms = index.next_deadline_ms(self.state) or FOREVER_MS, self._next_change_ms()
+        until_ms, change_ms = index.next_deadline_ms(self.state) or FOREVER_MS, self._change_ms
         return 1 + (until_ms if change_ms is None or change_ms > until_ms else change_ms)
 
     def only_waits(self, since: int) -> bool:
@@ -185,7 +187,7 @@ class SimulatedExchange(Machine):
     def pass_bar(self, cursor: MarketCursor, row: int) -> None:
         """Show the venue one whole bar of the only market; earlier bars are skipped. Afterwards the clock stands in the bar's last millisecond."""
         end_ms = cursor.ts[row] + cursor.step_ms - 1
-        change_ms = self._next_change_ms()
+        change_ms = self._change_ms
         if row > cursor.at:
             self.skip(cursor, row - 1)
         if change_ms is not None and change_ms <= end_ms:
@@ -198,13 +200,14 @@ class SimulatedExchange(Machine):
 
     def advance(self, to_ms: int) -> None:
         """Advance all markets to `to_ms`, point by point, with each change at its own instant."""
-        while (change_ms := self._next_change_ms()) is not None and change_ms <= to_ms:
+        while (change_ms := self._change_ms) is not None and change_ms <= to_ms:
             self._walk(max(change_ms - 1, self.clock.now_ms()))
             if self._changes and self._changes[0][0] <= change_ms:
                 at_ms, _, command = heappop(self._changes)
                 self._apply(command, max(at_ms, self.state.now_ms))
             else:
                 self._turn()
+            self._change_ms = self._next_change_ms()
         self._walk(to_ms)
 
     def is_calm(self, to_ms: int, bands: Mapping[str, Calm]) -> bool:

@@ -63,7 +63,7 @@ class Attribution:
         self.rows_changed: set[str] = set()
         self.markets_changed: set[str] = set()
         self.is_wiped = False
-        self._is_in_page = False
+        self.is_in_page = False  # between `begin_page` and `end_page`
         self._before: tuple[Saved, Marked] | None = (
             None  # the state at the start of the page, once the page has changed something
         )
@@ -163,26 +163,27 @@ class Attribution:
 
     def keep(self) -> None:
         """Save the state at the start of the page, for `end_page`. Call it before each change; most pages change nothing here."""
-        if self._is_in_page and self._before is None:
+        if self.is_in_page and self._before is None:
             shares = {market: dict(held) for market, held in self.shares.items()}
             marked = set(self.rows_changed), set(self.markets_changed), self.is_wiped
             self._before = (dict(self.rows), shares, dict(self.netting), self.day_ms, self.day_start), marked
 
     def begin_page(self) -> None:
         """Begin a page of events. `end_page` undoes its changes if the page was not written, because its events come again."""
-        self._is_in_page, self._before = True, None
+        self.is_in_page, self._before = True, None
 
     def end_page(self, *, is_written: bool) -> None:
         if self._before is not None and not is_written:
             (self.rows, self.shares, self.netting, self.day_ms, self.day_start), marked = self._before
             self.rows_changed, self.markets_changed, self.is_wiped = marked
-        self._is_in_page, self._before = False, None
+        self.is_in_page, self._before = False, None
 
     def changes(self) -> AttributionChanges | None:
         """What has changed since the last call; None if nothing has."""
         if not self.rows_changed and not self.markets_changed and not self.is_wiped:
             return None
-        self.keep()
+        if self.is_in_page:
+            self.keep()
         markets = tuple(sorted(self.markets_changed))
         rows = tuple(map(self.rows.__getitem__, sorted(self.rows_changed)))
         shares: list[Share] = []

@@ -29,7 +29,8 @@ def attribute_event(attribution: Attribution, event: Event) -> Mapping[str, Part
     fold = _FOLD.get(event.type)
     if fold is None:
         return {}
-    attribution.keep()
+    if attribution.is_in_page:
+        attribution.keep()
     before = getcontext()
     setcontext(EXACT)  # localcontext would copy the context for each event.
     try:

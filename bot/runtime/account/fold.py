@@ -63,15 +63,19 @@ Fold = Callable[[AccountState, Any, Any], None]
 def _filled(state: AccountState, event: Any, data: Any) -> None:
     gained = (data.realized_pnl_usd or Decimal(0)) + data.absorbed_usd - data.fee_usd
     _gain(state, gained, balance_usd=data.balance_usd)
-    _take_from_order(state, data.oid, data.remaining_size)
-    if data.intent == "close" and not data.remaining_size and event.idempotency_key is not None:
+    remaining, order = data.remaining_size, state.orders.get(data.oid)
+    if order is not None and remaining:
+        state.orders[data.oid] = order._replace(filled=order.size - remaining)
+    elif order is not None:
+        del state.orders[data.oid]
+    if data.intent == "close" and not remaining and event.idempotency_key is not None:
         state.closed.add(event.idempotency_key)
     size = data.position_size
     known = state.positions.get(event.coin)
     if not size:
-        if known is not None and data.remaining_size:
+        if known is not None and remaining:
             state.turning[event.coin] = (data.trade_id, known.leverage)
-        _remove_position(state, event.coin)
+        state.positions.pop(event.coin, None)
         return
     owner = (
         state.owner_of(event.idempotency_key) if event.idempotency_key is not None and data.intent == "open" else None
@@ -89,20 +93,6 @@ def _filled(state: AccountState, event: Any, data: Any) -> None:
         entry_px=data.entry_px,
         owner=known.owner if known.owner is not None else owner,
     )
-
-
-def _take_from_order(state: AccountState, oid: str, remaining: Decimal) -> None:
-    order = state.orders.get(oid)
-    if order is None:
-        return
-    if remaining:
-        state.orders[oid] = order._replace(filled=order.size - remaining)
-    else:
-        del state.orders[oid]
-
-
-def _remove_position(state: AccountState, market: str) -> None:
-    state.positions.pop(market, None)
 
 
 def _order_set(state: AccountState, event: Any, data: Any) -> None:
@@ -175,7 +165,7 @@ def _partly_liquidated(state: AccountState, event: Any, data: Any) -> None:
 def _liquidated(state: AccountState, event: Any, data: Any) -> None:
     """A full liquidation. Its fills, which are events of their own, have changed the account's value."""
     state.balance_usd = data.balance_usd
-    _remove_position(state, event.coin)
+    state.positions.pop(event.coin, None)
 
 
 def _taken_over(state: AccountState, event: Any, data: Any) -> None:
@@ -189,7 +179,7 @@ def _taken_over(state: AccountState, event: Any, data: Any) -> None:
 def _settled(state: AccountState, event: Any, data: Any) -> None:
     """A settlement: the cost of the position is cash again, or lost."""
     _gain(state, data.realized_pnl_usd + data.absorbed_usd - data.fee_usd, balance_usd=data.balance_usd)
-    _remove_position(state, event.coin)
+    state.positions.pop(event.coin, None)
 
 
 def _leverage_changed(state: AccountState, event: Any, data: Any) -> None:

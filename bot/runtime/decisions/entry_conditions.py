@@ -59,7 +59,7 @@ class EntryConditions:
 
     def strategy_stopped(self, strategy: str, now_ms: int) -> Refusal | None:
         """Why this strategy may open nothing now: it is paused, or it has reached its daily loss."""
-        return self.pauses.refusal(strategy) or self.losses.refusal(strategy, now_ms)
+        return self.pauses.refusal(strategy) or (self.losses.refusal(strategy, now_ms) if self.losses.is_used else None)
 
     def no_entry(self, market: str, trigger: str) -> Refusal | None:
         """Why nothing may be opened in this market, or on this trigger."""

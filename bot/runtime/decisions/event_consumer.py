@@ -136,7 +136,7 @@ class EventConsumer:
         intents: list[Intent] = []
         notices: list[Notice] = []
         is_logged, notices_of, hooked = logs.is_shown(logs.INFO), self.notices_of, host.event_types
-        began_ms, count = context.pacer.mono_ms(), len(fresh)
+        began_ms, count = context.pacer.mono_ms() if hooked else 0, len(fresh)
         our_keys = account.order_owners.by_key
         for n, event in enumerate(fresh, start=1):
             type_ = event.type

@@ -46,7 +46,9 @@ class OutcomeWriter:
 
     def accept(self, intent: Intent, trade_id: str) -> Intent:
         """Write that the intent is an order."""
-        if self._may_have_late_events():
+        if (
+            not self._mirror.events_named
+        ):  # Its events show no keys: they may have come before the reply that names the trade.
             return self.accept_all([(intent, trade_id)])[0]
         return self._journal.intents.accept(intent, trade_id, now_ms=self._now_ms())
 
@@ -55,7 +57,7 @@ class OutcomeWriter:
         with self._journal.together():
             accepted = self._journal.intents.accept_all(replies, now_ms=self._now_ms())
             for intent in accepted:
-                if self._may_have_late_events():
+                if not self._mirror.events_named:
                     self._late_events.attach_events(intent)
         return accepted
 
@@ -73,10 +75,6 @@ class OutcomeWriter:
         with self._journal.together():
             self._journal.notify([alert], now_ms=now_ms)
             return self._journal.intents.end(intent, state, code, message, now_ms=now_ms)
-
-    def _may_have_late_events(self) -> bool:
-        """True if the service's events show no keys, so that an order's events may have come before the reply that names its trade."""
-        return not self._mirror.events_named
 
     def _is_small_share(self, intent: Intent) -> bool:
         """True if the intent closes all that its strategy has of a shared position."""
