@@ -143,12 +143,12 @@ TERMS = re.findall(r"^\| ([^|]+?) \| [^|]+ \|$", PAGES["glossary"], re.MULTILINE
 
 # Standard words of programming and protocols, and plain English that a module name may use beside the terms of the glossary.
 _PLAIN = """
-api python ranking accept acceptor access acting action activity adapter address alert answer app apply approval assembly assertion attempt auth backup base bootstrap
+api python ranking accept acceptor access acting action activity adapter address alert answer app apply approval arithmetic assembly assertion attempt auth backup base bootstrap
 builder call chart chat cli client clock column common condition config connection consumer context control cors count counter crash credential cron
 data database date deadline delivery demo descriptor device diff docs doctor document draft driver embedded encryption engine equity error evidence
 example exchange
 execution executor explain fast file firing flag fold folder formatting frame handle header health history hour html http identity importer
-index indicator init injection input json judgment latency layout library lifecycle line loader local lock log logging loss machine mailbox main mapped mcp
+index indicator init injection input jit json judgment latency layout library lifecycle line loader local lock log logging loss machine mailbox main mapped mcp
 memory message model money naked name named notifier number open openapi opening operate option output outside overview ownership package paging param
 path pending
 phone plane plugin policy pool portfolio pre process progress public quality query queue read reader reconciliation record recorded reference registry

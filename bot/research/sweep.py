@@ -30,6 +30,7 @@ class Plan(NamedTuple):
     trials: int
     seed: int
     is_pruned: bool = False
+    is_screened: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ def identity_of(
         "method": plan.method,
         "seed": plan.seed,
         "pruned": plan.is_pruned,
+        "screened": plan.is_screened,
         "range": list(seen),
         "holdout": None if holdout is None else list(holdout),
     }
@@ -143,7 +145,7 @@ class Sweep:
 
     def _task(self, number: int, params: Params, floor: float | None) -> Task:
         if self._until_ms is None:
-            return Task(number, params, span=self._span)
+            return Task(number, params, span=self._span, is_screened=self._plan.is_screened)
         first = self._space.objectives[0]
         return Task(number, params, self._until_ms, (first.figure, first.is_highest, floor), self._span)
 

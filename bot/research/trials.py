@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from bot import __version__
 from bot.backtest.backtest import Backtest, quiet_log, strategies_of
@@ -20,7 +20,12 @@ from bot.backtest.results.statistics import daily_returns
 from bot.config import Settings
 from bot.errors import BotError, ConfigError
 from bot.research.space import Params
+from bot.runtime.assembly import place_strategies
 from bot.runtime.strategy_host import loader
+
+if TYPE_CHECKING:
+    from bot.research.screen.screen import Screened
+    from bot.strategy import Strategy
 
 SOURCES_BYTES_MAX: Final = 8_000_000  # of the strategies' files, which go to every worker
 
@@ -35,6 +40,7 @@ class Task(NamedTuple):
     until_ms: int | None = None
     pruned_by: tuple[str, bool, float | None] | None = None  # figure, is highest best, floor
     span: tuple[int, int] | None = None  # instead of the range of the bundle: from and to (exclusive), ms UTC
+    is_screened: bool = False  # by the compiled screen; a full backtest runs where it cannot decide
 
 
 class Outcome(NamedTuple):
@@ -79,6 +85,12 @@ class Bundle:
             path.write_bytes(text)
         return self.settings.model_copy(update={"strategies_dir": Path(folder.name)})
 
+    @cached_property
+    def classes(self) -> dict[str, type[Strategy]]:
+        """The strategies' classes by name, which check params. Each trial runs its own, freshly loaded."""
+        home = self.at_home
+        return {one.name: loader.load(one.use, home.strategies_dir).strategy for one in home.strategies}
+
     def with_params(self, params: Params) -> Settings:
         """The settings with other params. ConfigError if a strategy does not accept them."""
         home = self.at_home
@@ -88,11 +100,16 @@ class Bundle:
                 name.partition(".")[2]: value for name, value in params.items() if name.partition(".")[0] == one.name
             }
             wanted = {**one.params, **mine}
-            found = loader.check_params(loader.load(one.use, home.strategies_dir).strategy, wanted)
+            found = loader.check_params(self.classes[one.name], wanted)
             if found:
                 raise ConfigError("; ".join(f"{'.'.join(map(str, (one.name, *p.loc)))}: {p.message}" for p in found))
             strategies.append(one.model_copy(update={"params": wanted}))
         return home.model_copy(update={"strategies": strategies})
+
+    @cached_property
+    def grounds(self) -> dict[Any, Any]:
+        """What the screen has made of the candles, by range."""
+        return {}
 
     def run(self, settings: Settings, options: SessionOptions) -> Result:
         with quiet_log():
@@ -131,6 +148,13 @@ def evaluate(bundle: Bundle, task: Task) -> Outcome:
         options, early = bundle.options, None
         if task.span is not None:
             options = replace(options, start_ms=task.span[0], end_ms=task.span[1])
+        message = ""
+        if task.is_screened:
+            found = _screened(bundle, settings, options)
+            if found.why_not is None:
+                figures, days = found.figures()
+                return Outcome(task.number, "complete", figures, days)
+            message = f"by a full backtest, because the screen stopped at {found.why_not}"
         if task.until_ms is not None and task.pruned_by is not None:
             figure, is_highest, floor = task.pruned_by
             early = bundle.run(settings, replace(options, end_ms=task.until_ms)).figures.get(figure)
@@ -145,4 +169,16 @@ def evaluate(bundle: Bundle, task: Task) -> Outcome:
         return Outcome(task.number, "failed", message="; ".join(result.stats.quarantined.values()))
     curve = result.curve
     returns = daily_returns(curve.at_ms, curve.equity, start_ms=result.start_ms, start_usd=result.start_usd)
-    return Outcome(task.number, "complete", dict(result.figures), returns, result.digest, early=early)
+    return Outcome(task.number, "complete", dict(result.figures), returns, result.digest, message, early)
+
+
+def _screened(bundle: Bundle, settings: Settings, options: SessionOptions) -> Screened:
+    from bot.research.screen.markets import ground_of
+    from bot.research.screen.screen import screen
+
+    with quiet_log():
+        (spec,) = place_strategies(settings)
+    key = (options.start_ms, options.end_ms)
+    if key not in bundle.grounds:
+        bundle.grounds[key] = ground_of(spec, bundle.candles, options, bundle.rates)
+    return screen(bundle.grounds[key], spec)

@@ -24,12 +24,14 @@ from bot.strategy.intents import Bracket, Cancel, Close, Intent, MaxHold, Number
 from bot.strategy.params import Field, Params
 from bot.strategy.proposal import Proposal
 from bot.strategy.questions import Answered, AskRecord, Question, Reply
+from bot.strategy.signals import BarArrays, Signals, crossed_above
 from bot.strategy.view import Fill, GuardianNote, OrderView, PositionView, State, Timer, Trigger, View, ViewSource
 
 __all__ = [
     "Answered",
     "AskRecord",
     "Bar",
+    "BarArrays",
     "Bracket",
     "Cancel",
     "Close",
@@ -49,6 +51,7 @@ __all__ = [
     "Question",
     "Reply",
     "Side",
+    "Signals",
     "State",
     "Strategy",
     "Timer",
@@ -59,6 +62,7 @@ __all__ = [
     "adx",
     "atr",
     "bollinger",
+    "crossed_above",
     "donchian",
     "ema",
     "highest",

@@ -11,6 +11,7 @@ from bot.strategy.indicators import Indicator, Indicators, named_bars
 from bot.strategy.intents import Intent
 from bot.strategy.params import Params as _Params
 from bot.strategy.questions import Reply
+from bot.strategy.signals import BarArrays, SignalRows, Signals
 from bot.strategy.view import Fill, GuardianNote, Timer, Trigger, View
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class Strategy(ABC):
     Params: ClassVar[type[_Params]] = _Params
     warmup: ClassVar[int | str] = 0
     """Bars needed before the first decision, beyond those of the indicators: a number, or the name of a param."""
+    lookback: ClassVar[int | str] = 2
+    """How many bars `signals` reads for one row, this bar included: a number, or the name of a param."""
     timers: ClassVar[Mapping[str, str | int]] = {}
     """When `on_timer` is called, by a name that you choose: five cron fields in UTC, or an interval in seconds.
 
@@ -46,10 +49,23 @@ class Strategy(ABC):
         self.name = name
         self.markets = tuple(markets)
         self.params = params if isinstance(params, self.Params) else self.Params.model_validate(dict(params or {}))
-        self.indicators = Indicators(declared(type(self)), self.markets, self.params)
+        self.indicators = self._indicators()
         self.__dict__.update(self.indicators.values)
         extra = named_bars(self.warmup, self.params, "warmup") if self.warmup != 0 else 0
         self.warmup_bars = max(1, extra, self.indicators.warmup_bars)
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        """A class with `signals` and without an `on_bar` of its own gets one that follows the signals."""
+        super().__init_subclass__(**named)
+        if cls.signals is not Strategy.signals and cls.on_bar is Strategy.on_bar:
+            cls.on_bar = _follow_signals  # type: ignore[method-assign]
+
+    def _indicators(self) -> Indicators:
+        found = declared(type(self))
+        if type(self).on_bar is not _follow_signals:
+            return Indicators(found, self.markets, self.params)
+        lookback = named_bars(self.lookback, self.params, "lookback")
+        return SignalRows(found, self.markets, self.params, self, lookback)
 
     @abstractmethod
     def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
@@ -57,6 +73,13 @@ class Strategy(ABC):
 
         After each start, past bars come first. The daemon drops their intents, log lines and changes of `view.state`.
         """
+
+    def signals(self, bars: BarArrays) -> Signals:
+        """In place of `on_bar`: the entries and exits of many bars at once, as arrays. One row may read the last `lookback` bars.
+
+        A strategy of several markets is asked for one market at a time.
+        """
+        raise NotImplementedError
 
     def on_start(self, view: View) -> None:
         """The daemon has read the account. Called once, before the warm-up bars and the first bar of a run."""
@@ -87,6 +110,17 @@ class Strategy(ABC):
     def confirm(self, plan: Plan) -> bool:
         """Return False to withdraw an Open after its dry run (`plan`). If you define this method, every entry has a dry run first."""
         return True
+
+
+def _follow_signals(self: Strategy, view: View, bar: Bar) -> Iterable[Intent]:
+    """`on_bar` of a strategy with `signals`."""
+    assert isinstance(self.indicators, SignalRows)
+    return self.indicators.intents(view, bar)
+
+
+def follows_signals(strategy: Strategy) -> bool:
+    """True if `on_bar` of this strategy comes from its `signals`."""
+    return type(strategy).on_bar is _follow_signals
 
 
 def declared(strategy: type[Strategy]) -> dict[str, Indicator]:

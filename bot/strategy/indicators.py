@@ -347,7 +347,10 @@ class Indicators:
 
         The values equal those of bars fed one by one; a strategy sees none before its bar. The previous chunk must be used up.
         """
-        made = self.columns(market, columns)
+        self.step_through(market, self.columns(market, columns))
+
+    def step_through(self, market: str, made: list[tuple[Values, list[float | None]]]) -> None:
+        """From now on `update` sets these values, one row for each bar."""
         if made:
             self._precomputed[market] = _stepper(market, made)
 

@@ -14,6 +14,7 @@ from bot.cli.backtest.sweep_tables import print_study, print_walk
 from bot.cli.common.param_types import reserved
 
 if TYPE_CHECKING:
+    from bot.backtest.inputs import Inputs
     from bot.research.study import Study
     from bot.research.sweep import Progress
     from bot.research.walk_forward import Fold, Walked
@@ -26,6 +27,7 @@ Examples:
   bot sweep configs/paper.yaml --data candles/ --space space.yaml --on tcp://127.0.0.1:8786
   bot sweep configs/paper.yaml --data candles/ --space space.yaml --walk-forward train=90d,test=30d
   bot sweep configs/paper.yaml --data candles/ --space space.yaml --holdout 90d
+  bot sweep mine.yaml --data candles/ --space space.yaml --screen --top 20
   bot sweep show paper --out sweep.html
   bot sweep holdout paper
 
@@ -78,6 +80,8 @@ def sweep() -> None:
 @click.option("--method", type=click.Choice(("grid", "random", "tpe", "nsgaii")), default="grid", show_default=True, help="How params are chosen: every cell of the grid, by chance, or by a sampler of Optuna.")  # fmt: skip
 @click.option("--trials", type=click.IntRange(1, 100_000), default=100, show_default=True, help="How many, for methods other than grid.")  # fmt: skip
 @click.option("--prune", is_flag=True, help="End a trial after a third of the range if its first objective is worse there than the median so far.")  # fmt: skip
+@click.option("--screen", "is_screened", is_flag=True, help="Try the params by the compiled screen (a strategy with `signals`), then run the best again as full backtests.")  # fmt: skip
+@click.option("--top", type=click.IntRange(1, 1_000), default=TOP, show_default=True, help="How many of the best --screen runs again.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes of this machine.")
 @click.option("--on", "address", default=None, metavar="ADDRESS", help="A Dask scheduler that runs the trials: tcp://HOST:8786.")  # fmt: skip
 @click.option("--walk-forward", "windows", default=None, metavar="WINDOWS", help="Choose params on a window and try them on the next: train=90d,test=30d; also embargo=1d, anchored.")  # fmt: skip
@@ -88,13 +92,14 @@ def sweep() -> None:
 @click.option("--json", "as_json", is_flag=True, help="The ranking as one JSON object on standard output.")
 def run(
     config: Path, *, space: Path | None, method: str, trials: int, prune: bool, workers: int, address: str | None, name: str | None, storage: str,
-    windows: str | None, holdout_length: str | None, as_json: bool, **given: Any,
+    windows: str | None, holdout_length: str | None, is_screened: bool, top: int, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Try many params of CONFIG over recorded candles."""
     from bot import logs
     from bot.errors import Exit
     from bot.research import runners
     from bot.research import trials as trials_
+    from bot.research.gaps import run_again
     from bot.research.holdout import cut_off
     from bot.research.space import read_space
     from bot.research.study import one_sweep, open_study
@@ -103,6 +108,8 @@ def run(
 
     if prune and windows is not None:
         raise click.UsageError("--prune does not go with --walk-forward; leave one out")
+    if is_screened and (prune or windows is not None):
+        raise click.UsageError("--screen goes with neither --prune nor --walk-forward; leave one out")
     if given["agents"] == "live":
         raise click.UsageError("a sweep asks no model: record the answers with `bot backtest --agents live` first")
 
@@ -111,9 +118,11 @@ def run(
         whole = inputs_of(config, given)
         inputs, holdout = cut_off(whole, holdout_length)
         wanted = read_space(space, inputs.settings)
-        plan = Plan(method, trials, given["seed"], prune)
+        plan = Plan(method, trials, given["seed"], prune, is_screened)
         if method == "grid":
             wanted.grid()  # An error is raised before a study is made.
+        if is_screened:
+            _check_screen(inputs)
         folds = None if windows is None else folds_of(read_windows(windows), *range_of(inputs))
         study_name = name or inputs.settings.name
         bundle = trials_.bundle_of(inputs)
@@ -138,6 +147,8 @@ def run(
                     study = opened()
                     study.keep(WORDS, words)
                     Sweep(study, wanted, plan, runner, first_part_ms(inputs)).run(show)
+                    if is_screened:
+                        run_again(study, runner, top)
             except KeyboardInterrupt:
                 click.echo("stopped: the trials so far are stored; the same command goes on", err=True)
                 return int(Exit.STOPPED)
@@ -203,6 +214,14 @@ def holdout(name: str, *, storage: str, as_json: bool) -> int:
         for line in _holdout_lines(study, storage):
             click.echo(line)
     return int(Exit.DONE)
+
+
+def _check_screen(inputs: Inputs) -> None:
+    """ConfigError if the screen cannot run this config."""
+    from bot.research.screen.markets import refuse
+    from bot.runtime.assembly import place_strategies
+
+    refuse(inputs.settings, place_strategies(inputs.settings), inputs.options)
 
 
 def _holdout_lines(study: Study, storage: str) -> list[str]:

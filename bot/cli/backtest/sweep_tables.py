@@ -20,6 +20,7 @@ def print_study(study: Study, top: int, held: Sequence[str], *, as_json: bool) -
     from rich.console import Console
     from rich.table import Column, Table
 
+    from bot.research.gaps import gaps_of
     from bot.research.ranking import heat_of, ranked, space_of, verdicts_of
     from bot.research.sweep_page import best_pair, heads_of, row_of
 
@@ -37,7 +38,7 @@ def print_study(study: Study, top: int, held: Sequence[str], *, as_json: bool) -
         states = {state: sum(one.state == state for one in trials) for state in sorted({one.state for one in trials})}
         click.echo(
             json.dumps(
-                {"study": study.name, "trials": states, "best": best, "importance": weights, "verdicts": sure, "holdout": list(held)}
+                {"study": study.name, "trials": states, "best": best, "importance": weights, "verdicts": sure, "holdout": list(held), "ranAgain": gaps_of(study)}
             )
         )  # fmt: skip
         return
@@ -63,6 +64,19 @@ def print_study(study: Study, top: int, held: Sequence[str], *, as_json: bool) -
         for line, values in lines:
             heat.add_row(str(line), *("" if value is None else f"{value:,.2g}" for value in values))
         console.print(heat)
+    again = gaps_of(study)
+    if again:
+        heads = [f"{figure} {word}" for figure in again[0]["figures"] for word in ("screen", "backtest", "gap")]
+        gaps = Table(
+            "trial",
+            *(Column(head, overflow="fold") for head in heads),
+            title="Run again as full backtests",
+            title_justify="left",
+        )
+        for row in again:
+            shown = (one[word] for one in row["figures"].values() for word in ("screen", "backtest", "gap"))
+            gaps.add_row(str(row["trial"]), *("" if value is None else f"{value:,.6g}" for value in shown))
+        console.print(gaps)
     lacking = [one for one in trials if one.state != "complete"]
     if lacking:
         console.print(f"{len(lacking):,} trials are not complete; the first: trial {lacking[0].cell}: {lacking[0].state} {lacking[0].message}")  # fmt: skip

@@ -21,12 +21,10 @@ import pytest
 from bot.cli.app import call
 from bot.clock import HOUR_MS, MINUTE_MS, ms_of
 from tests.backtest.builders import START_MS
+from tests.backtest.engine.oracles import CANDLES, ONE_HOUR, ONE_MINUTE, rows_of, wanted
 
 HERE = Path(__file__).resolve().parents[1]
 FREE = ("--fee", "0", "--maker-fee", "0", "--spread", "0", "--depth", "0")
-CANDLES = "data/crypto/binance_BTCUSDT_1m_202505.csv.gz"
-ONE_MINUTE = ("1m_N240_L60_sl04_tp08", {"every": 240, "mean": 60, "stop": 0.004, "target": 0.008})
-ONE_HOUR = ("1h_N3_L12_sl04_tp04", {"every": 3, "mean": 12, "stop": 0.004, "target": 0.004})
 
 
 def config(
@@ -49,11 +47,6 @@ def backtest(folder: Path, made: Path, *options: str) -> tuple[Path, list[dict[s
     (run,) = (folder / "runs").iterdir()
     with (run / "trades.csv").open() as lines:
         return run, [row for row in csv.DictReader(lines) if row["exit_ms"]]
-
-
-def rows_of(shared: Path, name: str) -> list[dict[str, str]]:
-    with (shared / "oracles/bracket" / name).open() as lines:
-        return list(csv.DictReader(lines))
 
 
 def hours(shared: Path, folder: Path) -> Path:
@@ -83,13 +76,6 @@ def exits(trades: list[dict[str, str]], entry_ms: int, exit_ms: int) -> list[tup
         )
         for row in trades
     ]  # fmt: skip
-
-
-def wanted(rows: list[dict[str, str]]) -> list[tuple[Any, ...]]:
-    return [
-        (r["side"], int(r["entry_ts"]), int(r["exit_ts"]), float(r["entry_px"]), float(r["exit_px"]), r["exit"])
-        for r in rows
-    ]
 
 
 @pytest.mark.parametrize("path", ["sl_first", "ohlc", "olhc", "adaptive"])

@@ -1,0 +1,308 @@
+"""The kernel's input: what the screen can do at all, the candles as whole numbers, the market's rules, and the orders that signals ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_DOWN, ROUND_HALF_EVEN, ROUND_UP, Decimal
+from functools import cached_property
+from typing import Any, Final, TypeVar
+
+from bot.backtest.data.candles import Candles, resample
+from bot.backtest.engine.market_cursor import MarketCursor
+from bot.backtest.engine.options import PathPolicy, SessionOptions
+from bot.backtest.engine.timeline import timeline_of
+from bot.clock import DAY_MS, HOUR_MS
+from bot.config import Settings
+from bot.errors import ConfigError
+from bot.money import E8
+from bot.research.screen.jit import IS_COMPILED
+from bot.research.screen.kernel import ADAPTIVE, OHLC, OLHC, SL_FIRST, Orders, Prices, Rules
+from bot.runtime.bar_feed import SPARE_BARS, Series
+from bot.runtime.decisions.bar_queue import wanted_series
+from bot.runtime.strategy_host.host import StrategySpec
+from bot.service.market_data.instruments import CATALOGUE, listing_at
+from bot.strategy import Strategy
+from bot.strategy.base import declared, follows_signals
+from bot.strategy.indicators import SOURCES, Columns, Indicator
+from bot.strategy.intents import USD_MAX
+from bot.strategy.signals import OPENS, BarArrays, SignalRows, Signals
+from bot.venue.state import Market, MarketSpec
+from bot.wire import CANDLES_MAX
+
+_PATHS: Final[Mapping[PathPolicy, int]] = {"ohlc": OHLC, "olhc": OLHC, "adaptive": ADAPTIVE, "sl_first": SL_FIRST}
+Part = TypeVar("Part", Prices, Orders, Rules)
+_TIE: Final = 1e-3  # nearer to a rounding's boundary than this, a number is rounded as a decimal
+_MARGIN: Final = 1.02  # of the maintenance margin, where the kernel stops for a liquidation
+_HOOKS: Final = ("on_fill", "on_trigger", "on_guardian", "on_timer", "confirm")
+
+
+def refuse(settings: Settings, specs: Sequence[StrategySpec], options: SessionOptions) -> None:
+    """ConfigError names the first thing that the screen cannot do exactly as the full backtest."""
+    why = _why_not(settings, specs, options)
+    if why is not None:
+        raise ConfigError(f"the screen cannot run this: {why}; run it without --screen")
+
+
+def _why_not(settings: Settings, specs: Sequence[StrategySpec], options: SessionOptions) -> str | None:
+    if len(specs) != 1 or len(specs[0].strategy.markets) != 1:
+        return "it takes one strategy in one market"
+    (spec,), strategy = specs, specs[0].strategy
+    (market,) = strategy.markets
+    if not follows_signals(strategy):
+        return f"strategy {strategy.name} has no `signals` from which its on_bar follows"
+    hooks = [name for name in _HOOKS if getattr(type(strategy), name) is not getattr(Strategy, name)]
+    if hooks or strategy.timers:
+        return f"strategy {strategy.name} has {', '.join(hooks) or 'timers'}"
+    listed = CATALOGUE.get(market)
+    if listed is None or listed.spec.margin_mode != "cross" or listed.spec.hours is not None:
+        return f"{market} is no crypto market"
+    given = {
+        "guardians in the config": settings.guardians,
+        "daily_loss_usd": spec.limits.daily_loss_usd is not None,
+        "netting: allow": spec.limits.nets,
+        "latency": options.latency_ms,
+        "outages": options.outages,
+        "caps": options.caps,
+        "settlements": options.settlements,
+    }
+    found = [name for name, is_given in given.items() if is_given]
+    return f"it knows no {' and no '.join(found)}" if found else None
+
+
+@dataclass
+class Ground:
+    """What is the same for all params: candles, the market and the session; and what was last computed from them."""
+
+    prices: Prices
+    rules: Rules
+    cursor: MarketCursor
+    bars: Candles  # of the strategy's interval
+    decides: Any  # by row of `bars`: the row of `prices` at whose close it decides; -1: none
+    start_ms: int
+    end_ms: int
+    balance: int
+    lines: dict[tuple[Any, ...], Any]  # declared indicators that were computed, by function, numbers and first bar
+    plain: tuple[int, Columns] | None = None  # the first bar, and the bars from there on as Python's lists
+
+    @cached_property
+    def walked(self) -> Prices:
+        """The prices as the kernel walks them."""
+        return plain(self.prices)
+
+    @cached_property
+    def close_ms(self) -> Any:
+        """The closes of the session's candles, unix ms."""
+        return self.prices.at_ms[self.cursor.first : self.cursor.end] + self.cursor.step_ms
+
+    @cached_property
+    def closes_usd(self) -> Any:
+        """Their prices."""
+        return self.prices.close[self.cursor.first : self.cursor.end] / E8
+
+    @cached_property
+    def hours(self) -> Any:
+        """Which hour of those that have a close each belongs to, from 0."""
+        import numpy as np
+
+        hours = self.close_ms // HOUR_MS
+        return np.cumsum(np.diff(hours, prepend=hours[:1]) != 0)
+
+    @cached_property
+    def hour_starts(self) -> Any:
+        """The first row of each such hour."""
+        import numpy as np
+
+        return np.flatnonzero(np.diff(self.hours, prepend=-1))
+
+    @cached_property
+    def day_ends(self) -> Any:
+        """The last row of each UTC day."""
+        import numpy as np
+
+        return np.flatnonzero(np.diff((self.close_ms - 1) // DAY_MS, append=-1))
+
+    @property
+    def first(self) -> int:
+        """The row of the first decision: the last that closed before the start, if the candles begin earlier."""
+        return max(0, self.cursor.first - 1)
+
+
+def ground_of(
+    spec: StrategySpec, candles: Sequence[Candles], options: SessionOptions, rates: Mapping[str, list[tuple[int, int]]]
+) -> Ground:
+    """ConfigError for candles that the screen cannot use."""
+    import numpy as np
+
+    (market,), interval = spec.strategy.markets, spec.interval
+    timeline = timeline_of(candles, [Series(market, interval)], options)
+    (cursor,) = timeline.cursors
+    if cursor.step:
+        raise ConfigError("the screen begins at the open of a candle; choose --from so that it is one")
+    used = next(one for one in candles if one.market == market and one.step_ms == cursor.step_ms)
+    columns = [scaled_prices(column) for column in (used.open, used.high, used.low, used.close)]
+    at_ms = np.frombuffer(used.at_ms, dtype=np.int64)
+    before = cursor.last_px(options.path)
+    px = int(columns[0][cursor.at]) if before is None else before
+    listing = options.spec_of(listing_at(CATALOGUE[market], px).spec, px)
+    bars = resample(used, interval, known_ms=timeline.end_ms)
+    closes = np.frombuffer(bars.at_ms, dtype=np.int64) + bars.step_ms
+    rows = np.searchsorted(at_ms, closes - cursor.step_ms, side="right") - 1
+    closed = int(np.searchsorted(closes, timeline.start_ms, side="right"))
+    if closed:  # The daemon decides on the newest closed bar when it starts.
+        rows[closed - 1] = cursor.first - 1
+    return Ground(
+        Prices(at_ms, *columns), _rules(listing, cursor, options, rates.get(market, []), timeline.start_ms, spec), cursor, bars,
+        rows, timeline.start_ms, timeline.end_ms, int(options.balance_usd * E8), {},
+    )  # fmt: skip
+
+
+def scaled_prices(column: Sequence[float]) -> Any:
+    """Prices scaled 1e8, rounded as the venue rounds them."""
+    import numpy as np
+
+    return np.rint(np.frombuffer(column, dtype=np.float64) * E8).astype(np.int64)  # type: ignore[call-overload]
+
+
+def _rules(
+    spec: MarketSpec, cursor: MarketCursor, options: SessionOptions, rates: Sequence[tuple[int, int]], start_ms: int, strategy: StrategySpec
+) -> Rules:  # fmt: skip
+    import numpy as np
+
+    market = Market(spec, 1, 1, 1)
+    past = [rate for at_ms, rate in rates if at_ms < start_ms]
+    later = [one for one in rates if one[0] >= start_ms]
+    recorded = [(0, past[-1] if past else spec.funding_rate), *later]
+    lowest = min(tier.max_leverage for tier in market.tiers)
+    return Rules(
+        step_ms=cursor.step_ms, path=_PATHS[options.path], taker_rate=spec.taker_rate, half_spread=spec.half_spread,
+        first_size=market.level_sizes[0] if market.level_sizes else 0, lot=market.lot, min_notional=spec.min_notional,
+        maintenance=_MARGIN / (2 * lowest), needs_stop=int(strategy.limits.require_protection), budget=int(strategy.limits.budget_usd * E8), ticks=np.array(market.ticks[:20], dtype=np.int64),
+        rate_ms=np.array([at_ms for at_ms, _ in recorded], dtype=np.int64), rates=np.array([rate for _, rate in recorded], dtype=np.int64),
+    )  # fmt: skip
+
+
+# ── Signals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def first_bar(ground: Ground, spec: StrategySpec) -> int:
+    """The bar with which the daemon's warm-up begins."""
+    import numpy as np
+
+    at_ms = np.frombuffer(ground.bars.at_ms, dtype=np.int64)
+    closed = int(np.searchsorted(at_ms, ground.start_ms - ground.bars.step_ms, side="right"))
+    (wanted,) = wanted_series([spec]).values()
+    return max(0, closed - min(wanted + SPARE_BARS, CANDLES_MAX))
+
+
+def bars_of(ground: Ground, spec: StrategySpec) -> BarArrays:
+    """The bars and the declared indicators, from `first_bar` on. Indicators with the same numbers are computed once."""
+    import numpy as np
+
+    strategy, rows = spec.strategy, spec.strategy.indicators
+    assert isinstance(rows, SignalRows)
+    first, bars = first_bar(ground, spec), ground.bars
+    columns = [np.frombuffer(one, dtype=np.float64)[first:] for one in bars.columns[1:]]
+    found = dict(zip(rows.lines, columns, strict=False))
+    for name, one in declared(type(strategy)).items():
+        described = one.described(strategy.params)
+        key = (first, described.function, described.numbers, described.line, described.source)
+        if key not in ground.lines:
+            ground.lines[key] = _line(ground, one, strategy.params, first, columns)
+        found[name] = ground.lines[key]
+    closes = np.frombuffer(bars.at_ms, dtype=np.int64)[first:] + bars.step_ms
+    return BarArrays(bars.market, found, closes)
+
+
+def _line(ground: Ground, indicator: Indicator, params: Any, first: int, columns: Sequence[Any]) -> Any:
+    """The values of an indicator, NaN where it has none."""
+    import numpy as np
+
+    described = indicator.described(params)
+    if described.function == "sma":
+        return averages(columns[SOURCES.index(described.source)], int(described.numbers[0]))
+    if ground.plain is None or ground.plain[0] != first:
+        ground.plain = first, Columns(*(column.tolist() for column in columns))
+    return np.array(indicator.start(params).column(ground.plain[1]), dtype=np.float64)
+
+
+def averages(values: Any, bars: int) -> Any:
+    """Simple moving averages by the running sum of bot.strategy.indicators.Sma, equal to the last bit."""
+    import numpy as np
+
+    found = np.full(len(values), np.nan)
+    sums = np.cumsum(np.concatenate([values[:bars], values[bars:] - values[:-bars]]))
+    found[bars - 1 :] = sums[bars - 1 :] / bars
+    return found
+
+
+def orders_of(ground: Ground, spec: StrategySpec, signals: Signals, codes: Any, first: int) -> Orders:
+    """The orders of the signals, by row of the candles. ConfigError for numbers that no entry can have."""
+    import numpy as np
+
+    rows = ground.decides[first : first + len(codes)]
+    (inside,) = np.nonzero((rows >= ground.first) & (rows < ground.cursor.end))
+    by_row = np.zeros(len(ground.prices.at_ms), dtype=np.int8)
+    by_row[rows[inside]] = codes[inside]
+    bars = np.zeros(len(by_row), dtype=np.int64)
+    bars[rows[inside]] = inside
+    entries = np.flatnonzero(by_row & OPENS)
+    bars = bars[entries]
+    if len(bars):  # Raises for numbers that no entry can have.
+        signals.open_at(spec.strategy.markets[0], "long", int(bars[0]))
+    limits, leverage = spec.limits, signals.leverage or 1
+    market = CATALOGUE[spec.strategy.markets[0]].spec
+    if leverage > limits.max_leverage or leverage > market.max_leverage:
+        raise ConfigError(f"leverage {leverage} is above max_leverage {min(limits.max_leverage, market.max_leverage)}")
+    if limits.require_protection and signals.stop_pct is None and signals.stop_px is None:
+        raise ConfigError("an entry needs a stop: give stop_pct or stop_px, or set safety.require_protection to false")
+
+    def column(given: Any, unit: int, rounding: str) -> Any:
+        if given is None:
+            return np.zeros(len(bars), dtype=np.int64)
+        if np.ndim(given) == 0:
+            return np.repeat(scaled(given, unit, rounding), len(bars))
+        return scaled(np.asarray(given)[bars], unit, rounding)
+
+    lot = ground.rules.lot
+    size = column(signals.size, E8, ROUND_DOWN)
+    return Orders(
+        codes=by_row, entries=entries, usd=column(signals.usd, 100, ROUND_DOWN) * (E8 // 100), size=size - size % lot, budget_size=column(signals.size, E8, ROUND_UP),
+        stop_pct=column(signals.stop_pct, E8, ROUND_HALF_EVEN), stop_px=column(signals.stop_px, E8, ROUND_HALF_EVEN),
+        target_pct=column(signals.target_pct, E8, ROUND_HALF_EVEN), target_px=column(signals.target_px, E8, ROUND_HALF_EVEN),
+        target_r=column(signals.target_r, E8, ROUND_HALF_EVEN), leverage=leverage,
+    )  # fmt: skip
+
+
+def rules_for(ground: Ground, signals: Signals) -> Rules:
+    """The rules with the largest order of the interface in USD."""
+    rules = ground.rules
+    return rules._replace(budget=min(rules.budget, USD_MAX * E8)) if signals.usd is not None else rules
+
+
+def scaled(given: Any, unit: int, rounding: str) -> Any:
+    """Numbers as whole multiples of 1 / unit, rounded as the daemon rounds the decimal that a number prints. NaN is 0."""
+    import numpy as np
+
+    values = np.atleast_1d(np.asarray(given, dtype=np.float64))
+    exact = np.where(np.isfinite(values), values, 0.0) * unit
+    nearest = np.rint(exact)
+    if rounding == ROUND_HALF_EVEN:
+        made, doubtful = nearest, np.abs(np.abs(exact - nearest) - 0.5) < _TIE
+    else:
+        made = np.floor(exact) if rounding == ROUND_DOWN else np.ceil(exact)
+        doubtful = np.abs(exact - nearest) < _TIE
+    found = made.astype(np.int64)
+    for row in np.nonzero(doubtful & (exact != 0))[0]:
+        number = given if np.ndim(given) == 0 else float(values[row])
+        found[row] = int((Decimal(repr(number)) * unit).to_integral_value(rounding))
+    return found
+
+
+def plain(columns: Part) -> Part:
+    """The same as lists, which Python reads faster than arrays and whose numbers have no bounds. Not for the compiled kernel."""
+    return columns if IS_COMPILED else type(columns)(*map(_listed, columns))
+
+
+def _listed(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
