@@ -1,9 +1,9 @@
 """Many: 200 strategies on 50 markets in one daemon, all of which act on every bar, against the embedded service in a process of its own.
 
-Prints from the close of a bar to the moment each order left, CPU, memory; first with rate limits off, then with the default ones, where closes
-are to go first. Figures only; judges none of them.
+Prints from the close of a bar to the moment each order left, CPU, memory: without rate limits, first with direct orders, then with planned ones;
+then with the default limits, where the limits decide how long entries wait. Closes go first. Figures only; judges none of them.
 
-python -m tests.bench.many [--strategies 200] [--bars 6] [--profile]
+python -m tests.bench.many [--strategies 200] [--bars 6] [--only direct] [--profile]
 """
 
 from __future__ import annotations
@@ -61,6 +61,21 @@ strategies:
 """
 
 
+class Mode(NamedTuple):
+    """One measurement: the path of the orders, and whether the service limits the rate of requests."""
+
+    name: str
+    path: str
+    limits: bool
+
+
+MODES = (
+    Mode("direct", "direct", limits=False),
+    Mode("planned", "plan", limits=False),
+    Mode("limited", "plan", limits=True),
+)
+
+
 class Sent(NamedTuple):
     """One order that left: what it was, on which bar, and how many real milliseconds after the close."""
 
@@ -73,6 +88,7 @@ def main() -> None:
     given = argparse.ArgumentParser()
     given.add_argument("--strategies", type=int, default=200)
     given.add_argument("--bars", type=int, default=6)
+    given.add_argument("--only", choices=[one.name for one in MODES], help="one of the three measurements")
     given.add_argument("--profile", action="store_true")
     given.add_argument("--daemon", nargs=2, metavar=("CONFIG", "OUT"), help=argparse.SUPPRESS)
     asked = given.parse_args()
@@ -89,8 +105,9 @@ def main() -> None:
     print(
         f"one synced write on this disk: p50 {statistics.median(synced):.3f} ms, p99 {_p99(synced):.3f} ms (BENCH_DIR names another)"
     )
-    for limits in (False, True):
-        measure(asked.strategies, asked.bars, limits=limits, profile=asked.profile)
+    for mode in MODES:
+        if asked.only in (None, mode.name):
+            measure(asked.strategies, asked.bars, mode, profile=asked.profile)
 
 
 # -- the process that is measured
@@ -130,7 +147,7 @@ def daemon(config: str, out: str, *, profile: bool) -> None:
         cycle = Kernel.cycle
 
         async def profiled(self: Kernel, **named: Any) -> None:
-            if self.last_bar_ms is not None:  # What a start costs is another question.
+            if self.state.last_bar_ms is not None:  # What a start costs is another question.
                 profiler.enable()
             await cycle(self, **named)
 
@@ -158,15 +175,15 @@ def _read(request: bytes, at_ms: int) -> tuple[str, str, str, str, int] | None:
 # -- measuring
 
 
-def measure(strategies: int, bars: int, *, limits: bool, profile: bool = False) -> None:
-    print(
-        f"-- {strategies} strategies on {MARKETS} markets, rate limits {'as by default, each entry planned and confirmed' if limits else 'off, direct path'}"
-    )
+def measure(strategies: int, bars: int, mode: Mode, *, profile: bool = False) -> None:
+    path = "one request an order" if mode.path == "direct" else "each entry planned and confirmed"
+    limits = "as by default" if mode.limits else "off"
+    print(f"-- {mode.name}: {strategies} strategies on {MARKETS} markets, {path}, rate limits {limits}")
     with tempfile.TemporaryDirectory(prefix="bot-", dir=os.environ.get("BENCH_DIR")) as name, ExitStack() as closing:
         folder = Path(name)
-        service, base_url = start_service(folder, limits=limits)
+        service, base_url = start_service(folder, limits=mode.limits)
         try:
-            make_project(folder, base_url, strategies, path="plan" if limits else "direct")
+            make_project(folder, base_url, strategies, path=mode.path)
             out = folder / "sent.json"
             command = [sys.executable, "-m", "tests.bench.many", "--daemon", str(folder / "many.yaml"), str(out)]
             with (folder / "log").open("ab") as log:

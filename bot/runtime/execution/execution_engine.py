@@ -134,9 +134,8 @@ class ExecutionEngine:
 
     def learn_from_events(self) -> None:
         """Accept the open intents whose orders the events have shown, and forget the final ones."""
-        for intent in self.requests() if self.in_flight.abreast > 1 else ():
-            if self.sender.is_seen(intent):  # The event came before the reply, which may never come.
-                self.live[intent.id] = self.sender.accept_seen(self.live[intent.id])
+        if self.in_flight.abreast > 1:
+            self._accept_seen()
         if self.live:
             for key in [key for key, intent in self.live.items() if intent.state in FINAL]:
                 done = self.live.pop(key)
@@ -144,6 +143,13 @@ class ExecutionEngine:
                     self.with_targets[key] = done
         if self._mirror.closed:
             self._mirror.closed &= self.live.keys()
+
+    def _accept_seen(self) -> None:
+        """Accept the intents whose events came before their replies, which may never come."""
+        if seen := [intent for intent in self.requests() if self.sender.is_seen(intent)]:
+            with self._journal.together():  # One wait for the disk.
+                accepted = [self.sender.accept_seen(self.live[intent.id]) for intent in seen]
+            self.live |= {intent.id: intent for intent in accepted}
 
     def give_up_entries(self) -> None:
         """Void the entries that have not been sent, because the run ends. An entry that may have been sent stays in doubt."""

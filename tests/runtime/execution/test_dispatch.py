@@ -221,15 +221,16 @@ async def test_a_reset_between_a_close_and_its_entry_ends_the_waiting_entry(tmp_
 
 
 class Slow(Busy):
-    """Replies to no order in BTC before `free` is set. `arrived` lists the orders in their order; orders in `forgets` never reach the service."""
+    """Replies to no order in the `slow` markets before `free` is set. `arrived` lists the orders in their order; with `forgets` they wait before they act."""
 
     free: asyncio.Event
     arrived: list[str]
     forgets = False
+    slow: tuple[str, ...] = ("BTC",)
 
     async def place(self, request: Any, *, key: str, expires_at_ms: int | None = None) -> Any:
         self.arrived.append(f"open {request.market}")
-        if request.market != "BTC":
+        if request.market not in self.slow:
             return await super().place(request, key=key, expires_at_ms=expires_at_ms)
         if self.forgets:
             await self.free.wait()
@@ -240,7 +241,7 @@ class Slow(Busy):
     async def close(self, market: str, request: Any, *, key: str, expires_at_ms: int | None = None) -> Any:
         self.arrived.append(f"close {market}")
         done = await super().close(market, request, key=key, expires_at_ms=expires_at_ms)
-        if market == "BTC":
+        if market in self.slow:
             await self.free.wait()
         return done
 
@@ -322,6 +323,28 @@ async def test_an_order_whose_event_arrived_needs_no_reply(tmp_path: Path) -> No
     assert not kernel.execution.in_flight
     rows = kernel.journal.db.conn.execute("SELECT attempts, count(*) FROM intents GROUP BY attempts").fetchall()
     assert [row[0] for row in rows] == [1], "each was sent once"
+
+
+async def test_orders_that_their_events_accept_wait_for_the_disk_once(tmp_path: Path) -> None:
+    kernel, venue = await slowly(tmp_path / "journal.db", once)
+    venue.slow = MARKETS
+    moments: list[str] = []
+
+    def written(statement: str) -> None:
+        if statement == "COMMIT" or "'accepted'" in statement:
+            moments.append("commit" if statement == "COMMIT" else "accepted")
+
+    venue.minute(BTC="100", ETH="100", SOL="100")
+    await kernel.cycle()
+    kernel.journal.db.conn.set_trace_callback(written)
+    await tick(kernel, venue)
+    kernel.journal.db.conn.set_trace_callback(None)
+    assert [row[2] for row in states(kernel)] == ["accepted"] * len(MARKETS)
+    first = moments.index("accepted")
+    assert "commit" not in moments[first : first + len(MARKETS)]
+    venue.free.set()
+    await tick(kernel, venue)
+    assert not kernel.execution.in_flight
 
 
 async def test_a_reply_of_an_account_that_was_reset_meanwhile_changes_nothing(tmp_path: Path) -> None:
