@@ -15,7 +15,7 @@ HEARTBEAT_S = 18_000  # 30 s of real time at 600x
 ALIVE_S = 0.8  # at most, between a daemon's first pass and its end
 
 
-@pytest.mark.soak(kills=10, full=100)
+@pytest.mark.soak(kills=6, full=100)
 def test_a_daemon_killed_at_random_loses_nothing_and_doubles_nothing(
     pair: MakePair, kills: int, base_seed: int
 ) -> None:

@@ -76,7 +76,7 @@ def by_market(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-@pytest.mark.soak(kills=20, full=100)
+@pytest.mark.soak(kills=12, full=100)
 @pytest.mark.parametrize("blow", [daemon_dies, service_dies])
 def test_a_run_that_is_killed_trades_as_one_that_is_not(pair: MakePair, blow: Blow, kills: int, base_seed: int) -> None:
     bars = max(BARS_MIN, BARS_A_KILL * kills)

@@ -15,7 +15,7 @@ HEARTBEAT_S = 18_000  # 30 s of real time at 600x
 ALIVE_S = 1.0  # at most, between a service's start and its end
 
 
-@pytest.mark.soak(kills=10, full=100)
+@pytest.mark.soak(kills=6, full=100)
 def test_a_service_killed_at_random_keeps_what_it_acknowledged(pair: MakePair, kills: int, base_seed: int) -> None:
     chance = Random(base_seed)
     sandbox, daemon = pair("free", clock="600x", heartbeat_seconds=HEARTBEAT_S)

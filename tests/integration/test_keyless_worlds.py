@@ -17,7 +17,7 @@ BARE: Final = ("/v1/events", "/v1/account", "/v1/orders")  # without keys
 SHOWN: Final = re.compile(rb',"idempotencyKey":"[^"]*"')
 
 
-@pytest.mark.soak(worlds=40, full=5_000)
+@pytest.mark.soak(worlds=20, full=5_000)
 def test_what_is_ours_is_known_where_only_trades_show_keys(
     folder: Path, worlds: int, base_seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,7 +54,7 @@ def test_what_is_ours_is_known_where_only_trades_show_keys(
     template(folder)
     for _world in lived(range(base_seed, base_seed + worlds), folder):
         pass
-    if worlds >= 40:  # One that is looked at by itself may hold nothing of it.
+    if worlds >= 20:  # One that is looked at by itself may hold nothing of it.
         assert min(seen["hidden"], seen["ours"], seen["owned"]) > worlds // 4, seen
     if worlds >= 400:
         assert seen["anothers"], seen

@@ -63,7 +63,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("chunk", range(CHUNKS if metafunc.config.getoption("--full") else 1))
 
 
-@pytest.mark.soak(worlds=150, full=100_000 // CHUNKS)
+@pytest.mark.soak(worlds=75, full=100_000 // CHUNKS)
 def test_nothing_is_doubled_lost_stuck_or_naked(
     folder: Path, chunk: int, worlds: int, base_seed: int, request: pytest.FixtureRequest
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,7 @@ import pytest
 import structlog
 
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
+from tests.conftest import is_soaked
 from tests.fakes import Crash, FakeVenue, Fault, Tap
 from tests.runtime.builders import kill, make_kernel
 
@@ -123,13 +125,33 @@ def unprotected(venue: FakeVenue) -> list[str]:
 BARS_AFTER = 3  # of life after the crash; what a crash breaks shows at once or in the next decision
 
 
-async def test_every_crash_point_ends_in_the_fills_of_the_uncrashed_run(folder: Path) -> None:
+STEP = (
+    3  # between the crash points of a run of `make test`, besides the first ones of each kind; `make soak` takes each
+)
+FIRST = 3
+
+
+def crash_points(names: list[str], step: int) -> list[int]:
+    """The first ones of each kind, and each `step`-th one."""
+    met: Counter[str] = Counter()
+    chosen = []
+    for at, name in enumerate(names, 1):
+        met[name] += 1
+        if met[name] <= FIRST or at % step == 0:
+            chosen.append(at)
+    return chosen
+
+
+@pytest.mark.soak
+async def test_every_crash_point_ends_in_the_fills_of_the_uncrashed_run(
+    folder: Path, request: pytest.FixtureRequest
+) -> None:
     quiet = Tap()
     venue, bars, states = await run(folder / "quiet.db", quiet)
     assert len(venue.fills) >= 10
     assert set(states) == {"accepted"}
     assert quiet.seen > 500, f"{quiet.seen} crash points"
-    for at in range(1, quiet.seen + 1):
+    for at in crash_points(quiet.names, 1 if is_soaked(request.config) else STEP):
         tap = Tap(at=at)
         crashed, crashed_bars, _ = await run(folder / f"{at}.db", tap, more=BARS_AFTER)
         where = f"crash {at}, {tap.names[at - 1]}"

@@ -40,7 +40,7 @@ def rates_of(hours: int) -> dict[str, list[tuple[int, int]]]:
     return {"BTC": [(START_MS + n * HOUR_MS, 12_500_000 + n * 1_000_000) for n in range(hours)]}
 
 
-@pytest.mark.soak(worlds=3, full=300)
+@pytest.mark.soak(worlds=2, full=300)
 def test_bars_skipped_and_bars_fed_give_the_same_events(worlds: int, base_seed: int):
     for world in range(base_seed, base_seed + worlds):
         _one_market(world)
@@ -180,7 +180,7 @@ class Between(Scripted):
             yield Cancel(market="BTC")
 
 
-@pytest.mark.soak(worlds=4, full=200)
+@pytest.mark.soak(worlds=2, full=200)
 def test_bars_of_different_lengths_skipped_and_fed_give_the_same_events(worlds: int, base_seed: int):
     for world in range(base_seed, base_seed + worlds):
         _different_lengths(world)
@@ -257,7 +257,7 @@ def played(test: Backtest) -> tuple[str, list[Any]]:
     return lines.getvalue(), [list(result.curve.equity), stats.bars, stats.decisions, result.refusals, states, done]
 
 
-@pytest.mark.soak(worlds=6, full=300)
+@pytest.mark.soak(worlds=4, full=300)
 def test_several_markets_skipped_and_fed_with_limits_timers_and_outages_give_the_same_events(
     worlds: int, base_seed: int, monkeypatch: pytest.MonkeyPatch
 ):
@@ -291,7 +291,7 @@ def _limited_markets(world: int) -> None:
     assert skipped[0].count('"type":"fill"') > 20
 
 
-@pytest.mark.soak(worlds=6, full=300)
+@pytest.mark.soak(worlds=4, full=300)
 def test_one_market_on_the_fast_path_and_on_the_slot_path_gives_the_same_events(
     worlds: int, base_seed: int, monkeypatch: pytest.MonkeyPatch
 ):
@@ -363,7 +363,7 @@ class Hourly(Scripted):
                 yield Close(market, fraction=0.5)
 
 
-@pytest.mark.soak(worlds=8, full=300)
+@pytest.mark.soak(worlds=6, full=300)
 def test_only_closes_that_no_strategy_receives_are_skipped(worlds: int, base_seed: int):
     """Strategies on bars of 15 minutes or an hour, with candles of a minute: every minute is processed, or only those that can matter."""
     for world in range(base_seed, base_seed + worlds):

@@ -286,7 +286,7 @@ class World:
         )
 
 
-@pytest.mark.soak(worlds=400, full=100_000)
+@pytest.mark.soak(worlds=200, full=100_000)
 def test_no_world_breaks_the_three_promises(worlds: int, base_seed: int) -> None:
     triggers = beats = 0
     for seed in range(base_seed, base_seed + worlds):

@@ -126,7 +126,7 @@ async def trading(served: serving.Served) -> AsyncIterator[Trader]:
         yield Trader(http, opened)
 
 
-@pytest.mark.soak(worlds=60, full=5_000)
+@pytest.mark.soak(worlds=30, full=5_000)
 async def test_pages_filters_and_resumes_give_the_same_sequence(start: Start, worlds: int, base_seed: int) -> None:
     async with trading(start()) as trader:
         await trader.history(Random(base_seed), 150)

@@ -17,7 +17,7 @@ from bot.wire.base import Resource
 from tests.conftest import is_soaked
 from tests.service import serving
 
-EXAMPLES = 20
+EXAMPLES = 8
 EXAMPLES_SOAK = 1_000
 
 # A separate run, because later requests would have no access any more.

@@ -92,7 +92,7 @@ async def waiting(http: httpx.AsyncClient) -> tuple[float, dict[str, int], float
     return left, at, asked_at, time.monotonic()
 
 
-@pytest.mark.soak(kills=15, full=100)
+@pytest.mark.soak(kills=8, full=100)
 async def test_after_kill_9_under_load_each_acknowledged_order_exists_once_and_guardians_stay_armed(
     nursery: Nursery, tmp_path: Path, kills: int, base_seed: int
 ) -> None:
