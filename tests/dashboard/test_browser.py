@@ -137,7 +137,7 @@ def test_a_person_approves_a_proposal_on_the_page(browser: Any) -> None:
         assert ran.query("SELECT decider FROM approvals") == [("the dashboard",)]
 
 
-def test_a_person_watches_pauses_and_kills_a_demo(browser: Any, folder: Path, tmp_path: Path) -> None:
+def test_a_person_watches_pauses_and_kills_a_demo(browser: Any, folder: Path) -> None:
     with demo(folder) as link:
         visitor = Visitor(browser, link)
         sees_a_position_and_the_chart_change(visitor)
@@ -146,7 +146,6 @@ def test_a_person_watches_pauses_and_kills_a_demo(browser: Any, folder: Path, tm
                 page = visitor.open(path, width=width)
                 wide = page.evaluate("document.documentElement.scrollWidth")
                 assert wide <= width, f"{path} scrolls sideways at {width} px"
-                page.screenshot(path=tmp_path / f"{path.strip('/').replace('/', '-') or 'overview'}-{width}.png")
             assert serious_faults(page) == [], path
         visitor.page.emulate_media(color_scheme="dark")
         for path in PATHS[:2]:

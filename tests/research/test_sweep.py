@@ -125,7 +125,7 @@ def test_a_trial_that_kills_each_worker_fails_and_the_others_are_complete(
 
 def test_a_sweep_killed_with_9_goes_on_and_ctrl_c_keeps_what_has_ended(place: Path) -> None:
     words = [sys.executable, "-m", "bot", "sweep", "mine.yaml", "--data", "BTC_1m.csv", "--space", "long.yaml"]
-    (place / "long.yaml").write_text("params: {one.fast_bars: {from: 2, to: 40, step: 1}}")
+    (place / "long.yaml").write_text("params: {one.fast_bars: {from: 2, to: 28, step: 1}}")
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     for number, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):
         process = subprocess.Popen(words, cwd=place, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -137,7 +137,7 @@ def test_a_sweep_killed_with_9_goes_on_and_ctrl_c_keeps_what_has_ended(place: Pa
         _, said = process.communicate(timeout=60)
         assert process.returncode == code, said
     assert b"the same command goes on" in said
-    assert stored(place) < 39, "it was to be stopped in the middle"
+    assert stored(place) < 27, "it was to be stopped in the middle"
     sweep(space="long.yaml")
     sweep("--study", "whole", space="long.yaml")
     assert table() == table("whole")
@@ -336,7 +336,7 @@ def until(is_so: Callable[[], bool], seconds: float = 60) -> None:
 
 def test_a_cluster_of_which_a_worker_is_killed_gives_the_table_of_one_process(place: Path) -> None:
     pytest.importorskip("distributed")
-    (place / "space.yaml").write_text("params: {one.fast_bars: {from: 2, to: 25, step: 1}}")
+    (place / "space.yaml").write_text("params: {one.fast_bars: {from: 2, to: 19, step: 1}}")
     sweep("--study", "local")
     with cluster(place, 2) as (address, workers):
         words = [

@@ -125,9 +125,7 @@ def unprotected(venue: FakeVenue) -> list[str]:
 BARS_AFTER = 3  # of life after the crash; what a crash breaks shows at once or in the next decision
 
 
-STEP = (
-    3  # between the crash points of a run of `make test`, besides the first ones of each kind; `make soak` takes each
-)
+STEP = 3  # besides the first ones of each kind; `make soak` takes every point
 FIRST = 3
 
 

@@ -247,7 +247,7 @@ def shown(event: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in event.items() if name != "requestId"}
 
 
-@pytest.mark.soak(worlds=2, full=29)
+@pytest.mark.soak(worlds=1, full=29)
 def test_a_backtest_on_the_operations_and_one_through_the_client_have_equal_digests(
     shared: Path, tmp_path: Path, worlds: int
 ):
