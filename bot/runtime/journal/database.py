@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import structlog
-from sqlite_utils import Database
 
 from bot.descriptors import reserved
 from bot.errors import JournalDamaged, JournalError
+from bot.runtime.journal.database_library import Database
 from bot.runtime.journal.failover import (
     FileIds,
     copied,

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import structlog
-from sqlite_utils import Database
 
 from bot.encryption import Cipher
 from bot.errors import JournalDamaged, Refusal
 from bot.runtime.journal import approval_log, halt_flags
 from bot.runtime.journal.database import WAY_OUT, JournalDatabase
+from bot.runtime.journal.database_library import Database
 from bot.runtime.journal.event_log import Cursor, EventLog
 from bot.runtime.journal.failover import seal
 from bot.runtime.journal.intent_log import IntentLog

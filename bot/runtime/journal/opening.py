@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Final
 
 import structlog
-from sqlite_utils import Database
 
 from bot.encryption import Cipher
 from bot.errors import ConfigError, JournalBlocked, JournalDamaged, JournalError
 from bot.runtime.journal import database, halt_flags
 from bot.runtime.journal.backup import NotCopied, write_copy
 from bot.runtime.journal.database import NOTHING_SENT, WAY_OUT
+from bot.runtime.journal.database_library import Database
 from bot.runtime.journal.failover import copied_file, disk_hint, is_damage, may_pass, set_aside
 from bot.runtime.journal.halt_flags import HaltFlagsFile
 from bot.runtime.journal.journal import OF_THIS_PROCESS, TOKENS, Journal

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlite_utils import Database, Migrations
+from bot.runtime.journal.database_library import Database, Migrations
 
 migrations = Migrations("journal")
 
