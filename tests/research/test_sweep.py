@@ -198,24 +198,21 @@ def test_what_a_strategy_refuses_or_fails_at_is_a_row_with_its_reason(place: Pat
     assert "not so much every 5 bars" in rows[5]
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
+def test_a_study_of_something_else_is_refused_with_what_differs(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep()
+    before = table()
+    for more, said in (
         (("--balance", "500"), "options"),
         (("--seed", "2"), "options"),
         (("--prune",), "pruned: false then, true now"),
         (("--method", "random"), 'method: "grid" then, "random" now'),
-    ],
-)
-def test_a_study_of_something_else_is_refused_with_what_differs(
-    place: Path, more: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sweep()
-    before = table()
-    sweep(*more, code=1)
-    refused = capsys.readouterr().err
-    assert "the study 'mine' was made with something else" in refused
-    assert said in refused
+    ):
+        sweep(*more, code=1)
+        refused = capsys.readouterr().err
+        assert "the study 'mine' was made with something else" in refused
+        assert said in refused
     assert table() == before
 
 
