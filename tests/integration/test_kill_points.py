@@ -122,7 +122,7 @@ def deciders(tmp_path: Path) -> Iterator[Deciders]:
     one.close()
 
 
-@pytest.mark.soak(kills=4, full=400)
+@pytest.mark.soak(kills=3, full=400)
 @pytest.mark.parametrize("orders", ["plan", "direct"])
 def test_a_kill_at_any_system_call_ends_in_exactly_one_order(
     deciders: Deciders, orders: str, kills: int, base_seed: int, tmp_path: Path
@@ -192,7 +192,7 @@ async def _story(box: Box, orders: str, path: Path, points: Points) -> list[tupl
     return [(trade["intent"], trade["side"]) for trade in reversed(trades)]
 
 
-@pytest.mark.soak(kills=16, full=400)
+@pytest.mark.soak(kills=10, full=400)
 @pytest.mark.parametrize("orders", ["plan", "direct"])
 async def test_a_crash_at_any_statement_or_request_ends_in_the_same_orders(
     box: Box, folder: Path, orders: str, kills: int, base_seed: int

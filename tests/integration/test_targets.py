@@ -233,7 +233,7 @@ async def _story(box: Box, path_of_orders: str, path: Path, points: Points) -> O
     return [(trade["intent"], trade["kind"], trade["size"]) for trade in reversed(trades)]
 
 
-@pytest.mark.soak(kills=16, full=600)
+@pytest.mark.soak(kills=10, full=600)
 @pytest.mark.parametrize("path_of_orders", ["plan", "direct"])
 async def test_a_crash_at_any_statement_or_request_ends_in_the_same_target_orders(
     box: Box, folder: Path, path_of_orders: str, kills: int, base_seed: int

@@ -71,9 +71,9 @@ def test_the_size_of_time_steps_changes_no_event(worlds: int, base_seed: int) ->
     [
         (ledger, "fee_of", lambda notional, rate: notional * rate // E8, 0),
         (funding, "toward_zero", lambda numerator, denominator: numerator // denominator, 10),
-        (protection, "working_exits", lambda account, market: [], 83),
+        (protection, "working_exits", lambda account, market: [], 566),
         (protection, "lacks_stop", lambda *_, **__: False, 2131),
-        (matching, "cost_of_opening", lambda fills, reduce, rest, leverage: (0, 0), 545),
+        (matching, "cost_of_opening", lambda fills, reduce, rest, leverage: (0, 0), 1069),
         (ledger, "rewatch", lambda state, account, position=None: None, 6),
         (drawdown_floors, "level_of", lambda market, position, slack: None, 13),
         (drawdown_floors, "rewatch", lambda state, account, value: None, 1),

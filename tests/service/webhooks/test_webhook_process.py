@@ -59,7 +59,7 @@ async def all_fills(http: httpx.AsyncClient) -> set[str]:
     return found
 
 
-@pytest.mark.soak(kills=3, full=100)
+@pytest.mark.soak(kills=2, full=100)
 async def test_no_event_is_lost_to_a_kill_9_and_each_comes_under_its_own_id(
     start: Start, tmp_path: Path, kills: int, base_seed: int
 ) -> None:
