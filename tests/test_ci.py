@@ -45,12 +45,12 @@ def test_landing_installs_only_what_is_missing_and_then_runs_the_tests(machine: 
     assert code == 0
     assert made[0].startswith("apt-get")
     assert made[0].endswith(" update")
-    assert made[1].split()[-1] == "chromium"
+    assert made[1].split()[-2:] == ["chromium", "postgresql"]
     assert "strace" not in made[1]
     assert made[2:] == ["make test"]
 
 
-@pytest.mark.parametrize(("there", "user"), [(("chromium", "strace"), "0"), ((), "1000")])
+@pytest.mark.parametrize(("there", "user"), [(("chromium", "strace", "psql"), "0"), ((), "1000")])
 def test_landing_installs_nothing_when_all_is_there_or_without_root(
     machine: Path, there: tuple[str, ...], user: str
 ) -> None:
@@ -64,4 +64,4 @@ def test_landing_fails_clearly_when_the_registry_does_not_answer(machine: Path, 
     code, made, said = land(machine, APT_FAILS=step)
     assert code == 1
     assert "make test" not in made
-    assert "could not install chromium strace" in said
+    assert "could not install chromium strace postgresql" in said

@@ -12,9 +12,10 @@ from typing import Any, Final, NamedTuple
 
 from bot.backtest.engine.options import within
 from bot.backtest.inputs import Inputs
+from bot.backtest.report.risk_statistics import moments_of, probabilistic_sharpe
 from bot.clock import DAY_MS, iso
 from bot.errors import BotError, ConfigError
-from bot.research.overfitting import SURE, moments_of, probabilistic_sharpe
+from bot.research.overfitting import SURE
 from bot.research.ranking import Ranked, ranked, space_of
 from bot.research.study import Study, check_same
 from bot.research.sweep import data_identity, range_of

@@ -1,11 +1,14 @@
-"""How sure one can be of the best of many trials: Sharpe ratios that allow for short samples, fat tails and selection, and the probability of overfitting.
+"""How sure one can be of the best of many trials: Sharpe ratios that allow for short samples, fat tails and selection, the probability of
+overfitting, and the test of superior predictive ability.
 
 All Sharpe ratios here are of one period (a day), not annualised: a count of periods and an annualised ratio do not belong into one formula.
 The standard deviation has n - 1 in its denominator; skewness and kurtosis are of the population (n), kurtosis 3 for a normal distribution.
 
-- [1] Bailey, Lopez de Prado: The Sharpe Ratio Efficient Frontier. Journal of Risk 15 (2), 2012.
+- [1] `risk_statistics.probabilistic_sharpe`
 - [2] Bailey, Lopez de Prado: The Deflated Sharpe Ratio. Journal of Portfolio Management 40 (5), 2014.
 - [3] Bailey, Borwein, Lopez de Prado, Zhu: The Probability of Backtest Overfitting. Journal of Computational Finance 20 (4), 2017.
+- [4] White: A Reality Check for Data Snooping. Econometrica 68 (5), 2000.
+- [5] Hansen: A Test for Superior Predictive Ability. Journal of Business & Economic Statistics 23 (4), 2005.
 """
 
 from __future__ import annotations
@@ -13,45 +16,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import combinations
-from statistics import NormalDist, fmean, stdev
+from statistics import stdev
 from typing import Any, Final, NamedTuple
 
+from bot.backtest.report.risk_statistics import DAYS_MIN, NORMAL, Moments, moments_of, probabilistic_sharpe
+from bot.backtest.report.verdicts import sharpe_text
 from bot.errors import BotError
 
 SURE: Final = 0.95
-DAYS_MIN: Final = 10  # fewer returns say nothing
 BLOCKS_MAX: Final = 16  # of CSCV: 12,870 ways to halve them, as in [3]
 BLOCK_MIN: Final = 5  # returns in a block
+DRAWS: Final = 1_000  # of the bootstrap of [5], as the package arch has it
+CELLS_MAX: Final = 2_000_000_000  # returns that it draws in all, about 20 s; a larger sweep has fewer draws
 EULER: Final = 0.5772156649015329
-NORMAL: Final = NormalDist()
-
-
-class Moments(NamedTuple):
-    """Of a series of returns: its length, Sharpe ratio of one period, skewness and kurtosis."""
-
-    length: int
-    sharpe: float
-    skewness: float = 0.0
-    kurtosis: float = 3.0
-
-
-def moments_of(returns: Sequence[float]) -> Moments | None:
-    """None for fewer than ten returns, or returns that are all alike."""
-    if len(returns) < DAYS_MIN:
-        return None
-    mean, deviation = fmean(returns), stdev(returns)
-    if deviation == 0:
-        return None
-    population = math.sqrt(fmean((one - mean) ** 2 for one in returns))
-    skewness = fmean(((one - mean) / population) ** 3 for one in returns)
-    kurtosis = fmean(((one - mean) / population) ** 4 for one in returns)
-    return Moments(len(returns), mean / deviation, skewness, kurtosis)
-
-
-def probabilistic_sharpe(found: Moments, least: float = 0.0) -> float:
-    """The probability that the true Sharpe ratio of one period is above `least` [1]."""
-    spread = 1 - found.skewness * found.sharpe + (found.kurtosis - 1) / 4 * found.sharpe**2
-    return NORMAL.cdf((found.sharpe - least) * math.sqrt(found.length - 1) / math.sqrt(max(spread, 1e-12)))
 
 
 def best_by_luck(trials: int, variance: float) -> float:
@@ -100,16 +77,54 @@ def overfitting_probability(returns: Sequence[Sequence[float]]) -> float | None:
     return float((rank <= 0.5).mean())
 
 
+class Superiority(NamedTuple):
+    """The probability that the best of the trials does as well as it does if none is better than not trading."""
+
+    consistent: float  # Hansen [5]
+    reality_check: float  # White [4], the upper bound of the same statistic
+
+
+def superiority(returns: Sequence[Sequence[float]], seed: int = 1) -> Superiority | None:
+    """The test of superior predictive ability by the package arch: the returns of all trials against not trading, drawn in blocks of about the root of their length.
+
+    `returns` has a row of equal length for each trial. Rows without any variation are left out; None if fewer than two are left.
+    ImportError without arch.
+    """
+    import numpy as np
+    from arch.bootstrap import SPA
+
+    rows = [row for row in returns if moments_of(row) is not None]
+    if len(rows) < 2:
+        return None
+    losses = -np.asarray(rows, dtype=float).T
+    draws = max(100, min(DRAWS, CELLS_MAX // losses.size))
+    test = SPA(np.zeros(len(losses)), losses, reps=draws, seed=seed)
+    test.compute()
+    return Superiority(float(test.pvalues["consistent"]), float(test.pvalues["upper"]))
+
+
+def _superiority_lines(returns: Sequence[Sequence[float]]) -> list[str]:
+    try:
+        found = superiority(returns)
+    except ImportError:
+        return ["Test of superior predictive ability: it needs the package arch: pip install 'bracketbot[research]'"]
+    if found is None:
+        return []
+    edge = "an edge is likely" if found.consistent <= 1 - SURE else f"no edge is shown (more than {1 - SURE:.2f})"
+    text = (
+        f"Superior predictive ability, p = {found.consistent:.3f}: {edge}. It is the probability that the best trial does so well against not trading "
+        f"if no trial has an edge (Hansen 2005, by arch). White's reality check (2000), which also counts bad trials, gives {found.reality_check:.3f}."
+    )
+    return [text]
+
+
 def verdicts(returns: Sequence[Sequence[float]], best: Sequence[float]) -> list[str]:
     """One plain sentence for each figure that the trials allow. `best` are the returns of the best trial, `returns` those of all complete trials."""
     found = moments_of(best)
     if found is None:
         return [f"Too few days for a verdict: the best trial has {len(best)} daily returns, and {DAYS_MIN} are needed."]
     sharpes = [one.sharpe for row in returns if (one := moments_of(row)) is not None]
-    value = probabilistic_sharpe(found)
-    lines = [
-        f"Probabilistic Sharpe ratio {value:.2f}: the probability that the best trial's Sharpe ratio is above 0 (Bailey, Lopez de Prado 2012)."
-    ]
+    lines = [sharpe_text(found, "the best trial's true")]
     if len(sharpes) > 1:
         value = deflated_sharpe(found, len(sharpes), stdev(sharpes) ** 2)
         edge = "an edge is likely" if value >= SURE else f"no edge is shown (less than {SURE})"
@@ -123,4 +138,4 @@ def verdicts(returns: Sequence[Sequence[float]], best: Sequence[float]) -> list[
             f"Probability of backtest overfitting {chance:.2f}: how often the trial that is best on half of the days is below the median on the others "
             "(CSCV; Bailey, Borwein, Lopez de Prado, Zhu 2017). On noise it is 0.5, give or take 0.2, so it is never a verdict alone."
         )
-    return lines
+    return lines + (_superiority_lines(returns) if len(returns) > 1 else [])

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
+from bot.backtest.report.risk_statistics import moments_of, probabilistic_sharpe
 from bot.clock import DAY_MS, HOUR_MS, iso
 from bot.errors import ConfigError
-from bot.research.overfitting import SURE, moments_of, probabilistic_sharpe
+from bot.research.overfitting import SURE
 from bot.research.ranking import ranked
 from bot.research.runners import Runner
 from bot.research.space import Params, Space

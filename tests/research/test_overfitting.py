@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from math import sqrt
 from random import Random
@@ -9,15 +10,8 @@ from statistics import mean
 
 import pytest
 
-from bot.research.overfitting import (
-    Moments,
-    best_by_luck,
-    deflated_sharpe,
-    moments_of,
-    overfitting_probability,
-    probabilistic_sharpe,
-    verdicts,
-)
+from bot.backtest.report.risk_statistics import Moments, moments_of, probabilistic_sharpe
+from bot.research.overfitting import best_by_luck, deflated_sharpe, overfitting_probability, superiority, verdicts
 
 np = pytest.importorskip("numpy")
 
@@ -80,6 +74,28 @@ def test_the_probability_of_overfitting_is_that_of_a_plain_count() -> None:
         ratios = [sharpe(row, outside) for row in returns]
         below.append((sum(one < ratios[best] for one in ratios) + 1) / 6 <= 0.5)
     assert overfitting_probability(returns) == pytest.approx(mean(below))
+
+
+def test_superior_predictive_ability_is_shown_by_an_edge_and_not_by_noise_or_losses() -> None:
+    pytest.importorskip("arch")
+    rows = noise(20, 250, 1)
+    losing = [one - 0.004 for one in rows[0]]
+    edged = [one + 0.004 for one in rows[1]]
+    for trials, is_edge in ((rows, False), ([losing, *rows], False), ([*rows, edged], True)):
+        found = superiority(trials)
+        assert found is not None
+        assert (found.consistent <= 0.05) is is_edge
+        assert found.consistent <= found.reality_check
+        line = verdicts(trials, trials[-1])[-1]
+        assert line.startswith("Superior predictive ability")
+        assert ("an edge is likely" in line) is is_edge
+    assert superiority([rows[0], [0.0] * 250]) is None, "one trial did not trade"
+
+
+def test_without_arch_the_verdicts_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "arch.bootstrap", None)
+    rows = noise(5, 100, 1)
+    assert "pip install 'bracketbot[research]'" in verdicts(rows, rows[0])[-1]
 
 
 def test_too_little_data_give_no_figure_and_say_so() -> None:

@@ -41,7 +41,7 @@ from bot.backtest.report.summary import (
 )
 from bot.backtest.report.tables import bullets, escaped, heat_map, panel, section, table
 from bot.backtest.report.trade_statistics import Group, bins, by_hour, by_weekday, excursion, finished, return_pct
-from bot.backtest.report.verdicts import monte_carlo_lines
+from bot.backtest.report.verdicts import run_lines
 from bot.backtest.results.run_reader import StoredRun
 from bot.chart_library import chart_script
 from bot.clock import DAY_MS, iso
@@ -109,7 +109,7 @@ def _parts(run: StoredRun) -> list[str]:
         section("Attributed to each strategy, with its share of shared positions", _booked(run)),
         section("Costs", table(("", "USD"), [(name, usd_text(value)) for name, value in costs_of(run).items()])),
         section("Open at the end", bullets(run.summary.get("left", ()))), section("Path policies compared", _band(run)),
-        section("How sure", bullets(monte_carlo_lines(run.summary.get("monteCarlo") or {}))),
+        section("How sure", bullets(run_lines(daily_of(run), run.summary.get("monteCarlo")))),
         section("Guardians", _guardians(run)), section("Outages", _outages(run)),
         *(section(title, _failures(run, by)) for by, title in FAILURES.items()),
         _config(run, "Config"), _assumptions(run, "Assumptions"),

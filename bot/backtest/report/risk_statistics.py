@@ -1,4 +1,5 @@
-"""Risk over the days of a run: value at risk, expected shortfall, rolling Sharpe ratio and volatility, the worst drawdowns. Pure.
+"""Risk over the days of a run: value at risk, expected shortfall, rolling Sharpe ratio and volatility, how sure the Sharpe ratio is, the
+worst drawdowns. Pure.
 
 Returns are daily, from 00:00 to 00:00 UTC, as fractions, and a year has 365 days (`statistics.daily_returns`).
 """
@@ -7,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import NormalDist, fmean, stdev
 from typing import Final, NamedTuple
 
 from bot.backtest.results.statistics import DAYS_A_YEAR, Drawdown, deviation, mean, sharpe
 
 WINDOW_DAYS: Final = 30
 LEVELS: Final = (0.95, 0.99)
+DAYS_MIN: Final = 10  # fewer returns say nothing of a Sharpe ratio
+NORMAL: Final = NormalDist()
 
 
 class Rolling(NamedTuple):
@@ -71,3 +75,35 @@ def days_for(level: float) -> int:
 def worst(falls: Sequence[Drawdown], count: int) -> list[Drawdown]:
     """The deepest drawdowns, deepest first."""
     return sorted(falls, key=lambda fall: -fall.depth)[:count]
+
+
+class Moments(NamedTuple):
+    """Of a series of returns: its length, Sharpe ratio of one period, skewness and kurtosis.
+
+    The standard deviation has n - 1 in its denominator; skewness and kurtosis are of the population (n), kurtosis 3 for a normal distribution.
+    """
+
+    length: int
+    sharpe: float
+    skewness: float = 0.0
+    kurtosis: float = 3.0
+
+
+def moments_of(returns: Sequence[float]) -> Moments | None:
+    """None for fewer than ten returns, or returns that are all alike."""
+    if len(returns) < DAYS_MIN:
+        return None
+    middle, spread = fmean(returns), stdev(returns)
+    if spread == 0:
+        return None
+    population = math.sqrt(fmean((one - middle) ** 2 for one in returns))
+    skewness = fmean(((one - middle) / population) ** 3 for one in returns)
+    kurtosis = fmean(((one - middle) / population) ** 4 for one in returns)
+    return Moments(len(returns), middle / spread, skewness, kurtosis)
+
+
+def probabilistic_sharpe(found: Moments, least: float = 0.0) -> float:
+    """The probability that the true Sharpe ratio of one period is above `least` (Bailey, Lopez de Prado: The Sharpe Ratio Efficient Frontier.
+    Journal of Risk 15 (2), 2012). Neither ratio is annualised."""
+    spread = 1 - found.skewness * found.sharpe + (found.kurtosis - 1) / 4 * found.sharpe**2
+    return NORMAL.cdf((found.sharpe - least) * math.sqrt(found.length - 1) / math.sqrt(max(spread, 1e-12)))

@@ -1,11 +1,30 @@
-"""How sure one can be of a run, as sentences: Monte Carlo over its trades and its candles."""
+"""How sure one can be of a run, as sentences: its probabilistic Sharpe ratio, Monte Carlo over its trades and its candles."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bot.backtest.report.risk_statistics import Moments, moments_of, probabilistic_sharpe
 from bot.words import duration, many
+
+
+def run_lines(returns: Sequence[float], monte_carlo: Mapping[str, Any] | None) -> list[str]:
+    """All sentences of one run. `returns` are those of its days, `monte_carlo` as in `monte_carlo_lines`."""
+    found = moments_of(returns)
+    sharpe = (
+        []
+        if found is None
+        else [f"{sharpe_text(found, 'the true')} It takes the run for the only one that was tried; see bot sweep."]
+    )
+    return sharpe + monte_carlo_lines(monte_carlo or {})
+
+
+def sharpe_text(found: Moments, whose: str) -> str:
+    return (
+        f"Probabilistic Sharpe ratio {probabilistic_sharpe(found):.2f}: the probability that {whose} Sharpe ratio is above 0, by the length, "
+        f"skewness and tails of {found.length} daily returns (Bailey, Lopez de Prado 2012)."
+    )
 
 
 def monte_carlo_lines(found: Mapping[str, Any]) -> list[str]:

@@ -111,6 +111,7 @@ def report_lines(run: StoredRun) -> list[str]:
         band_lines,
         by_market,
         costs_of,
+        daily_of,
         drawdown_text,
         figure_lines,
         figure_text,
@@ -123,7 +124,7 @@ def report_lines(run: StoredRun) -> list[str]:
         sums,
         worst_drawdowns,
     )
-    from bot.backtest.report.verdicts import monte_carlo_lines
+    from bot.backtest.report.verdicts import run_lines
     from bot.clock import iso
 
     summary = run.summary
@@ -152,7 +153,7 @@ def report_lines(run: StoredRun) -> list[str]:
         lines.append("  exits: " + ", ".join(f"{name} {count:,}" for name, count in summary["exits"].items()))
     lines += [f"  {line}" for by in FIRST for line in refusals_text(summary, by)]
     lines += [f"  {one}" for one in (band_lines(summary["band"]) if summary.get("band") else ())]
-    lines += [f"  {one}" for one in monte_carlo_lines(summary.get("monteCarlo") or {})]
+    lines += [f"  {one}" for one in run_lines(daily_of(run), summary.get("monteCarlo"))]
     lines += [
         f"  down {iso(outage['atMs'])[:19]} for {outage['forMs'] // 1000} s: {many(outage['events'], 'event')}, "
         f"equity {outage['equityBeforeUsd']:,.2f} -> {outage['equityAfterUsd']:,.2f}"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bot.backtest.report.risk_statistics import Rolling, expected_shortfall, rolling, value_at_risk, worst
+from bot.backtest.report.verdicts import run_lines
 from bot.backtest.results.statistics import drawdowns
 from tests.backtest.report.builders import DAY, MONDAY_MS
 
@@ -58,3 +59,15 @@ def test_the_worst_drawdowns_come_first_with_their_low_and_their_recovery() -> N
     assert days == [(2, 3, 5), (6, 7, 7)]
     assert [round(one.depth, 6) for one in found] == [0.2, 0.1]
     assert [one.is_over for one in found] == [True, False]
+
+
+def test_the_report_says_how_sure_the_sharpe_ratio_is_and_nothing_of_nine_days() -> None:
+    """Bailey, Lopez de Prado 2012, without skewness and with the kurtosis of the returns: cdf(sharpe * sqrt(n - 1) / sqrt(1 + (kurtosis - 1) / 4 * sharpe ** 2))."""
+    returns = [0.02, -0.01] * 10
+    spread = library.stdev(returns)
+    sharpe = 0.005 / spread
+    chance = library.NormalDist().cdf(sharpe * 19**0.5)  # two values of equal weight have a kurtosis of 1
+    (line,) = run_lines(returns, None)
+    assert f"Probabilistic Sharpe ratio {chance:.2f}: " in line
+    assert "20 daily returns" in line
+    assert run_lines(returns[:9], None) == []
