@@ -25,7 +25,6 @@ from bot.research.walk_forward import Fold, WalkForward, folds_of, read_windows,
 from tests.backtest.builders import config, minutes, write
 
 pytest.importorskip("optuna")
-pytest.importorskip("arch")
 
 DAYS = 480
 DRIFT = 0.025  # a day; the noise of a day is 0.02
@@ -90,6 +89,7 @@ def edges_on(candles: Candles, folder: Path) -> dict[str, bool]:
 def test_random_walks_show_no_edge_and_a_planted_edge_is_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], worlds: int
 ) -> None:
+    pytest.importorskip("arch")
     made = config(tmp_path, use="bench:Cross", stop_pct=20, target_pct=80)
     made.write_text(made.read_text().replace("interval: 1m", "interval: 1d"))
     (tmp_path / "space.yaml").write_text(SPACE)
