@@ -2,13 +2,12 @@
 overfitting, and the test of superior predictive ability.
 
 All Sharpe ratios here are of one period (a day), not annualised: a count of periods and an annualised ratio do not belong into one formula.
-The standard deviation has n - 1 in its denominator; skewness and kurtosis are of the population (n), kurtosis 3 for a normal distribution.
+Moments and the probabilistic Sharpe ratio are those of `risk_statistics`, which also serve the report of one run.
 
-- [1] `risk_statistics.probabilistic_sharpe`
-- [2] Bailey, Lopez de Prado: The Deflated Sharpe Ratio. Journal of Portfolio Management 40 (5), 2014.
-- [3] Bailey, Borwein, Lopez de Prado, Zhu: The Probability of Backtest Overfitting. Journal of Computational Finance 20 (4), 2017.
-- [4] White: A Reality Check for Data Snooping. Econometrica 68 (5), 2000.
-- [5] Hansen: A Test for Superior Predictive Ability. Journal of Business & Economic Statistics 23 (4), 2005.
+- [1] Bailey, Lopez de Prado: The Deflated Sharpe Ratio. Journal of Portfolio Management 40 (5), 2014.
+- [2] Bailey, Borwein, Lopez de Prado, Zhu: The Probability of Backtest Overfitting. Journal of Computational Finance 20 (4), 2017.
+- [3] White: A Reality Check for Data Snooping. Econometrica 68 (5), 2000.
+- [4] Hansen: A Test for Superior Predictive Ability. Journal of Business & Economic Statistics 23 (4), 2005.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from bot.backtest.report.verdicts import sharpe_text
 from bot.errors import BotError
 
 SURE: Final = 0.95
-BLOCKS_MAX: Final = 16  # of CSCV: 12,870 ways to halve them, as in [3]
+BLOCKS_MAX: Final = 16  # of CSCV: 12,870 ways to halve them, as in [2]
 BLOCK_MIN: Final = 5  # returns in a block
-DRAWS: Final = 1_000  # of the bootstrap of [5], as the package arch has it
+DRAWS: Final = 1_000  # of the bootstrap of [4], as the package arch has it
 CELLS_MAX: Final = 2_000_000_000  # returns that it draws in all, about 20 s; a larger sweep has fewer draws
 EULER: Final = 0.5772156649015329
 
 
 def best_by_luck(trials: int, variance: float) -> float:
-    """The Sharpe ratio that the best of so many trials without skill is expected to show [2]. `variance` is that of the trials' Sharpe ratios."""
+    """The Sharpe ratio that the best of so many trials without skill is expected to show [1]. `variance` is that of the trials' Sharpe ratios."""
     if trials < 2:
         return 0.0
     low, high = NORMAL.inv_cdf(1 - 1 / trials), NORMAL.inv_cdf(1 - 1 / (trials * math.e))
@@ -40,12 +39,12 @@ def best_by_luck(trials: int, variance: float) -> float:
 
 
 def deflated_sharpe(found: Moments, trials: int, variance: float) -> float:
-    """The probability that the true Sharpe ratio is above the one that selection among so many trials shows by luck [2]."""
+    """The probability that the true Sharpe ratio is above the one that selection among so many trials shows by luck [1]."""
     return probabilistic_sharpe(found, best_by_luck(trials, variance))
 
 
 def overfitting_probability(returns: Sequence[Sequence[float]]) -> float | None:
-    """How often the trial that is best on one half of the days is below the median on the other half: CSCV [3].
+    """How often the trial that is best on one half of the days is below the median on the other half: CSCV [2].
 
     `returns` has a row of equal length for each trial. None for fewer than two trials, or too few days for four blocks.
     """
@@ -80,8 +79,8 @@ def overfitting_probability(returns: Sequence[Sequence[float]]) -> float | None:
 class Superiority(NamedTuple):
     """The probability that the best of the trials does as well as it does if none is better than not trading."""
 
-    consistent: float  # Hansen [5]
-    reality_check: float  # White [4], the upper bound of the same statistic
+    consistent: float  # Hansen [4]
+    reality_check: float  # White [3], the upper bound of the same statistic
 
 
 def superiority(returns: Sequence[Sequence[float]], seed: int = 1) -> Superiority | None:

@@ -30,6 +30,7 @@ DAYS = 480
 DRIFT = 0.025  # a day; the noise of a day is 0.02
 TURN = 1 / 20  # chance of a day that the drift turns
 SPACE = "params: {one.fast_bars: [2, 5], one.slow_bars: [8, 13]}\nobjectives: [Sharpe Ratio]\n"
+SWEPT = ("Deflated Sharpe ratio", "Superior predictive ability")
 
 
 def walk(seed: int) -> Candles:
@@ -78,8 +79,7 @@ def edges_on(candles: Candles, folder: Path) -> dict[str, bool]:
     study = study_of(-1)
     Sweep(study, space, plan, runner).run()
     said = verdicts_of(ranked(study.trials(), space))
-    names = ("Deflated Sharpe ratio", "Superior predictive ability")
-    found = {name: any(line.startswith(name) and "an edge is likely" in line for line in said) for name in names}
+    found = {name: any(line.startswith(name) and "an edge is likely" in line for line in said) for name in SWEPT}
     folds = folds_of(read_windows("train=180d,test=90d"), *range_of(inputs))
     walked = WalkForward(space, plan, runner, study_of).run(folds)
     return found | {"Walk-forward": summary_of(walked, "Sharpe Ratio")["edge"]}
@@ -100,6 +100,6 @@ def test_random_walks_show_no_edge_and_a_planted_edge_is_found(
     if worlds > 1:
         with capsys.disabled():
             print(f"\nof {worlds}, an edge is shown on random walks: {dict(walks)}; with a planted edge: {dict(edged)}")
-    for name in ("Deflated Sharpe ratio", "Walk-forward"):
+    for name in (*SWEPT, "Walk-forward"):
         assert walks[name] <= 0.05 * worlds
         assert edged[name] >= 0.95 * worlds

@@ -11,13 +11,12 @@ from bot.words import duration, many
 
 def run_lines(returns: Sequence[float], monte_carlo: Mapping[str, Any] | None) -> list[str]:
     """All sentences of one run. `returns` are those of its days, `monte_carlo` as in `monte_carlo_lines`."""
-    found = moments_of(returns)
-    sharpe = (
-        []
-        if found is None
-        else [f"{sharpe_text(found, 'the true')} It takes the run for the only one that was tried; see bot sweep."]
-    )
-    return sharpe + monte_carlo_lines(monte_carlo or {})
+    found, lines = moments_of(returns), monte_carlo_lines(monte_carlo or {})
+    if found is not None:
+        lines.insert(
+            0, f"{sharpe_text(found, 'the true')} It holds if no other params were tried; bot sweep allows for those."
+        )
+    return lines
 
 
 def sharpe_text(found: Moments, whose: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import click
 
@@ -61,14 +61,20 @@ TOP: Final = 10
 WORDS: Final = "words"  # of the command, in the context and with a study: `bot sweep holdout` reads the same inputs
 
 
-def without_password(_context: click.Context, _option: click.Parameter, storage: str) -> str:
+def _without_password(_context: click.Context, _option: click.Parameter, storage: str) -> str:
     """The address of a storage. One that holds a password is refused, and not repeated."""
-    if urlsplit(storage).password is not None:
+    address = urlsplit(storage)
+    if address.password is not None or "password" in parse_qs(address.query):
         raise click.UsageError(
             "--storage: the address holds a password, which other users of this machine can read; leave it out and keep it where the "
             "database's client looks, for PostgreSQL in ~/.pgpass"
         )
     return storage
+
+
+_storage_option = click.option(
+    "--storage", default=STORAGE, show_default=True, metavar="URL", callback=_without_password, help="Where the trials are kept: any storage of Optuna."
+)  # fmt: skip
 
 
 class _Sweeps(click.Group):
@@ -98,14 +104,7 @@ def sweep() -> None:
 @click.option("--walk-forward", "windows", default=None, metavar="WINDOWS", help="Choose params on a window and try them on the next: train=90d,test=30d; also embargo=1d, anchored.")  # fmt: skip
 @click.option("--holdout", "holdout_length", default=None, metavar="LENGTH", help="Keep the last part of the range from every trial: 90d. `bot sweep holdout STUDY` looks at it.")  # fmt: skip
 @click.option("--study", "name", default=None, metavar="NAME", help="Default: the config's name.")
-@click.option(
-    "--storage",
-    default=STORAGE,
-    show_default=True,
-    metavar="URL",
-    callback=without_password,
-    help="Any storage of Optuna.",
-)
+@_storage_option
 @backtest_options
 @click.option("--json", "as_json", is_flag=True, help="The ranking as one JSON object on standard output.")
 def run(
@@ -179,14 +178,7 @@ def run(
 
 @sweep.command("show", epilog=SHOW_EPILOG)
 @click.argument("name", metavar="STUDY")
-@click.option(
-    "--storage",
-    default=STORAGE,
-    show_default=True,
-    metavar="URL",
-    callback=without_password,
-    help="Where the study is.",
-)
+@_storage_option
 @click.option("--top", type=click.IntRange(1, 1_000), default=TOP, show_default=True, help="Rows of the ranking.")
 @click.option("--csv", "csv_file", type=click.Path(path_type=Path, dir_okay=False), default=None, metavar="FILE", help="Write every trial with every figure as CSV.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), default=None, metavar="FILE", help="Write a page (HTML) that needs no network.")  # fmt: skip
@@ -213,14 +205,7 @@ def show(name: str, *, storage: str, top: int, csv_file: Path | None, out: Path 
 
 @sweep.command("holdout", epilog=HOLDOUT_EPILOG)
 @click.argument("name", metavar="STUDY")
-@click.option(
-    "--storage",
-    default=STORAGE,
-    show_default=True,
-    metavar="URL",
-    callback=without_password,
-    help="Where the study is.",
-)
+@_storage_option
 @click.option("--json", "as_json", is_flag=True, help="The look as one JSON object on standard output.")
 def holdout(name: str, *, storage: str, as_json: bool) -> int:
     """Look at the holdout of STUDY: run its best trial there, and record the look."""

@@ -67,13 +67,13 @@ class Screened:
     def curve(self) -> tuple[list[int], list[float]]:
         """The equity in USD at the closes with the highest and the lowest of each hour, at the end of each UTC day and at the end, and the instants.
 
-        Half of a trade's fees falls on its entry. Its funding and the other half fall on its exit.
+        Half of a trade's fees falls on its entry and half on its exit. Its funding falls on its bars in equal parts.
         """
         import numpy as np
 
         ground, rows = self.ground, self.rows
         first, end = ground.cursor.first, ground.cursor.end
-        cash, size = (np.zeros(end - first + 1) for _ in range(2))
+        cash, size, accrued = (np.zeros(end - first + 1) for _ in range(3))
         side, much, entry, out, kind = (rows[:, COLUMNS.index(name)] for name in _OF_CURVE)
         fees, funding, worth, paid = (
             rows[:, COLUMNS.index(name)] / E8 for name in ("fees", "funding", "exit_notional", "entry_notional")
@@ -84,9 +84,16 @@ class Screened:
         np.add.at(size, entry, signed)
         np.add.at(size, out, -signed)
         np.add.at(cash, entry, -side * paid - fees / 2)
-        np.add.at(cash, out, np.where(is_over, side * worth, 0.0) - fees / 2 + funding)
+        np.add.at(cash, out, np.where(is_over, side * worth, 0.0) - fees / 2)
+        a_bar = funding / np.maximum(out - entry, 1)
+        np.add.at(accrued, entry, a_bar)
+        np.add.at(accrued, np.maximum(out, entry + 1), -a_bar)
         cash[-2] += cash[-1]  # Of a trade that is still open at the end.
-        equity = ground.balance / E8 + np.cumsum(cash[:-1]) + np.cumsum(size[:-1]) * ground.closes_usd
+        equity = (
+            ground.balance / E8
+            + np.cumsum(cash[:-1] + np.cumsum(accrued[:-1]))
+            + np.cumsum(size[:-1]) * ground.closes_usd
+        )
         kept = np.unique(np.concatenate([*_extremes(equity, ground), ground.day_ends]))
         return ground.close_ms[kept].tolist(), equity[kept].tolist()
 
