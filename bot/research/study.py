@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -147,7 +148,7 @@ def open_study(
     """The study of this name. With an `identity` it is made if it does not exist; one of another identity is refused. `objectives`: highest is best."""
     optuna = optuna_module()
     try:
-        store = optuna.storages.get_storage(storage)
+        store = _opened(storage, Path.cwd())
         names = optuna.get_all_study_names(store)
     except Exception as error:  # noqa: BLE001  each database has its own
         raise BotError(f"--storage {storage}: cannot be opened: {str(error).splitlines()[0]}") from None
@@ -167,10 +168,16 @@ def open_study(
     return Study(made)
 
 
+@lru_cache(maxsize=1)
+def _opened(storage: str, _folder: Path) -> Any:
+    """The storage of this URL, which may be relative to the folder. It is opened once: each opening reads every migration of Optuna's schema."""
+    return optuna_module().storages.get_storage(storage)
+
+
 def every_study(storage: str) -> list[Study]:
     """Every study of a storage that a sweep made."""
     optuna = optuna_module()
-    store = optuna.storages.get_storage(storage)
+    store = _opened(storage, Path.cwd())
     found = (optuna.load_study(study_name=name, storage=store) for name in optuna.get_all_study_names(store))
     return [Study(one) for one in found if IDENTITY in one.user_attrs]
 

@@ -9,13 +9,14 @@ import ast
 import hashlib
 import json
 import sys
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from bot.runtime.strategy_host.loader import Loaded
 
@@ -26,10 +27,16 @@ def packages_of(loaded: Sequence[Loaded]) -> list[dict[str, str]]:
     """For each source: package name -> version. An editable package, or one that is only on the path, has the SHA-256 of its source ("sha256:...").
     A package that is not installed is "missing". The strategy's own package is included."""
     names = [_names(module) for module in loaded]
-    owners = packages_distributions() if any(names) else {}
+    owners = _distributions(tuple(sys.path)) if any(names) else {}
     return [
         {name: found for top in sorted(tops) for name, found in _versions(top, owners.get(top, []))} for tops in names
     ]
+
+
+@lru_cache(maxsize=1)
+def _distributions(_path: tuple[str, ...]) -> Mapping[str, list[str]]:
+    """Imported name -> the distributions that have it, on this path: they are read once, because each of them is a file."""
+    return packages_distributions()
 
 
 def _names(loaded: Loaded) -> set[str]:

@@ -33,6 +33,7 @@ import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from operator import add
 from pathlib import Path
 from typing import Any, Final
@@ -278,8 +279,9 @@ def manifest_of(
     }
 
 
+@cache
 def code_sha256() -> str:
-    """SHA-256 over every source file of the package, sorted by name."""
+    """SHA-256 over every source file of the package, sorted by name, as they were at the first call in this process."""
     made = hashlib.sha256()
     package = Path(__file__).resolve().parents[2]
     for path in sorted(package.rglob("*.py")):
