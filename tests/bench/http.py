@@ -1,7 +1,8 @@
-"""HTTP: orders a second and their latency, durable and in memory, with 1 and 16 connections, beside a bare Starlette echo of the same body that is
-served and driven in the same way, in turns; and events a second over the cursor.
+"""HTTP: orders a second and their latency over 1, 16 and 64 connections: durable, in memory, and durable with 10,000 other accounts of five resting
+triggers each. Beside them, in turns, an echo of the same body, served and driven in the same way: bare FastAPI where it is installed, or Starlette.
+And events a second over the cursor.
 
-python -m tests.bench.http [--seconds 3]     rate limits are off; one order is one accepted market order in its own transaction
+python -m tests.bench.http [--seconds 3] [--accounts 10000]     rate limits are off; one order is one accepted market order in its own transaction
 """
 
 from __future__ import annotations
@@ -15,32 +16,69 @@ import socket
 import statistics
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 
-CONNECTIONS = 16
+from bot.service.host import HostOptions, build, serve
+from tests.bench import scale
+
+CONNECTIONS = (1, 16, 64)
 ROUNDS = 3
 
 
 def _echo(port: int) -> None:
     import uvicorn
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import JSONResponse
-    from starlette.routing import Route
 
-    async def echo(request: Request) -> JSONResponse:
-        return JSONResponse(await request.json())
+    uvicorn.run(_echo_app(), host="127.0.0.1", port=port, log_level="error", loop="uvloop", http="httptools")
 
-    app = Starlette(routes=[Route("/v1/orders", echo, methods=["POST"])])
-    uvicorn.run(app, host="127.0.0.1", port=port, log_level="error", loop="uvloop", http="httptools")
+
+def _echo_app() -> Any:
+    """What answers with the body that it got."""
+    try:
+        from fastapi import FastAPI
+    except ImportError:
+        from starlette.applications import Starlette
+        from starlette.requests import Request
+        from starlette.responses import JSONResponse
+        from starlette.routing import Route
+
+        async def echo(request: Request) -> JSONResponse:
+            return JSONResponse(await request.json())
+
+        return Starlette(routes=[Route("/v1/orders", echo, methods=["POST"])])
+
+    app = FastAPI()
+
+    @app.post("/v1/orders")
+    async def echo_body(body: dict[str, Any]) -> dict[str, Any]:
+        return body
+
+    return app
+
+
+def _options(db: str, port: int = 0) -> HostOptions:
+    return HostOptions(
+        port=port, db=db, clock="real", seed=1, markets=("BTC", "ETH", "SOL"), rate_limits=False, hold_prices=True
+    )
 
 
 def _service(port: int, db: str) -> None:
-    from bot.service.host import HostOptions, serve
+    serve(_options(db, port))
 
-    serve(HostOptions(port=port, db=db, clock="real", seed=1, markets=("BTC",), rate_limits=False))
+
+def _filled(db: str, accounts: int) -> None:
+    """Leave a file with this many accounts."""
+
+    async def fill_and_stop() -> None:
+        service = build(_options(db))
+        await service.start()
+        await scale.fill(service.machine, accounts)
+        await service.stop()
+
+    asyncio.run(fill_and_stop())
 
 
 def _free_port() -> int:
@@ -112,64 +150,76 @@ async def _feed(base: str, headers: dict[str, str]) -> tuple[int, float]:
             since = page["lastEventId"]
 
 
-def _say(name: str, rates: list[float], cpu_us: list[float], floor: float) -> None:
-    rate = statistics.median(rates)
-    print(f"{name:<26} {rate:7.0f}/s   {rate / floor * 100:4.0f} % of the echo   {min(cpu_us):5.0f} us of CPU each")
+def _say(name: str, connections: int, measured: Measured, floor: float) -> None:
+    quantiles = statistics.quantiles(measured.late_ms, n=100)
+    rate = statistics.median(measured.rates)
+    print(
+        f"{name:<22} {connections:3d} {rate:8.0f}/s {rate / floor * 100:6.0f} % {min(measured.cpu_us):7.0f} us"
+        f" {quantiles[49]:8.2f} ms {quantiles[98]:8.2f} ms"
+    )
 
 
-async def main(seconds: float) -> None:
+@dataclass(slots=True)
+class Measured:
+    """What the rounds of one server over a number of connections gave."""
+
+    rates: list[float] = field(default_factory=list)
+    cpu_us: list[float] = field(default_factory=list)
+    late_ms: list[float] = field(default_factory=list)
+
+
+async def main(seconds: float, accounts: int) -> None:
+    crowded = f"of {accounts:,} accounts"
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as folder:
         spawn = multiprocessing.get_context("spawn")
-        names = "echo", "durable", "in memory"
-        ports = [_free_port() for _ in names]
-        servers = [
-            spawn.Process(target=_echo, args=(ports[0],), daemon=True),
-            spawn.Process(target=_service, args=(ports[1], f"{folder}/sandbox.db"), daemon=True),
-            spawn.Process(target=_service, args=(ports[2], ":memory:"), daemon=True),
-        ]
-        for server in servers:
+        filling = spawn.Process(target=_filled, args=(f"{folder}/crowded.db", accounts))
+        filling.start()
+        filling.join()
+        files = {"durable": f"{folder}/sandbox.db", "in memory": ":memory:", crowded: f"{folder}/crowded.db"}
+        ports = {name: _free_port() for name in ("echo", *files)}
+        servers = {"echo": spawn.Process(target=_echo, args=(ports["echo"],), daemon=True)}
+        for name, db in files.items():
+            servers[name] = spawn.Process(target=_service, args=(ports[name], db), daemon=True)
+        for server in servers.values():
             server.start()
-        bases = [f"http://127.0.0.1:{port}" for port in ports]
         bodies = [json.dumps({"market": "BTC", "side": side, "size": "0.001"}).encode() for side in ("long", "short")]
-        rates: dict[str, list[float]] = {name: [] for name in names}
-        cpu: dict[str, list[float]] = {name: [] for name in names}
-        late: dict[tuple[str, int], list[float]] = {}
+        measured = {(name, connections): Measured() for connections in CONNECTIONS for name in servers}
         try:
-            headers = []
-            for name, base in zip(names, bases, strict=True):
-                async with httpx.AsyncClient(base_url=base, trust_env=False) as client:
+            headers: dict[str, dict[str, str]] = {}
+            bases = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
+            for name, base in bases.items():
+                async with httpx.AsyncClient(base_url=base, trust_env=False, timeout=60) as client:
                     await _up(client, "/docs")
                     key = "nobody's"
                     if name != "echo":
                         body = {"startingBalanceUsd": 100000}
                         key = (await client.post("/v1/sandbox/accounts", json=body)).json()["apiKey"]
-                headers.append({"Authorization": f"Bearer {key}", "Content-Type": "application/json"})
+                headers[name] = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
             for _ in range(ROUNDS):
-                for name, base, head, server in zip(names, bases, headers, servers, strict=True):
-                    assert server.pid is not None
-                    before = _cpu_seconds(server.pid)
-                    rate, taken = await _drive(base, head, bodies, seconds, CONNECTIONS)
-                    rates[name].append(rate)
-                    cpu[name].append((_cpu_seconds(server.pid) - before) / len(taken) * 1e6)
-                    late.setdefault((name, CONNECTIONS), []).extend(taken)
-            for name, base, head in zip(names, bases, headers, strict=True):
-                _, late[name, 1] = await _drive(base, head, bodies, seconds, 1)
-            feeds = [await _feed(base, head) for base, head in zip(bases[1:], headers[1:], strict=True)]
+                for (name, connections), one in measured.items():
+                    pid = servers[name].pid
+                    assert pid is not None
+                    before = _cpu_seconds(pid)
+                    rate, taken = await _drive(bases[name], headers[name], bodies, seconds, connections)
+                    one.rates.append(rate)
+                    one.cpu_us.append((_cpu_seconds(pid) - before) / len(taken) * 1e6)
+                    one.late_ms.extend(taken)
+            feeds = {name: await _feed(bases[name], headers[name]) for name in files}
         finally:
-            for server in servers:
+            for server in servers.values():
                 server.terminate()
                 server.join(5)
-    print(f"Orders over {CONNECTIONS} connections, the echo of the same body beside them, {ROUNDS} rounds in turns")
-    for name in names:
-        _say(name, rates[name], cpu[name], statistics.median(rates["echo"]))
-    for (name, connections), taken in sorted(late.items(), key=lambda one: one[0][1]):
-        quantiles = statistics.quantiles(taken, n=100)
-        print(f"{name:<10} {connections:2d} connections: p50 {quantiles[49]:6.2f} ms   p99 {quantiles[98]:6.2f} ms")
-    for name, (count, took) in zip(names[1:], feeds, strict=True):
+    print(f"Market orders, {ROUNDS} rounds in turns. The echo is {type(_echo_app()).__name__}.")
+    print(f"{'':<22} connections, a second, of the echo, processor time each, p50, p99")
+    for (name, connections), one in measured.items():
+        _say(name, connections, one, statistics.median(measured["echo", connections].rates))
+    for name, (count, took) in feeds.items():
         print(f"events over the cursor, {name}: {count / took:7.0f}/s of {count:,} in pages of 200")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=3.0)
-    asyncio.run(main(parser.parse_args().seconds))
+    parser.add_argument("--accounts", type=int, default=10_000)
+    given = parser.parse_args()
+    asyncio.run(main(given.seconds, given.accounts))

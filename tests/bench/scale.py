@@ -17,9 +17,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bot.service.state_machine.machine import Machine
 
 START_MS = 1_750_000_020_000
 FIRED = 1_000
+PRICES = {"BTC": 100_000, "ETH": 4_000, "SOL": 200}
 
 
 def _options(db: Path) -> object:
@@ -41,23 +46,14 @@ def say(what: str, figure: str) -> None:
     print(f"{what:<78} {figure:>18}", flush=True)
 
 
-async def build_up(db: Path, accounts: int, events: int) -> None:
-    """Fill a service and measure it on the way."""
-    from bot.service.host import build, sparing_the_collector
-    from bot.service.market_data.price_feed import Point
-    from bot.service.state_machine.snapshots import STEP_NS
+async def fill(machine: Machine, accounts: int) -> list[str]:
+    """Open accounts with five resting triggers each, at the prices of `_options`. Returns their names."""
     from bot.venue import commands as c
     from bot.venue import state as s
     from bot.venue.numbers import E8
 
-    with sparing_the_collector():  # As the service does when it is a process of its own.
-        service = build(_options(db))  # type: ignore[arg-type]
-    await service.start()
-    machine = service.machine
-    px = {"BTC": 100_000 * E8, "ETH": 4_000 * E8, "SOL": 200 * E8}
-    for coin, at in px.items():
-        machine.push_price(coin, at)
-    before = _rss_mb()
+    for coin, at in PRICES.items():
+        machine.push_price(coin, at * E8)
     names = [f"acc_{number:08d}" for number in range(1, accounts + 1)]
     for number, name in enumerate(names):
         key = s.Key(
@@ -81,6 +77,25 @@ async def build_up(db: Path, accounts: int, events: int) -> None:
         if number % 500 == 0:
             await machine.settle()
     await machine.settle()
+    return names
+
+
+async def build_up(db: Path, accounts: int, events: int) -> None:
+    """Fill a service and measure it on the way."""
+    from bot.service.host import build, sparing_the_collector
+    from bot.service.market_data.price_feed import Point
+    from bot.service.state_machine.snapshots import STEP_NS
+    from bot.venue import commands as c
+    from bot.venue import state as s
+    from bot.venue.numbers import E8
+
+    with sparing_the_collector():  # As the service does when it is a process of its own.
+        service = build(_options(db))  # type: ignore[arg-type]
+    await service.start()
+    machine = service.machine
+    px = {coin: at * E8 for coin, at in PRICES.items()}
+    before = _rss_mb()
+    names = await fill(machine, accounts)
     say(f"memory of {accounts:,} accounts with 5 triggers each", f"{_rss_mb() - before:,.0f} MB")
 
     calm = [Point(START_MS, "BTC", px["BTC"] + (step % 7) * E8, 0, START_MS, None, 0) for step in range(20_000)]
