@@ -25,8 +25,8 @@ from tests.bench.session import prepared, trades_of, year
 from tests.fakes import FakeVenue
 from tests.runtime.builders import always, begun, minutes
 
-OPCODES_MAX = 27_050  # of a round trip in a backtest: entry, fill, stop and target armed, exit
-CALLS_MAX = 827  # of Python functions, in the same round trip
+OPCODES_MAX = 26_800  # of a round trip in a backtest: entry, fill, stop and target armed, exit
+CALLS_MAX = 820  # of Python functions, in the same round trip
 LIVE_CALLS_MAX = 353  # of the daemon's own functions, for one order of a live kernel with its journal in SQLite
 COUNTED = (
     str(Path(bot.__file__).parent),
