@@ -35,5 +35,6 @@ def _seen(cursor: MarketCursor, from_ms: int, until_ms: int, path: str) -> Itera
     if last > first:
         yield round(min(cursor.low[first:last]) * E8)
         yield round(max(cursor.high[first:last]) * E8)
-    for row in {first - 1, last} & set(range(len(ts))):
-        yield from (px for at, px in cursor.points_of(row, path) if from_ms <= at < until_ms)
+    for row in (first - 1, last):
+        if 0 <= row < len(ts):
+            yield from (px for at, px in cursor.points_of(row, path) if from_ms <= at < until_ms)
