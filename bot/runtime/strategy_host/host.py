@@ -242,7 +242,6 @@ class StrategyHost:
             last_ms = at_ms
         if last_ms is not None:
             self.journal.state.bar_done(market, series.interval, last_ms)
-        history.trim()
         return None, None
 
     def _call_on_bar(self, instances: Sequence[StrategyInstance], bar: Bar) -> Decision | None:
