@@ -194,9 +194,10 @@ def test_ctrl_c_on_a_terminal_ends_it_within_five_seconds_and_says_what_it_left(
     assert time.monotonic() - began < STOP_WITHIN_S * max(3, slowness())
     text = demo.plain()
     assert "Stopping (SIGINT)" in text
+    left = text[text.index("Stopping") :]
     for label in ("Left at the service:", "position", "order", "guardian", "why"):
-        assert label in text[text.index("Stopping") :]
-    assert "stop_loss" in text
+        assert label in left
+    assert "stop_loss" in left or "  positions  none" in left, "at 60x the stop may have filled meanwhile"
     assert "Traceback" not in text
     assert "\x1b[" in demo.text, "colours on a terminal"
     assert not is_alive(demo.service_pid())

@@ -51,7 +51,10 @@ def recovered_status(daemon: RoutedDaemon, settings: Settings) -> Data:
     cursor, passed_ns = kernel.journal.events.cursor, daemon.passed_ns
     return {
         "address": kernel.journal.address,
-        "service": {"now_ms": clock.now_ms(), "speed": clock.speed, "skew_ms": clock.skew_ms, "environment": mirror.environment},
+        "service": {
+            "now_ms": clock.now_ms(), "speed": clock.speed, "environment": mirror.environment,
+            "skew_ms": None if clock.is_sandbox else clock.skew_ms,  # The daemon follows a sandbox's clock.
+        },
         "account": {"value_usd": round(mirror.equity_usd, 2), "free_usd": round(mirror.free_margin_usd, 2),
                     "balance_usd": format_decimal(mirror.balance_usd)},
         "positions": len(mirror.positions),

@@ -69,6 +69,7 @@ def test_status_shows_the_state_of_the_daemon(ran: Ran, ask: Ask) -> None:
     assert abs(told["at_ms"] - time.time_ns() // 1_000_000) < 60_000
     assert told["config"] == str(ran.config)
     assert told["heartbeat"]["armed"]
+    assert told["service"]["skew_ms"] is None, "the daemon follows a sandbox's clock, so nothing can be off"
     assert [one["stands"] for one in told["guardians"]] == [True]
     assert told["strategies"][0]["book"]["fills"] >= 2
     code, out, _ = ask("status", "--state-dir", str(ran.state))
