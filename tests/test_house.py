@@ -22,12 +22,16 @@ BIN = Path(sys.executable).parent
 MAKEFILE = (Path(__file__).resolve().parent.parent / "Makefile").read_text()
 LINT = re.findall(r"^\t\$\(BIN\)/(.+)$", MAKEFILE.partition("\nlint:")[2].partition("\n\n")[0], re.MULTILINE)
 
+LINT_S = 900
+
 # A module that costs time or memory; whoever needs it imports it on first use.
 HEAVY = ("pydantic", "starlette", "httpx", "apscheduler", "sqlite_utils", "rich", "structlog")
 
 
-def run(command: list[str], cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=cwd, env={**os.environ, **environ}, capture_output=True, text=True, check=False)
+def run(command: list[str], cwd: Path, *, timeout_s: float = 240, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=cwd, env={**os.environ, **environ}, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
 
 
 @pytest.mark.parametrize("command", LINT)
@@ -35,9 +39,9 @@ def test_make_lint_finds_nothing(command: str, repository: Path) -> None:
     tool, *arguments = shlex.split(command)
     if not (BIN / tool).exists():
         pytest.skip(f"{tool} is not installed beside this Python: run `make test`")
-    # With an empty cache mypy computes for a minute, which on a busy machine is longer than a test may take. It waits for nothing.
+    # With an empty cache mypy computes for a minute. On a busy machine that is longer than a test may take, so it has a limit of its own.
     faulthandler.cancel_dump_traceback_later()
-    done = run([str(BIN / tool), *arguments], repository, NO_COLOR="1")
+    done = run([str(BIN / tool), *arguments], repository, timeout_s=LINT_S, NO_COLOR="1")
     assert done.returncode == 0, f"{done.stdout[-8000:]}\n{done.stderr[-4000:]}"
 
 

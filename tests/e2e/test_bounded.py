@@ -52,7 +52,8 @@ class Sample(NamedTuple):
     daemon: float
     heartbeat: float
     service: float
-    files: int
+    files: int  # without the null device: the daemon opens it some times over, for a moment, to see whether descriptors are left
+    null_devices: int
     sockets: int
 
 
@@ -98,8 +99,9 @@ def test_a_daemon_that_is_left_alone_stays_as_large_as_it_was(pair: tuple[Sandbo
             cycles = daemon.cycles()
             until("the daemon goes on", lambda cycles=cycles: daemon.cycles() > cycles + 2)
             started_s = at_s = time.monotonic() - began
-        files, sockets = descriptors(daemon.pid)
-        samples.append(Sample(at_s, own_mb(daemon.pid), own_mb(heartbeat), own_mb(sandbox.pid), files, sockets))
+        samples.append(
+            Sample(at_s, own_mb(daemon.pid), own_mb(heartbeat), own_mb(sandbox.pid), *descriptors(daemon.pid))
+        )
         time.sleep(SAMPLE_S)
     until("every intent is settled", lambda: not daemon.unsettled())
     bars, intents = daemon.bars(), len(daemon.intents())
@@ -138,6 +140,8 @@ def test_a_daemon_that_is_left_alone_stays_as_large_as_it_was(pair: tuple[Sandbo
     # The least of each third: a sample may meet a file that is open for a moment only, such as one that is replaced as a whole.
     before, after = (min(one.files for one in part) for part in (settled[:third], settled[-third:]))
     assert after == before, "a file stays open after the service went away"
+    nulls_before, nulls_after = (min(one.null_devices for one in part) for part in (settled[:third], settled[-third:]))
+    assert nulls_after == nulls_before, "a null device stays open"
     assert max(one.files for one in settled) <= before + 1, "files that are replaced are open one at a time"
     assert max(one.sockets for one in samples) <= SOCKETS_MAX
     assert sizes["journal.db"] < 500_000 + bars * ROW_BYTES_MAX
@@ -150,17 +154,16 @@ def slope(samples: Sequence[Sample], name: str) -> float:
     return linear_regression([one.at_s / 60 for one in samples], [getattr(one, name) for one in samples]).slope
 
 
-def descriptors(pid: int) -> tuple[int, int]:
-    """How many files and how many sockets. The null device is left out: the daemon opens it some times over to see whether descriptors are left."""
+def descriptors(pid: int) -> tuple[int, int, int]:
+    """How many files, how many null devices and how many sockets."""
     names = []
     for fd in Path(f"/proc/{pid}/fd").iterdir():
         try:
             names.append(str(fd.readlink()))
         except FileNotFoundError:
             continue
-    names = [name for name in names if name != os.devnull]
-    sockets = sum(name.startswith("socket:") for name in names)
-    return len(names) - sockets, sockets
+    nulls, sockets = names.count(os.devnull), sum(name.startswith("socket:") for name in names)
+    return len(names) - nulls - sockets, nulls, sockets
 
 
 def children(pid: int) -> list[int]:

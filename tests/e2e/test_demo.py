@@ -185,22 +185,26 @@ def test_it_trades_within_ten_seconds_and_ends_by_itself_with_a_summary_and_can_
 
 
 def test_ctrl_c_on_a_terminal_ends_it_within_five_seconds_and_says_what_it_left(start: Start) -> None:
-    demo = start(terminal=True)
-    demo.read_until(lambda: "stop" in demo.seen_at)
-    assert "Umask:\t0077" in Path(f"/proc/{demo.process.pid}/status").read_text(), "its process is private"
-    began = time.monotonic()
-    os.write(demo.fd, b"\x03")
-    assert demo.wait() == 0, demo.text
-    assert time.monotonic() - began < STOP_WITHIN_S * max(3, slowness())
-    text = demo.plain()
-    assert "Stopping (SIGINT)" in text
-    left = text[text.index("Stopping") :]
-    for label in ("Left at the service:", "position", "order", "guardian", "why"):
-        assert label in left
-    assert "stop_loss" in left or "  positions  none" in left, "at 60x the stop may have filled meanwhile"
-    assert "Traceback" not in text
-    assert "\x1b[" in demo.text, "colours on a terminal"
-    assert not is_alive(demo.service_pid())
+    for _ in range(3):  # At 60x the stop may fill before the end.
+        demo = start(terminal=True)
+        demo.read_until(lambda demo=demo: "stop" in demo.seen_at)
+        assert "Umask:\t0077" in Path(f"/proc/{demo.process.pid}/status").read_text(), "its process is private"
+        began = time.monotonic()
+        os.write(demo.fd, b"\x03")
+        assert demo.wait() == 0, demo.text
+        assert time.monotonic() - began < STOP_WITHIN_S * max(3, slowness())
+        text = demo.plain()
+        assert "Stopping (SIGINT)" in text
+        left = text[text.index("Stopping") :]
+        for label in ("Left at the service:", "position", "order", "guardian", "why"):
+            assert label in left
+        assert "Traceback" not in text
+        assert "\x1b[" in demo.text, "colours on a terminal"
+        assert not is_alive(demo.service_pid())
+        if "stop_loss" in left:
+            break
+        assert "  positions  none" in left, "without a stop there is no position"
+    assert "stop_loss" in left
 
 
 def test_a_killed_demo_is_continued_by_the_next_start_with_its_account_and_its_service(start: Start) -> None:
