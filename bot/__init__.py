@@ -12,6 +12,7 @@ Map of the package. A package imports only from lines below it; two packages on 
     agents | config    strategies that ask a language model | YAML to frozen settings; an error has line, column and "did you mean"
     strategy           what an author of strategies uses
     wire               requests, answers and events of the /v1 interface, shared by client and service
+    cron               the only reader of cron lines
     chart_library, money, clock, descriptors, encryption, errors, files, logs, words
 
 The daemon knows only the interface (never `venue` or `service`), so that it behaves the same against any service.

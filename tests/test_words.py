@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bot.cli.app import call
+from bot.cron import BadCron, parse
 from bot.runtime.alerts.messages import digest, dropped
-from bot.venue.cron import BadCron, parse
 from bot.words import duration, many
 
 STRATEGIES = Path(__file__).resolve().parent / "backtest" / "strategies"

@@ -7,10 +7,9 @@ from datetime import date
 from pathlib import Path
 from typing import Literal
 
-from cronsim import CronSim, CronSimError
 from pydantic import SecretStr, field_validator, model_validator
 
-from bot.clock import datetime_of
+from bot import cron
 from bot.strategy.params import Field
 from bot.strategy.params import Params as _Params
 
@@ -83,8 +82,8 @@ class AgentParams(_Params):
     def _is_cron(cls, value: str | None) -> str | None:
         if value is not None:
             try:
-                CronSim(value, datetime_of(0))
-            except CronSimError as error:
+                cron.parse(value)
+            except cron.BadCron as error:
                 raise ValueError(f"is not a cron line: {error}") from None
         return value
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from decimal import Decimal
 from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from cronsim import CronSim, CronSimError
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -269,18 +267,6 @@ class GuardianSpec(Section):
             raise _no("a kill switch cannot be configured; use bot kill")
         if value not in ("account_drawdown", "schedule"):
             raise _no("must be account_drawdown or schedule")
-        return value
-
-    @field_validator("cron")
-    @classmethod
-    def _five_fields(cls, value: str | None) -> str | None:
-        if value is not None:
-            if len(value.split()) != 5:
-                raise _no("must have five fields: minute hour day month weekday")
-            try:
-                CronSim(value, datetime(2026, 1, 1, tzinfo=UTC))
-            except CronSimError as error:
-                raise _no(f"is not a cron line: {error}") from None
         return value
 
     @model_validator(mode="after")

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from bot import cron
 from bot.errors import Refusal
 from bot.venue import commands as c
 from bot.venue import (
-    cron,
     drawdown_floors,
     funding,
     guardian_actions,

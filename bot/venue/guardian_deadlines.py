@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from bot import cron
 from bot.errors import Refusal
-from bot.venue import cron, guardian_actions, index, ledger, limits, matching, orders, quote
+from bot.venue import guardian_actions, index, ledger, limits, matching, orders, quote
 from bot.venue.protection import emit_guardian
 from bot.venue.state import (
     Account,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bot.venue import cron, drawdown_floors, index, ledger, limits, protection
+from bot import cron
+from bot.venue import drawdown_floors, index, ledger, limits, protection
 from bot.venue.protection import emit_guardian
 from bot.venue.state import (
     Account,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Final, NamedTuple
 
+from bot import cron
 from bot.errors import Refusal
-from bot.venue import cron
 from bot.venue.numbers import E8
 from bot.venue.state import Account, Guardian, GuardianSpec, Position
 

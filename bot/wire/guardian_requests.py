@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, model_validator
+from pydantic import AfterValidator, ConfigDict, model_validator
 
-from bot.wire.base import Integer, MarketName, Number, Request, Text, refuse
+from bot.cron import BadCron, parse
+from bot.wire.base import Integer, MarketName, Number, Request, Text, problem, refuse
 from bot.wire.vocabulary import GuardianAction, GuardianScope, GuardianType
 
 
@@ -36,6 +37,15 @@ GUARDIAN_RULES: dict[str, GuardianRule] = {
 }
 
 
+def _cron(value: str) -> str:
+    """Refuse what the service's schedules do not understand, at the sender too."""
+    try:
+        parse(value)
+    except BadCron as error:
+        raise problem("cron", f"is not a cron line: {error}", "five fields: minute hour day month weekday") from None
+    return value
+
+
 class GuardianFields(Request):
     """All fields of a guardian in the interface. Each type accepts only its own fields."""
 
@@ -50,7 +60,7 @@ class GuardianFields(Request):
     activate_at_r: Annotated[Decimal, Number(gt=0, le=20)] | None = None
     max_loss_pct_from_day_start: Annotated[Decimal, Number(gt=0, le=100)] | None = None
     action: GuardianAction | None = None
-    cron: Annotated[str, Text(1, 64)] | None = None
+    cron: Annotated[str, Text(1, 64), AfterValidator(_cron)] | None = None
     order_template: dict[str, Any] | None = None
 
     def given(self) -> dict[str, Any]:

@@ -362,7 +362,7 @@ CASES: dict[str, tuple[str, int, int, str, str]] = {
         4,
         36,
         "guardians[0].cron",
-        "five fields",
+        "has 6 fields, not the five of minute, hour",
     ),
     "nothing where something must be": (
         GOOD.replace(" {base_url: embedded}", ""),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from bot import cron
 from bot.venue import commands as c
-from bot.venue import cron, ledger
+from bot.venue import ledger
 from bot.venue.events import Fill, GuardianMoved, OrderChanged
 from bot.venue.numbers import text_of
 from bot.venue.state import DAY_MS, GuardianSpec, Key, Rules

@@ -1,8 +1,11 @@
-"""Cron expressions: five fields in UTC with the rules of classic cron, and the next minute that matches. Arithmetic on unix milliseconds.
+"""Cron expressions: five fields in UTC with the rules of classic cron, and the minutes that match. Arithmetic on unix milliseconds.
+
+The only reader of cron expressions: of the service's schedules, a config's guardians, timers of strategies and agents. What one of them
+accepts, all accept, and with the same instants. It is pure, because the venue uses it.
 
 minute hour day-of-month month day-of-week; `*`, numbers, ranges `a-b`, steps `*/n`, `a-b/n`, `a/n`, lists, English three-letter names of
 months and weekdays in any case, Sunday as 0 or 7. If both day fields are restricted, a day must match only one of them. A day field that
-begins with `*` counts as not restricted.
+begins with `*` counts as not restricted. Not understood: `L`, `W`, `#`, `?`, and names such as `@daily`.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ YEARS_MAX: Final = 50  # Every possible combination of date and weekday occurs w
 _MONTHS: Final = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _WEEKDAYS: Final = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 _DIGITS: Final = frozenset("0123456789")
+_DIGITS_MAX: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,8 @@ class Cron:
 def parse(text: str) -> Cron:
     """Parse five fields. BadCron if a field is invalid, or if the day never comes."""
     parts = text.upper().split()
+    if not text.isascii():
+        raise BadCron("has characters other than digits, English letters and * / , -")
     if len(parts) != len(_FIELDS):
         raise BadCron(
             f"has {many(len(parts), 'field')}, not the five of minute, hour, day of month, month, day of week"
@@ -96,6 +102,23 @@ def next_run(cron: Cron, at_ms: int) -> int | None:
                     return (day * 1440 + h * 60 + m) * MINUTE_MS
     found = _next_day(cron, day + 1)
     return None if found is None else found * DAY_MS + (cron.hours[0] * 60 + cron.minutes[0]) * MINUTE_MS
+
+
+def last_run(cron: Cron, at_ms: int) -> int | None:
+    """The last minute at or before `at_ms` that matches; None if there was none within fifty years."""
+    day, within = divmod(at_ms // MINUTE_MS, 1440)
+    if _meets(cron, day):
+        hour, until = divmod(within, 60)
+        for h in reversed(cron.hours):
+            if h > hour:
+                continue
+            for m in reversed(cron.minutes):
+                if h < hour or m <= until:
+                    return (day * 1440 + h * 60 + m) * MINUTE_MS
+    for earlier in range(day - 1, day - 1 - YEARS_MAX * 366, -1):
+        if _meets(cron, earlier):
+            return earlier * DAY_MS + (cron.hours[-1] * 60 + cron.minutes[-1]) * MINUTE_MS
+    return None
 
 
 # ── Fields ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -138,8 +161,10 @@ def _value(field: _Field, text: str) -> int:
 
 
 def _number(field: _Field, text: str) -> int:
-    if not text or not set(text) <= _DIGITS:
-        raise BadCron(f"{field.name}: {text.lower()!r} is not understood")
+    if not 1 <= len(text) <= _DIGITS_MAX or not set(text) <= _DIGITS:
+        raise BadCron(
+            f"{field.name}: {text.lower()[:20]!r} is not understood; use numbers, names, *, a-b, */n and lists"
+        )
     return int(text)
 
 
