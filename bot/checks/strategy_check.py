@@ -35,6 +35,7 @@ from bot.strategy import (
     Strategy,
     View,
 )
+from bot.strategy.hook_answers import INTENTS, intents_of
 from bot.venue.numbers import E8
 from bot.wire import INTERVAL_MS
 
@@ -141,8 +142,8 @@ class StrategyCheck:
             account.now_ms = bar.at_ms
             account.histories[bar.market].append(bar)
             strategy.indicators.update(bar)
-            for intent in strategy.on_bar(view, bar) or ():
-                if type(intent) not in (Open, Close, Cancel):
+            for intent in intents_of(strategy.on_bar(view, bar), "on_bar"):
+                if type(intent) not in INTENTS:
                     raise StrategyError(f"returned {intent!r:.200}; a hook must return Open, Close or Cancel")
                 account.take(intent, bar)
             if monotonic_ns() > end_ns:

@@ -526,12 +526,21 @@ def test_a_strategys_prints_are_not_in_the_json(tmp_path: Path, data: Path, capf
     assert json.loads(capfd.readouterr().out)["differences"] == []
 
 
-def test_a_signal_returned_without_a_list_gives_an_error_with_the_right_form(tmp_path: Path, data: Path):
-    made = strategy(tmp_path, "return Close(bar.market)")
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("return Close(bar.market)", "write yield in place of return, or return a list"),
+        (
+            "close = Close(bar.market); return close; yield",
+            "which is lost, because on_bar also has a yield: write yield",
+        ),
+    ],
+)
+def test_a_signal_that_is_returned_gives_an_error_with_the_right_form(body: str, says: str, tmp_path: Path, data: Path):
+    made = strategy(tmp_path, body)
     summary = json.loads((run(tmp_path, made, data, code=1) / "summary.json").read_text())
-    assert summary["quarantined"] == {
-        "one": "one: TypeError: 'Close' object is not iterable; a hook yields its signals, or returns a list of them"
-    }
+    assert summary["quarantined"]["one"].startswith("one: StrategyError: on_bar returned Close(market='BTC'")
+    assert says in summary["quarantined"]["one"]
 
 
 @pytest.mark.parametrize(("told", "ms"), [("300ms", 300), ("1.005s", 1_005), ("0s", 0), ("0", 0), ("0.5s", 500)])

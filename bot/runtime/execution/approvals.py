@@ -22,6 +22,7 @@ from bot.runtime.journal.journal import Journal
 from bot.runtime.model.intents import Intent
 from bot.runtime.model.limits import Approval, StrategyLimits
 from bot.strategy import Proposal
+from bot.strategy.hook_answers import refuse_unread
 from bot.wire import Plan
 
 log = logs.FastLogger()
@@ -109,6 +110,7 @@ class Approvals:
         policy, proposal = approval.policy, _proposal(intent, plan, self._now_ms())
         try:
             answer = await self._run_policy(intent.strategy, lambda: policy(proposal))
+            refuse_unread(answer, approval.policy_name)
         except Exception as error:  # noqa: BLE001 - a policy may raise anything, and every error refuses
             self.counts["policy_failed"] += 1
             why = str(error) if isinstance(error, StrategyError) else f"{type(error).__name__}: {error}"

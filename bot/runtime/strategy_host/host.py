@@ -29,6 +29,7 @@ from bot.runtime.strategy_host.event_backlog import BacklogEvent, EventBacklog
 from bot.runtime.strategy_host.instance import HOOKS, StrategyInstance, hook_of
 from bot.strategy import Bar, Reply, Strategy, Timer
 from bot.strategy import Intent as Signal
+from bot.strategy.hook_answers import intents_of
 from bot.wire import Event
 
 if TYPE_CHECKING:
@@ -260,7 +261,8 @@ class StrategyHost:
             try:
                 signals: Any = instance.strategy.on_bar(instance.view, bar)
                 if signals is not NO_SIGNALS and signals is not None:
-                    for signal in (signals := iter(signals)):
+                    signals = iter(intents_of(signals, "on_bar"))
+                    for signal in signals:
                         decision = decision or Decision()
                         found = instance.call(partial(chain, (signal,), signals), now_ms=at_ms)
                         decision.signals += [OwnedSignal(instance, one) for one in found]

@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Context, Decimal, localcontext
+from functools import partial
 from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
@@ -28,13 +29,10 @@ from bot.runtime.strategy_host.asker import Asker
 from bot.runtime.strategy_host.strategy_errors import own_lines, whole_traceback
 from bot.strategy import (
     AskRecord,
-    Cancel,
-    Close,
     Fill,
     GuardianNote,
     History,
     Intent,
-    Open,
     OrderView,
     PositionView,
     Question,
@@ -42,6 +40,7 @@ from bot.strategy import (
     Trigger,
     View,
 )
+from bot.strategy.hook_answers import INTENTS, agreement_of, intents_of
 from bot.strategy.intents import Side
 
 if TYPE_CHECKING:
@@ -169,10 +168,9 @@ class StrategyInstance:
         """Call a hook and return all its signals. StrategyError if the hook raises, even after some signals; these are dropped."""
         self.source.now_ms = now_ms
         try:
-            signals = hook()
-            answer = [] if signals is None else list(islice(signals, INTENTS_MAX + 1))
+            answer = list(islice(intents_of(hook(), _name_of(hook)), INTENTS_MAX + 1))
             for signal in answer:
-                if type(signal) not in (Open, Close, Cancel):
+                if type(signal) not in INTENTS:
                     raise StrategyError(f"{self.name}: yielded {signal!r:.200}; a hook yields Open, Close or Cancel")
         except BaseException as error:
             # A strategy may raise anything. The new error names the strategy, and the caller quarantines it.
@@ -222,7 +220,7 @@ class StrategyInstance:
     def confirms(self, plan: Plan) -> bool:
         """True if the strategy confirms an entry, given its plan."""
         try:
-            return bool(self.strategy.confirm(plan))
+            return agreement_of(self.strategy.confirm(plan), "confirm")
         except BaseException as error:  # As in `call`.
             raise self.named_error(error) from error
 
@@ -256,6 +254,11 @@ class StrategyInstance:
         self.quarantined = why
         # A copy, because an abandoned thread may still write to the old one.
         self.source.state = json.loads(self._state_text)
+
+
+def _name_of(hook: Callable[[], Any]) -> str:
+    """The name of a hook that is bound to its arguments."""
+    return str(getattr(getattr(hook, "func", hook), "__name__", "a hook"))
 
 
 def _packed(state: dict[str, Any]) -> bytes | None:
@@ -356,7 +359,7 @@ def hook_of(
         if event.coin is not None and event.coin not in instance.markets:
             return None
         note = GuardianNote(event.coin, event.ts, event.subtype, data.guardian_type, data.guardian_id, data.reason)
-        return lambda: strategy.on_guardian(view, note)
+        return partial(strategy.on_guardian, view, note)
     if event.coin not in instance.markets:
         return None
     if event.type == "fill":
@@ -380,10 +383,10 @@ def hook_of(
             position_size=float(part.left),
             oid=data.oid,
         )
-        return lambda: strategy.on_fill(view, fill)
+        return partial(strategy.on_fill, view, fill)
     if event.type == "trigger":
         touched = Trigger(
             event.coin, event.ts, event.subtype, data.side, float(data.size), float(data.trigger_px), data.oid
         )
-        return lambda: strategy.on_trigger(view, touched)
+        return partial(strategy.on_trigger, view, touched)
     return None

@@ -7,6 +7,7 @@ by accident, and never from the network. A strategy runs with the daemon's full 
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import difflib
 import hashlib
@@ -17,6 +18,7 @@ import re
 import signal
 import stat
 import sys
+import textwrap
 import threading
 import traceback
 import types
@@ -39,6 +41,7 @@ from bot.logs import HIDDEN, is_secret_name, redact_text
 from bot.runtime.strategy_host.timers import check_timers
 from bot.strategy import Proposal, Strategy
 from bot.strategy.base import declared
+from bot.strategy.hook_answers import INTENTS, WANT_NOTHING
 from bot.strategy.indicators import Indicators
 from bot.strategy.params import Params
 from bot.words import many
@@ -51,7 +54,6 @@ HOOKS: Final = {  # name -> its arguments
     for name, hook in vars(Strategy).items()
     if name.startswith("on_") or name == "confirm"
 }
-WANT_NOTHING: Final = ("on_start", "on_stop", "confirm")
 USE = re.compile(r"(?P<module>[A-Za-z_][\w\-]*(?:\.[A-Za-z_]\w*)*)(?::(?P<name>[A-Za-z_]\w*))?")
 
 # Digest of each installed module's source, taken right after its import, because the file may change later.
@@ -416,12 +418,42 @@ def _check_hooks(target: type[Strategy], where: str) -> None:
                 raise StrategyError(f"{label} is async; write a plain def, because the daemon does the I/O")
             if name in WANT_NOTHING and inspect.isgeneratorfunction(given):
                 raise StrategyError(f"{label} yields, and its signals would be lost; yield them in on_bar")
+            if inspect.isgeneratorfunction(given) and (line := _line_of_lost_intents(given)) is not None:
+                raise StrategyError(
+                    f"{label} returns intents at line {line}, which are lost, because it also has a yield: write yield"
+                    " in place of return (of a list: yield from)"
+                )
             try:
                 inspect.signature(given, follow_wrapped=False).bind(*called)
             except TypeError:
                 raise StrategyError(
                     f"{label} is called with ({', '.join(called)}), but does not take these arguments"
                 ) from None
+
+
+def _line_of_lost_intents(hook: types.FunctionType) -> int | None:
+    """The line at which a hook with a yield returns an intent or a list; None if its text shows no such return."""
+    try:
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(hook))).body
+    except (OSError, SyntaxError, ValueError):  # The text is not there, or not a function of its own.
+        return None
+    waiting: list[ast.AST] = list(ast.iter_child_nodes(tree))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Return) and _makes_intents(node.value):
+            return hook.__code__.co_firstlineno + node.lineno - 1
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            waiting += ast.iter_child_nodes(node)
+    return None
+
+
+def _makes_intents(value: ast.expr | None) -> bool:
+    """True for an intent that is made here, and for a list, a tuple or the like."""
+    if isinstance(value, ast.Call):
+        called = value.func
+        name = called.id if isinstance(called, ast.Name) else called.attr if isinstance(called, ast.Attribute) else ""
+        return name in {one.__name__ for one in INTENTS}
+    return isinstance(value, ast.List | ast.Tuple | ast.ListComp | ast.GeneratorExp)
 
 
 def _found(use: str, folder: Path, origin: str, path: Path | None) -> Found:

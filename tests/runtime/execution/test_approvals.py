@@ -165,13 +165,18 @@ def agree(proposal: Proposal) -> object:
     return proposal.notional_usd < 300
 
 
+def unread(_proposal: Proposal) -> object:
+    yield True
+
+
 def broken(_proposal: Proposal) -> object:
     raise ZeroDivisionError("division by zero")
 
 
 @pytest.mark.parametrize(
     ("policy", "sent", "code"),
-    [(agree, True, None), (lambda _: "too late", False, "not_approved"), (lambda _: 1, False, "not_approved"), (broken, False, "policy_failed")],
+    [(agree, True, None), (lambda _: "too late", False, "not_approved"), (lambda _: 1, False, "not_approved"), (broken, False, "policy_failed"),
+     (unread, False, "policy_failed")],
 )  # fmt: skip
 async def test_a_policy_agrees_with_true_alone(policy: Any, sent: bool, code: str | None) -> None:
     venue, kernel = await held(Approval(policy=policy, policy_name="mine:check"))
