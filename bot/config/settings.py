@@ -303,6 +303,18 @@ class Safety(Section):
     foreign_positions: Literal["adopt", "ignore", "flatten"] = Field(
         default="ignore", description="What the daemon does with positions that no strategy of this config opened."
     )
+    adopted_stop_pct: Annotated[Decimal, Number(gt=0, le=50)] | None = Field(
+        default=None,
+        description="For adopt: a position without a stop gets a trailing stop at this distance from its price. None: it is not adopted.",
+    )
+
+    @model_validator(mode="after")
+    def _only_for_adopted(self) -> Self:
+        if self.adopted_stop_pct is not None and self.foreign_positions != "adopt":
+            _refuse([(("adopted_stop_pct",), "is only for `foreign_positions: adopt`; set that, or remove this key")])
+        if self.adopted_stop_pct is not None and not self.require_protection:
+            _refuse([(("adopted_stop_pct",), "needs `require_protection: true`; without it no stop is armed")])
+        return self
 
 
 class StrategySettings(Section):

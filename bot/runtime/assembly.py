@@ -75,6 +75,7 @@ def kernel_settings(settings: Settings) -> KernelSettings:
     """The part of the config that the kernel needs."""
     return KernelSettings(
         guardians=wanted_guardians(settings), foreign_positions=settings.safety.foreign_positions,
+        adopted_stop_pct=settings.safety.adopted_stop_pct,
         reconcile_ms=settings.reconcile_seconds * 1000, require_protection=settings.safety.require_protection,
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
 from bot import logs
@@ -75,6 +76,7 @@ class Settings:
 
     guardians: Sequence[WantedGuardian] = ()
     foreign_positions: str = "ignore"  # adopt | ignore | flatten
+    adopted_stop_pct: Decimal | None = None  # of an adopted position that has no stop
     reconcile_ms: int = RECONCILE_MS
     require_protection: bool = True  # of a position whose strategy no longer runs; the limits of the others say it too
 
@@ -144,7 +146,8 @@ class Kernel:
         self.risk.order_rules = account.order_rules
         context = RepairContext(
             port, journal, self.state, account, self.health, self.budget, self.execution, self.guardians, self.strategy_host, ForeignActivity(),
-            ComparisonSchedule(pacer, settings.reconcile_ms), limits, settings.foreign_positions, settings.require_protection, now_ms, self.risk,
+            ComparisonSchedule(pacer, settings.reconcile_ms), limits, settings.foreign_positions,
+            settings.adopted_stop_pct, settings.require_protection, now_ms, self.risk,
         )  # fmt: skip
         self.builder = IntentBuilder(journal, account, self.risk, self.conditions, self.execution, self.budget, now_ms)
         self.events = EventConsumer(context, self.builder, hooks.notices_of)
@@ -166,6 +169,7 @@ class Kernel:
         """Follow a changed config from now on. The guardians that it wants are armed by the caller."""
         context = self.context
         context.foreign_positions = self.risk.foreign_positions = settings.foreign_positions
+        context.adopted_stop_pct = settings.adopted_stop_pct
         context.require_protection = settings.require_protection
         context.comparison.every_ms = settings.reconcile_ms
 

@@ -96,8 +96,8 @@ async def wind_down(kernel: Kernel, on_exit: OnExit) -> LeftBehind:
 
 
 def _is_ours(kernel: Kernel, owner: str | None) -> bool:
-    """True if on_exit applies to it. Foreign orders and positions are left alone unless the config says otherwise."""
-    return owner is not None or kernel.context.foreign_positions != "ignore"
+    """True if on_exit applies to it. Orders and positions of another hand, adopted ones aside, stay unless they are to be flattened."""
+    return owner is not None or kernel.context.foreign_positions == "flatten"
 
 
 async def _cancel_entries(kernel: Kernel) -> bool:

@@ -63,6 +63,20 @@ CASES: dict[str, tuple[str, int, int, str, str]] = {
         "strategies[0].budget",
         "unknown key; did you mean budget_usd?",
     ),
+    "a distance of adopted stops where nothing is adopted": (
+        with_("safety: {foreign_positions: ignore, adopted_stop_pct: 5}"),
+        4,
+        55,
+        "safety.adopted_stop_pct",
+        "is only for `foreign_positions: adopt`",
+    ),
+    "a distance of adopted stops that are not needed": (
+        with_("safety: {foreign_positions: adopt, adopted_stop_pct: 5, require_protection: false}"),
+        4,
+        54,
+        "safety.adopted_stop_pct",
+        "needs `require_protection: true`",
+    ),
     "a key twice": (
         with_("safety:\n  on_exit: leave\n  on_exit: cancel"),
         6,

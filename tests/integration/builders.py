@@ -396,6 +396,7 @@ async def bot_and_owner(
     script: Any = once_long,
     *,
     foreign: str = "ignore",
+    adopted_stop_pct: int | None = None,
     fate: Any = None,
     path: Path | None = None,
     **more: Any,
@@ -403,7 +404,8 @@ async def bot_and_owner(
     """A bot that has recovered and made its first pass."""
     hand = await box.hand()
     wire = wire_to(box) if fate is None else wire_to(box, fate)
-    settings = Settings(guardians=(DEAD_MAN_600,), foreign_positions=foreign)
+    pct = None if adopted_stop_pct is None else Decimal(adopted_stop_pct)
+    settings = Settings(guardians=(DEAD_MAN_600,), foreign_positions=foreign, adopted_stop_pct=pct)
     made = BotAndOwner(box, hand, make_bot(hand, wire, path, script=script, settings=settings, **more), wire)
     await made.minute()
     return made

@@ -178,6 +178,19 @@ async def test_a_position_of_another_hand_is_dealt_with_in_the_next_pass_as_the_
         assert one.bot.kernel.account.mirror.positions["BTC"].owner == ("busy" if foreign == "adopt" else None)
 
 
+@pytest.mark.parametrize("pct", [None, 4])
+async def test_a_position_of_another_hand_without_a_stop_is_adopted_with_one_or_not_at_all(
+    box: Box, pct: int | None
+) -> None:
+    one = await bot_and_owner(box, nothing, foreign="adopt", adopted_stop_pct=pct)
+    await one.hand.order("BTC", "short", 300)
+    await one.bot.cycle()
+    await one.bot.cycle()
+    assert await one.held() is not None
+    assert one.bot.kernel.account.mirror.positions["BTC"].owner == (None if pct is None else "busy")
+    assert [stop["trailPct"] for stop in await one.guardians("trailing_stop")] == ([] if pct is None else [4])
+
+
 async def test_a_strategy_neither_closes_nor_adds_to_what_another_hand_holds(box: Box) -> None:
     def script(_view: View, bar: Bar) -> Iterable[Intent]:
         if bar.market == "BTC":

@@ -106,9 +106,9 @@ class AccountState:
         """Take over the service's list of guardians."""
         self.guardians = {one.id: _guardian_of(one) for one in listed}
 
-    def adopt(self, market: str, owner: str) -> None:
-        """Make this strategy the owner of the position."""
-        self.positions[market] = self.positions[market]._replace(owner=owner)
+    def adopt(self, market: str, owner: str | None, *, is_adopted: bool = False) -> None:
+        """Make this strategy the owner of the position. `is_adopted`: another hand opened it. None: it is nobody's again."""
+        self.positions[market] = self.positions[market]._replace(owner=owner, is_adopted=is_adopted)
 
     def date(self, market: str, opened_ms: int) -> MirrorPosition:
         """Set when the position was opened, if the service does not say."""
@@ -147,13 +147,11 @@ class AccountState:
         """True if stops cover the whole position. A stop with size 0 covers all of it; a stop of the other side covers nothing."""
         left = position.size
         for order in self.orders.values():
-            if order.kind == "stop_loss" and order.market == position.market and order.action == "close":
-                if not order.size:
+            is_stop = order.kind == "stop_loss" and order.market == position.market and order.action == "close"
+            if is_stop and order.side == position.side:
+                left -= order.size - order.filled if order.size else left
+                if left <= 0:
                     return True
-                if order.side == position.side:
-                    left -= order.size - order.filled
-                    if left <= 0:
-                        return True
         return False
 
     def is_unsure_of(self, market: str) -> bool:
@@ -266,6 +264,7 @@ def _position_of(one: Position, known: MirrorPosition | None) -> MirrorPosition:
         first_stop_px=first_stop if first_stop is not None else one.stop_px,
         opened_ms=one.opened_at or (0 if known is None else known.opened_ms),
         owner=None if known is None else known.owner,
+        is_adopted=known is not None and known.is_adopted,
     )
 
 

@@ -89,6 +89,16 @@ def align(attribution: Attribution, positions: Mapping[str, MirrorPosition], epo
                 _give(attribution, attribution.shares[market][FOREIGN], owner)
 
 
+def give_back(attribution: Attribution, market: str, now_ms: int) -> None:
+    """Move every share of a position to FOREIGN, at the present mark price, because no strategy owns it any more."""
+    attribution.keep()
+    with localcontext(EXACT):
+        attribution.roll(now_ms)
+        for share in list(attribution.shares.get(market, {}).values()):
+            if share.strategy != FOREIGN:
+                _give(attribution, share, FOREIGN)
+
+
 def _filled(attribution: Attribution, event: Any, data: Any) -> Mapping[str, Part]:
     key = event.idempotency_key
     owner = attribution.owner_of(key) if key is not None else None

@@ -92,6 +92,7 @@ def _filled(state: AccountState, event: Any, data: Any) -> None:
         size=abs(size),
         entry_px=data.entry_px,
         owner=known.owner if known.owner is not None else owner,
+        is_adopted=known.is_adopted and owner is None,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.attribution import Attribution
-from bot.runtime.account.attribution_fold import align
+from bot.runtime.account.attribution_fold import align, give_back
 from bot.runtime.journal.journal import Journal, Notice
 from bot.runtime.model.intents import Intent, TradeOf
 
@@ -101,6 +101,12 @@ class PositionOwners:
         for market in self._mirror.positions:
             self.pass_on(market)
 
+    def disown(self, market: str) -> None:
+        """Leave a position to the hand that opened it."""
+        self._mirror.adopt(market, None)
+        give_back(self._attribution, market, self._now_ms())
+        self.write_attribution()
+
     def write_attribution(self, *notices: Notice) -> None:
         """Write what has changed in the attribution, with these notices."""
         changes = self._attribution.changes()
@@ -121,4 +127,4 @@ class PositionOwners:
         if position.owner not in shares:
             next_owner = next((name for name in shares if not name.startswith("@")), None)
             if next_owner is not None:
-                self._mirror.adopt(position.market, next_owner)
+                self._mirror.adopt(position.market, next_owner, is_adopted=position.is_adopted)

@@ -109,6 +109,11 @@ class Health:
             self.incident("protection.lost", market, market=market, message=message)
         return since
 
+    def forget_bare(self, market: str) -> None:
+        """Stop watching a market whose position is not ours any more."""
+        self.bare.pop(market, None)
+        self.restore(f"drift:{market}")
+
     def covered(self, still_bare: frozenset[str]) -> None:
         """Note that positions in all other markets have their stops again, or are closed."""
         for market in [one for one in self.bare if one not in still_bare]:

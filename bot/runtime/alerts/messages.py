@@ -65,6 +65,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     ),
     "protection.lost": Template("error", "{market} is without a stop", "{message}", _WHY),
     "protection.restored": Template("warning", "{market} has a stop again", "{message}", _WHY),
+    "adoption.declined": Template("error", "{market}: a position was not adopted", "{message}", _WHY),
     "strategy.quarantined": Template(
         "error",
         "{strategy} is quarantined",

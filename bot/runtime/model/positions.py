@@ -32,7 +32,7 @@ def unit_px(market: str, side: str, px: Px) -> Px:
 
 
 class MirrorPosition(NamedTuple):
-    """An open position. `owner` is the strategy whose order opened it; None if it is not ours."""
+    """An open position. `owner` is the strategy whose order opened it, or that has adopted it; None if it is not ours."""
 
     market: str
     side: str
@@ -42,6 +42,7 @@ class MirrorPosition(NamedTuple):
     first_stop_px: Decimal | None = None  # of its newest bracket; 1 r is measured from it, even after the stop is gone
     opened_ms: int = 0
     owner: str | None = None
+    is_adopted: bool = False  # another hand opened it, and no order of ours has added to it
 
     @property
     def notional_usd(self) -> Decimal:

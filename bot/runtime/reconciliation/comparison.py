@@ -116,7 +116,7 @@ class Reconciliation:
 
     def compare_strategies_anew(self) -> None:
         """Compare in the next pass, because the strategies have changed: a position without an owner may belong to one of them now."""
-        self.context.foreign_activity.known_markets.clear()
+        self.context.foreign_activity.judge_anew()
         self.context.comparison.in_next_pass()
 
     async def _aligned_snapshot(self, *, needs_all_events: bool = True) -> AccountSnapshot | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import TYPE_CHECKING, Protocol
 
 from bot.runtime.account.account import Account
@@ -55,6 +56,9 @@ class RepairContext:
     comparison: ComparisonSchedule
     strategy_limits: Mapping[str, StrategyLimits]
     foreign_positions: str  # what the config says about positions of others: adopt, ignore or flatten
+    adopted_stop_pct: (
+        Decimal | None
+    )  # distance of the stop of an adopted position that has none; None: it is not adopted
     require_protection: bool  # of a position whose strategy no longer runs
     now_ms: Callable[[], int]  # service time
     risk: RiskEngine
@@ -78,5 +82,9 @@ class RepairContext:
 
     def requires_protection(self, position: MirrorPosition) -> bool:
         """True if the config demands a stop for this position."""
-        limits = self.strategy_limits.get(position.owner or "")
+        return self.requires_protection_of(position.owner)
+
+    def requires_protection_of(self, owner: str | None) -> bool:
+        """True if the config demands a stop for the positions of this strategy."""
+        limits = self.strategy_limits.get(owner or "")
         return self.require_protection if limits is None else limits.require_protection

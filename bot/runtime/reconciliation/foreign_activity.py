@@ -6,12 +6,14 @@ itself has no source. What another writer has done is treated as foreign_positio
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from bot.runtime.reconciliation.guardians import SWITCH
 
 if TYPE_CHECKING:
+    from bot.runtime.account.account_state import AccountState
+    from bot.runtime.model.positions import MirrorPosition
     from bot.wire import Event
 
 TYPES: Final = ("fill", "order")  # with one of these subtypes: a fill, or an order that rests
@@ -29,12 +31,31 @@ class ForeignActivity:
         self.waiting: dict[str, tuple[str, str | None, int]] = {}
         self.switches: dict[str, int] = {}
         self.known_markets: set[str] = set()  # of positions that are not ours, and that were reported
+        self.declined_markets: set[str] = set()  # those of them that are not adopted, because they have no stop
         self.has_late_switch = False  # One that a lost journal had asked for has come late; there is one at most.
 
     def clear(self) -> None:
         """The account was reset."""
         self.waiting.clear()
         self.switches.clear()
+
+    def must_judge(self, position: MirrorPosition, mirror: AccountState) -> bool:
+        """True for a position without an owner that is new, or that was declined and has a stop now."""
+        if position.owner is not None:
+            return False
+        if position.market in self.declined_markets:
+            return mirror.is_protected(position.market)
+        return position.market not in self.known_markets
+
+    def keep_open(self, markets: Collection[str]) -> None:
+        """Forget the positions that are closed."""
+        self.known_markets.intersection_update(markets)
+        self.declined_markets.intersection_update(markets)
+
+    def judge_anew(self) -> None:
+        """Judge every position without an owner again, because the strategies or the config have changed."""
+        self.known_markets.clear()
+        self.declined_markets.clear()
 
     def see(self, event: Event, owner_of: Callable[[str], str | None]) -> None:
         """Note a fill or an order that rests, when its key is not in our journal; and a dead-man, whose request may be one of ours."""

@@ -218,6 +218,13 @@ class Guardians:
             self.journal.state.write_arm(arm._replace(guardian_id=None, body=""))
         self.owes = False
 
+    async def cover(
+        self, position: MirrorPosition, trail_pct: Decimal, listed: Sequence[Guardian], *, epoch: int
+    ) -> None:
+        """Arm the trailing stop of a position that has no stop. Raises Refused if the service does not take it."""
+        request = GuardianRequest(type="trailing_stop", scope="position", market=position.market, trail_pct=trail_pct)
+        await self.arm(WantedGuardian(cover_name(position.market, position.opened_ms), request), listed, epoch=epoch)
+
     async def arm(self, one: WantedGuardian, listed: Sequence[Guardian], *, epoch: int) -> Sequence[Guardian]:
         """Arm one guardian. Returns the guardians at the service afterwards."""
         listed = await self._arm(one, listed, epoch=epoch)

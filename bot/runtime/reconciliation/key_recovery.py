@@ -49,7 +49,7 @@ def claim_orders(context: RepairContext, snapshot: AccountSnapshot) -> None:
 async def claim_positions(context: RepairContext) -> None:
     """Give every position without an owner to the strategy that made the key of its entry."""
     for position in list(context.mirror.positions.values()):
-        if position.owner is None and position.market not in context.foreign_activity.known_markets:
+        if context.foreign_activity.must_judge(position, context.mirror):
             owner = await _owner_of(context, position)
             if owner is not None:
                 context.mirror.adopt(position.market, owner)

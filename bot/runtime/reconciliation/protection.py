@@ -1,7 +1,8 @@
 """Keep stops under positions and guardians on the account, in every pass.
 
 A position of ours without a stop gets a trailing stop at the distance of the lost one. The daemon closes the position if the
-service refuses that stop, or if the distance is unknown. It arms missing guardians of the config before it opens anything.
+service refuses that stop, or if the distance is unknown; a position that it has adopted it gives back instead (adoption.py). It arms
+missing guardians of the config before it opens anything.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import structlog
 from bot.errors import ApiError, Refused, is_access_lost
 from bot.runtime.model.intents import FINAL, FIRST_LEG, RUNTIME, Intent, intent_key
 from bot.runtime.model.positions import Drift, MirrorPosition
+from bot.runtime.reconciliation import adoption
 from bot.runtime.reconciliation.context import RepairContext
-from bot.runtime.reconciliation.guardians import WantedGuardian, cover_name
-from bot.wire import CloseRequest, GuardianRequest
+from bot.wire import CloseRequest
 
 log = structlog.get_logger()
 
@@ -132,22 +133,28 @@ def _is_refused_for_now(context: RepairContext) -> bool:
 
 
 async def cover(context: RepairContext, drift: Drift) -> None:
-    """Arm a trailing stop at the distance of the lost stop. Close the position if the service refuses the stop or the distance is unknown."""
+    """Arm a trailing stop at the distance of the lost stop.
+
+    If the service refuses the stop or the distance is unknown, close a position of ours, and give an adopted one back.
+    """
     position = context.mirror.positions.get(drift.market or "")
     if position is None or context.mirror.is_protected(position.market):
         return
     trail_pct = _new_trail_pct(context, position.market)
+    why = "the distance of its lost stop is not known"
     if trail_pct is not None:
-        request = GuardianRequest(type="trailing_stop", scope="position", market=position.market, trail_pct=trail_pct)
-        wanted = WantedGuardian(cover_name(position.market, position.opened_ms), request)
         listed = await context.guardians.listed()  # A list that cannot be read is no reason to close.
         try:
-            await context.guardians.arm(wanted, listed, epoch=context.mirror.epoch)
+            await context.guardians.cover(position, trail_pct, listed, epoch=context.mirror.epoch)
         except Refused as error:
             log.warning("repair.refused", market=position.market, code=error.code, message=error.message)
+            why = f"the service refuses one at {trail_pct} % ({error.code}: {error.message})"
         else:
             await context.events.drain()
             return
+    if position.is_adopted:
+        adoption.decline(context, position.market, why)
+        return
     refused = await close_all(context, position, "naked")
     if refused is not None:
         context.health.degrade(
@@ -177,6 +184,8 @@ def lost_distance_pct(context: RepairContext, position: MirrorPosition) -> Decim
     Taken from the newest stop that was armed, else from the first one, else from the trailing stop of the entry.
     """
     stop_px = position.first_stop_px
+    if position.is_adopted and context.adopted_stop_pct is not None and stop_px is None:
+        return context.adopted_stop_pct
     armed = context.journal.events.last_event(
         position.market, "order", "armed", epoch=context.mirror.epoch, kind="stop_loss"
     )

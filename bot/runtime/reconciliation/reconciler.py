@@ -15,7 +15,7 @@ from bot.errors import ApiError, Refused
 from bot.runtime.account.diff import diff
 from bot.runtime.journal.halt_flags import FOREIGN
 from bot.runtime.model.positions import Drift, DriftKind
-from bot.runtime.reconciliation import protection
+from bot.runtime.reconciliation import adoption, protection
 from bot.runtime.reconciliation.context import RepairContext
 from bot.runtime.reconciliation.key_recovery import claim_orders, claim_positions
 
@@ -32,7 +32,7 @@ async def reconcile(context: RepairContext, snapshot: AccountSnapshot) -> list[D
     context.mirror.of_snapshot(snapshot)
     context.position_owners.own_positions()
     await claim_positions(context)
-    context.foreign_activity.known_markets &= context.mirror.positions.keys()
+    context.foreign_activity.keep_open(context.mirror.positions.keys())
     drifts += _unowned(context) + protection.found_naked(context) + _unguarded(context, snapshot)
     unanswered: ApiError | None = None
     has_repaired = False
@@ -137,7 +137,7 @@ def _unowned(context: RepairContext) -> list[Drift]:
     return [
         Drift("foreign_position", p.market, "", f"the {p.market} position was not opened by us")
         for p in context.mirror.positions.values()
-        if p.owner is None and p.market not in context.foreign_activity.known_markets
+        if context.foreign_activity.must_judge(p, context.mirror)
     ]
 
 
@@ -168,7 +168,7 @@ async def _judge_order(context: RepairContext, drift: Drift) -> None:
 
 
 async def _judge_position(context: RepairContext, drift: Drift) -> None:
-    """adopt: the first strategy of the market owns it; flatten: close it; ignore: report it once."""
+    """adopt: the first strategy of the market owns it, if it has a stop; flatten: close it; ignore: report it once."""
     assert drift.market is not None
     policy = context.foreign_positions
     instance = context.strategy_host.instance_for(drift.market)
@@ -176,8 +176,7 @@ async def _judge_position(context: RepairContext, drift: Drift) -> None:
     if position is None or position.owner is not None:
         return  # An earlier repair found the owner.
     if policy == "adopt" and instance is not None:
-        context.mirror.adopt(drift.market, instance.name)
-        await protection.protect(context)
+        await adoption.adopt(context, position, instance.name)
     elif policy == "flatten":
         if context.mirror.events_named or not context.execution.in_doubt(
             drift.market

@@ -251,7 +251,7 @@ def test_in_both_journals_a_partial_close_is_followed_by_another(tmp_path: Path)
         {"type": "schedule", "cron": "10 0 * * *", "order_template": bought | {"usdAmount": usd}}
         for usd in (2_400, 2_401)
     ]
-    made = settings(guardians=buys, safety={"foreign_positions": "adopt"})
+    made = settings(guardians=buys, safety={"foreign_positions": "flatten"})
     rules = {"BTC": MarketRules(depth_usd=Decimal(60), spread_bps=Decimal(2))}
     options = SessionOptions(rules=rules)
 

@@ -153,7 +153,7 @@ def test_account_guardians_are_drawn_also_after_many_others(told: Path):
 
 
 @pytest.mark.parametrize("markets", [("BTC",), ("BTC", "ETH")])
-@pytest.mark.parametrize(("policy", "closed_at"), [("adopt", [11]), ("flatten", [11]), ("ignore", [])])
+@pytest.mark.parametrize(("policy", "closed_at"), [("adopt", []), ("flatten", [11]), ("ignore", [])])
 def test_a_position_that_a_guardian_opens_without_a_stop_is_handled_at_once(
     policy: str, closed_at: list[int], markets: tuple[str, ...]
 ):

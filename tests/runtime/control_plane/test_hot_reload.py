@@ -487,7 +487,7 @@ async def test_a_foreign_position_opened_while_its_strategy_is_being_built_is_ad
     daemon: FakeDaemon,
 ) -> None:
     daemon.code("tells", TELLS.replace("elif position is None and", "elif False and"))
-    daemon.write(SHARED + "safety: {foreign_positions: adopt}\n")
+    daemon.write(SHARED + "safety: {foreign_positions: adopt, adopted_stop_pct: 5}\n")
     await daemon.commands.reload()
     await daemon.venue.close("BTC", CloseRequest(), key="by hand")
     await daemon.minute(BTC="100")
@@ -502,7 +502,8 @@ async def test_a_foreign_position_opened_while_its_strategy_is_being_built_is_ad
     daemon.meanwhile = _nothing
     assert not daemon.kernel.account.mirror.is_protected("BTC")
     await daemon.kernel.cycle()
-    assert "BTC" not in daemon.venue.positions or daemon.kernel.account.mirror.is_protected("BTC")
+    assert daemon.kernel.account.mirror.is_protected("BTC")
+    assert daemon.kernel.account.mirror.positions["BTC"].owner == "one"
 
 
 async def test_a_bar_that_the_replaced_instance_has_decided_is_not_decided_again(daemon: FakeDaemon) -> None:

@@ -655,17 +655,6 @@ async def test_a_question_that_is_lost_puts_off_what_is_found_by_ten_seconds_and
     assert "ETH" not in venue.positions
 
 
-async def test_an_adopted_position_is_protected_and_an_ignored_one_left_alone() -> None:
-    for policy, left in (("ignore", True), ("adopt", False)):
-        venue = FakeVenue()
-        venue.minute(BTC="100")
-        await venue.place(OrderRequest(market="BTC", side="short", usd_amount=Decimal(300)), key="a person")
-        kernel = make_kernel(venue, settings=Settings(guardians=(DEAD_MAN_60,), foreign_positions=policy))
-        await kernel.recover()
-        await kernel.cycle()
-        assert ("BTC" in venue.positions) is left, "no stop, and nobody knows at what distance: it is closed"
-
-
 async def test_a_bare_position_of_another_hand_keeps_no_switch_that_would_close_it() -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")

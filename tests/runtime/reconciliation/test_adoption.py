@@ -1,0 +1,303 @@
+"""A position of another hand is adopted only with a stop under it. Whatever happens, no order of ours closes it for want of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from bot.runtime.kernel import Kernel, Settings
+from bot.runtime.shutdown import wind_down
+from bot.strategy import Bar, Bracket, Intent, Open, View
+from bot.wire import BracketRequest, GuardianRequest, LegRequest, OrderRequest
+from tests.fakes import Crash, FakeVenue, Fault, Tap, refused
+from tests.runtime.builders import DEAD_MAN_60, kill, make_kernel, minutes, refusals, trailing
+
+STOP = BracketRequest(stop_loss=LegRequest(pct=Decimal(2)))
+SIDES = ("long", "short")
+
+
+def policy(pct: float | None = None, positions: str = "adopt") -> Settings:
+    distance = None if pct is None else Decimal(str(pct))
+    return Settings(guardians=(DEAD_MAN_60,), foreign_positions=positions, adopted_stop_pct=distance)
+
+
+def adds(view: View, bar: Bar) -> Iterable[Intent]:
+    """Wants more of whatever is there, and as much where nothing is."""
+    held = view.position(bar.market)
+    yield Open(bar.market, "long" if held is None else held.side, usd=20, bracket=Bracket(stop_pct=5))
+
+
+async def by_hand(venue: FakeVenue, side: str, bracket: BracketRequest | None = None) -> None:
+    await venue.place(
+        OrderRequest(market="BTC", side=side, usd_amount=Decimal(300), bracket=bracket),  # type: ignore[arg-type]
+        key=f"a person {venue.serial}",
+    )
+
+
+def changed_stop(venue: FakeVenue, **fields: Any) -> None:
+    (oid,) = (o.oid for o in venue.working.values() if o.kind == "stop_loss")
+    venue.working[oid] = venue.working[oid].model_copy(update=fields)
+
+
+async def covered(venue: FakeVenue, side: str) -> None:
+    await by_hand(venue, side, STOP)
+
+
+async def bare(venue: FakeVenue, side: str) -> None:
+    await by_hand(venue, side)
+
+
+async def part_covered(venue: FakeVenue, side: str) -> None:
+    await by_hand(venue, side, STOP)
+    changed_stop(venue, size=Decimal(1))
+
+
+async def wrong_side(venue: FakeVenue, side: str) -> None:
+    await by_hand(venue, side, STOP)
+    changed_stop(venue, side="short" if side == "long" else "long")
+
+
+async def wrong_side_of_no_size(venue: FakeVenue, side: str) -> None:
+    await by_hand(venue, side, STOP)
+    changed_stop(venue, side="short" if side == "long" else "long", size=Decimal(0))
+
+
+async def stop_of_no_size(venue: FakeVenue, side: str) -> None:
+    await by_hand(venue, side, STOP)
+    changed_stop(venue, size=Decimal(0))
+
+
+async def trailed(venue: FakeVenue, side: str) -> None:
+    await by_hand(venue, side)
+    await venue.arm(GuardianRequest(type="trailing_stop", market="BTC", trail_pct=Decimal(7)), key="a person's trail")
+
+
+async def trail_that_waits(venue: FakeVenue, side: str) -> None:
+    await by_hand(venue, side)
+    request = GuardianRequest(type="trailing_stop", market="BTC", trail_pct=Decimal(7), activate_at_r=Decimal(1))
+    made = await venue.arm(request, key="a person's trail")
+    venue.guards[made.id] = made.model_copy(update={"active": False})
+
+
+async def bare_and_stops_are_refused(venue: FakeVenue, side: str) -> None:
+    await by_hand(venue, side)
+    arm = venue.arm
+
+    async def refuses(request: GuardianRequest, *, key: str) -> Any:
+        if request.type == "trailing_stop":
+            raise refused("invalid_input", "no stop here")
+        return await arm(request, key=key)
+
+    venue.arm = refuses  # type: ignore[method-assign]
+
+
+class Case(NamedTuple):
+    by_hand: Callable[[FakeVenue, str], Any]
+    pct: float | None  # adopted_stop_pct
+    is_adopted: bool
+    armed_pct: float | None = None  # of the stop that the daemon adds
+
+
+CASES = (
+    Case(covered, None, True),
+    Case(covered, 5, True),
+    Case(stop_of_no_size, None, True),
+    Case(trailed, None, True),
+    Case(bare, None, False),
+    Case(bare, 5, True, 5.0),
+    Case(part_covered, None, False),
+    Case(part_covered, 5, True, 5.0),
+    Case(wrong_side, None, False),
+    Case(wrong_side, 5, True, 5.0),
+    Case(wrong_side_of_no_size, None, False),
+    Case(trail_that_waits, None, False),
+    Case(trail_that_waits, 5, True, 5.0),
+    Case(bare_and_stops_are_refused, 5, False),
+)
+
+
+def judge(kernel: Kernel, venue: FakeVenue, case: Case) -> None:
+    assert "BTC" in venue.positions
+    assert [fill for fill in venue.fills if fill[3] == "close"] == [], "the owner's position is never sold"
+    assert kernel.account.mirror.positions["BTC"].owner == ("trend" if case.is_adopted else None)
+    assert [pct for _, pct in trailing(venue) if pct == case.armed_pct] == [case.armed_pct] * (
+        case.armed_pct is not None
+    )
+    if case.is_adopted:
+        assert kernel.account.mirror.is_protected("BTC"), "no position of ours is without its stop"
+
+
+def declined(kernel: Kernel) -> list[str]:
+    kernel.journal.flush()
+    return [
+        row["payload"] for row in kernel.journal.db.query("SELECT payload FROM outbox WHERE kind='adoption.declined'")
+    ]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("when", ["before the start", "while it runs"])
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.by_hand.__name__}-{case.pct}")
+async def test_a_position_is_adopted_with_a_stop_or_declined_and_never_sold(
+    case: Case, side: str, when: str, is_restarted: bool, tmp_path: Path
+) -> None:
+    venue, path = FakeVenue(), tmp_path / "journal.db"
+    venue.minute(BTC="100")
+    if when == "before the start":
+        await case.by_hand(venue, side)
+    kernel = make_kernel(venue, path=path, settings=policy(case.pct))
+    await kernel.recover()
+    await kernel.cycle()
+    if when == "while it runs":
+        await case.by_hand(venue, side)
+    await minutes(kernel, venue, "100", "100")
+    await kernel.reconciliation.reconcile()
+    judge(kernel, venue, case)
+    assert len(declined(kernel)) == (not case.is_adopted), "told once"
+    if is_restarted:
+        kill(kernel)
+        kernel = make_kernel(venue, path=path, settings=policy(case.pct))
+        await kernel.recover()
+        await minutes(kernel, venue, "100", "100")
+        judge(kernel, venue, case)
+
+
+async def test_nothing_is_opened_beside_a_position_that_was_declined() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    await bare(venue, "long")
+    kernel = make_kernel(venue, adds, settings=policy())
+    await kernel.recover()
+    await minutes(kernel, venue, "100", "100")
+    assert len(venue.fills) == 1
+    assert set(refusals(kernel)) == {"foreign_position"}
+    (told,) = declined(kernel)
+    assert "has no stop: the config gives no distance for one" in told
+    assert "set safety.adopted_stop_pct" in told
+
+
+async def test_each_way_out_that_the_notice_names_works(tmp_path: Path) -> None:
+    async def daemon(name: str) -> tuple[FakeVenue, Kernel]:
+        venue = FakeVenue()
+        venue.minute(BTC="100")
+        await bare(venue, "long")
+        kernel = make_kernel(venue, path=tmp_path / name, settings=policy())
+        await kernel.recover()
+        await kernel.cycle()
+        assert kernel.account.mirror.positions["BTC"].owner is None
+        return venue, kernel
+
+    venue, kernel = await daemon("stopped by hand")
+    await venue.arm(GuardianRequest(type="trailing_stop", market="BTC", trail_pct=Decimal(3)), key="by hand")
+    await kernel.cycle()
+    await kernel.cycle()
+    assert kernel.account.mirror.positions["BTC"].owner == "trend"
+
+    venue, kernel = await daemon("distance by a reload")
+    kernel.take_settings(policy(4))
+    kernel.reconciliation.compare_strategies_anew()
+    await kernel.cycle()
+    assert (kernel.account.mirror.positions["BTC"].owner, trailing(venue)) == ("trend", [("BTC", 4.0)])
+
+
+@pytest.mark.parametrize(
+    ("begins", "pct", "owner", "armed"),
+    [
+        (covered, None, "trend", [("BTC", 2.0)]),  # at the distance of the stop that is gone
+        (covered, 5, "trend", [("BTC", 2.0)]),
+        (trailed, None, None, []),  # nobody knows a distance
+        (trailed, 5, "trend", [("BTC", 5.0)]),
+        (bare, 5, "trend", [("BTC", 5.0)]),
+    ],
+)
+async def test_an_adopted_position_that_loses_its_stop_gets_one_or_is_given_back(
+    begins: Callable[[FakeVenue, str], Any], pct: float | None, owner: str | None, armed: list[tuple[str, float]]
+) -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    await begins(venue, "long")
+    kernel = make_kernel(venue, settings=policy(pct))
+    await kernel.recover()
+    await kernel.cycle()
+    assert kernel.account.mirror.positions["BTC"].owner == "trend"
+    for oid in [o.oid for o in venue.working.values() if o.kind == "stop_loss"]:
+        await venue.cancel(oid)
+    for guardian in [g.id for g in venue.guards.values() if g.type == "trailing_stop"]:
+        await venue.disarm(guardian)
+    await minutes(kernel, venue, "100", "100")
+    assert "BTC" in venue.positions
+    assert (kernel.account.mirror.positions["BTC"].owner, trailing(venue)) == (owner, armed)
+    assert len(declined(kernel)) == (owner is None)
+    shares = kernel.account.attribution.shares["BTC"]
+    assert set(shares) == {owner or "@foreign"}
+
+
+async def test_a_position_that_our_strategy_has_added_to_is_ours_and_is_closed_like_any_other() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    await covered(venue, "long")
+    kernel = make_kernel(venue, adds, settings=policy())
+    await kernel.recover()
+    await kernel.cycle()
+    assert len(venue.fills) == 2
+    venue.faults = [Fault("arm", refused("invalid_input"), 10**9)]
+    for oid in [o.oid for o in venue.working.values() if o.kind == "stop_loss"]:
+        await venue.cancel(oid)
+    await kernel.cycle()
+    assert venue.positions == {}
+
+
+@pytest.mark.parametrize("settings", [policy(), policy(5)], ids=["no distance", "5 %"])
+async def test_a_kill_at_any_moment_of_an_adoption_sells_nothing_and_arms_one_stop(
+    settings: Settings, tmp_path: Path
+) -> None:
+    points = 1
+    at = 0
+    while at < points:
+        at += 1
+        venue, tap, path = FakeVenue(), Tap(at), tmp_path / f"{at}.db"
+        venue.minute(BTC="100")
+        await bare(venue, "long")
+        for _ in range(2):
+            kernel = make_kernel(venue, path=path, tap=tap, settings=settings)
+            try:
+                await kernel.recover()
+                await minutes(kernel, venue, "100")
+            except Crash:
+                kill(kernel)
+                continue
+            break
+        points = max(points, tap.seen if at == 1 else points)
+        armed = 0 if settings.adopted_stop_pct is None else 1
+        assert [fill[3] for fill in venue.fills] == ["open"], tap.names[at - 1]
+        assert len(trailing(venue)) == armed, tap.names[at - 1]
+        assert kernel.account.mirror.positions["BTC"].owner == ("trend" if armed else None)
+        kill(kernel)
+    assert points > 20
+
+
+@pytest.mark.parametrize("case", [Case(bare, None, False), Case(bare, 5, True)], ids=["declined", "adopted"])
+async def test_at_the_end_flatten_closes_what_was_adopted_and_leaves_what_was_declined(case: Case) -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    await bare(venue, "long")
+    kernel = make_kernel(venue, settings=policy(case.pct))
+    await kernel.recover()
+    await kernel.cycle()
+    left = await wind_down(kernel, "flatten")
+    assert ("BTC" not in venue.positions) is case.is_adopted
+    assert (left.complete, left.unprotected) == (True, ())
+
+
+async def test_a_strategy_without_protection_adopts_as_before() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    await bare(venue, "short")
+    kernel = make_kernel(venue, settings=policy(), require_protection=False)
+    await kernel.recover()
+    await kernel.cycle()
+    assert (kernel.account.mirror.positions["BTC"].owner, trailing(venue)) == ("trend", [])
