@@ -13,6 +13,8 @@ from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel import Hooks, Kernel, Settings
 from bot.runtime.model.intents import Intent as JournalIntent
 from bot.runtime.model.limits import StrategyLimits
+from bot.runtime.model.positions import MirrorOrder, MirrorPosition
+from bot.runtime.model.shares import Share
 from bot.runtime.reconciliation.guardians import DEAD_MAN, WantedGuardian, counted
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Strategy, View
@@ -49,6 +51,27 @@ class Scripted(Strategy):
 def limits(name: str = "trend", markets: Sequence[str] = ("BTC",), **more: Any) -> StrategyLimits:
     given = {"interval_ms": 60_000, "budget_usd": Decimal(1_000), "max_leverage": 3, **more}
     return StrategyLimits(name, frozenset(markets), **given)
+
+
+def held_position(
+    market: str = "BTC", *, side: str = "long", size: str = "5", entry_px: str = "100", owner: str | None = "trend"
+) -> MirrorPosition:
+    """A position as the account state holds it."""
+    return MirrorPosition(market, side, Decimal(size), Decimal(entry_px), owner=owner)
+
+
+def resting_order(
+    oid: str = "1", kind: str = "limit", action: str = "open", *, market: str = "BTC", side: str = "long", size: str = "2",
+    limit_px: str | None = "90", **more: Any,
+) -> MirrorOrder:  # fmt: skip
+    """An order of ours as the account state holds it, with nothing filled."""
+    px = None if limit_px is None else Decimal(limit_px)
+    return MirrorOrder(oid, market, kind, side, action, Decimal(size), Decimal(0), px, None, None, "KEY", **more)
+
+
+def share_of(market: str, strategy: str, *, side: str = "long", size: str, cost_usd: str) -> Share:
+    """A strategy's part of a position."""
+    return Share(market, strategy, side, Decimal(size), Decimal(cost_usd))
 
 
 def make_kernel(

@@ -286,7 +286,7 @@ async def test_a_position_that_grows_beyond_its_stop_is_covered() -> None:
     kernel = await opened(venue)
     await venue.place(OrderRequest(market="BTC", side="long", usd_amount=Decimal(300)), key="a person")
     await kernel.cycle()
-    assert str(kernel.account.mirror.positions["BTC"].size) == "8.0000"
+    assert kernel.account.mirror.positions["BTC"].size == 8
     assert trailing(venue) == [("BTC", 2.0)]
 
 

@@ -44,7 +44,7 @@ async def test_a_bar_becomes_a_protected_position() -> None:
     venue, kernel = await first_bar(once)
     assert [fill[1:] for fill in venue.fills] == [("BTC", "long", "open", "5.0000", "100")]
     position = kernel.account.mirror.positions["BTC"]
-    assert (position.owner, str(position.size)) == ("trend", "5.0000")
+    assert (position.owner, position.size) == ("trend", 5)
     assert kernel.account.mirror.is_protected("BTC")
     assert kernel.journal.intents.live() == []
     assert kernel.execution.live == {}
@@ -293,7 +293,7 @@ async def test_a_fraction_is_closed_as_an_absolute_size() -> None:
     venue, kernel = await first_bar(half)
     venue.faults = [Fault("close", "lose_reply", count=2)]
     await minutes(kernel, venue, "101")
-    assert str(kernel.account.mirror.positions["BTC"].size) == "2.5000"
+    assert kernel.account.mirror.positions["BTC"].size == Decimal("2.5")
     (row,) = kernel.journal.db["intents"].rows_where("action='close'")
     assert b'"size":"2.5"' in row["body"]
 

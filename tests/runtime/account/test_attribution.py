@@ -14,12 +14,12 @@ from bot.money import decimal_of_e8
 from bot.runtime.account.attribution import Attribution
 from bot.runtime.account.attribution_fold import align, attribute_event, name_foreign_entries
 from bot.runtime.journal.opening import open_journal
-from bot.runtime.model.positions import MirrorPosition
 from bot.runtime.model.shares import FOREIGN, NETTING
 from bot.service.views import event_views
 from bot.wire import Event
 from tests.builders import MINUTE_MS, T0, VenueDriver, market, order
 from tests.fakes import ADDRESS
+from tests.runtime.builders import held_position, share_of
 
 STRATEGIES = ("alpha", "beta", "gamma")
 STEP = Decimal("0.00001")  # of the sizes of both markets
@@ -194,8 +194,8 @@ def test_a_share_that_is_no_whole_number_of_lots_can_be_closed() -> None:
     harness.trade("alpha", size="1")
     harness.trade("beta", size="1")
     held = harness.attribution.shares["BTC"]
-    held["alpha"] = held["alpha"]._replace(size=Decimal("0.999995"), cost_usd=Decimal("99.9995"))
-    held["beta"] = held["beta"]._replace(size=Decimal("1.000005"), cost_usd=Decimal("100.0005"))
+    held["alpha"] = share_of("BTC", "alpha", size="0.999995", cost_usd="99.9995")
+    held["beta"] = share_of("BTC", "beta", size="1.000005", cost_usd="100.0005")
     harness.venue.close("BTC", size=199_999_000)
     harness.learn()
     assert sum(s.size for s in harness.attribution.shares["BTC"].values()) == Decimal("0.00001")
@@ -272,11 +272,11 @@ def test_a_page_that_is_not_written_changes_no_attribution() -> None:
 
 def test_a_position_with_a_new_owner_counts_for_the_owner_from_then_on() -> None:
     harness = Fixture(more={"taker_rate": 0, "funding_rate": 0})
-    held = MirrorPosition("BTC", "long", Decimal(2), Decimal(100))
+    unowned = held_position("BTC", size="2", owner=None)
     harness.venue.move("BTC", "110")
-    align(harness.attribution, {"BTC": held}, 0, T0)
+    align(harness.attribution, {"BTC": unowned}, 0, T0)
     assert [(s.strategy, s.size) for s in harness.attribution.shares["BTC"].values()] == [(FOREIGN, 2)]
-    align(harness.attribution, {"BTC": MirrorPosition("BTC", "long", Decimal(2), Decimal(100), owner="alpha")}, 0, T0)
+    align(harness.attribution, {"BTC": held_position("BTC", size="2", owner="alpha")}, 0, T0)
     book = harness.attribution.of("alpha")
     assert (book.unrealized_usd, book.day_usd) == (20, 0), "what it gained before is not this day's"
     align(harness.attribution, {}, 0, T0)

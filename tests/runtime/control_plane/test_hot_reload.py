@@ -24,13 +24,12 @@ from bot.runtime.control_plane.commands import Commands
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel import Hooks, Kernel
 from bot.runtime.kernel import Settings as LoopSettings
-from bot.runtime.model.shares import Share
 from bot.runtime.reconciliation.guardians import DEAD_MAN
 from bot.runtime.strategy_host import fingerprints, worker
 from bot.runtime.strategy_host.instance import StrategyInstance
 from bot.wire import CloseRequest, OrderRequest
 from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault, refused, unknown
-from tests.runtime.builders import kill, make_kernel
+from tests.runtime.builders import kill, make_kernel, share_of
 
 PATIENCE_S = 60.0
 HOLDS = '''\
@@ -581,7 +580,7 @@ async def test_no_order_of_bars_and_reloads_decides_a_bar_twice_or_loses_one(dae
 
 async def test_a_budget_alone_changes_without_touching_the_strategy(daemon: FakeDaemon) -> None:
     before = daemon.kernel.strategy_host.instances[0]
-    daemon.kernel.account.attribution.shares["BTC"] = {"one": Share("BTC", "one", "long", Decimal(1), Decimal(100))}
+    daemon.kernel.account.attribution.shares["BTC"] = {"one": share_of("BTC", "one", size="1", cost_usd="100")}
     assert not daemon.kernel.conditions.losses.has_limits("BTC")
     daemon.write(CONFIG.replace("budget_usd: 500", "budget_usd: 50, daily_loss_usd: 5"))
     assert (await daemon.commands.reload()).applied == ("settings: in force",)

@@ -969,7 +969,7 @@ async def test_a_fill_that_no_event_told_is_believed_from_the_snapshot() -> None
     venue.positions["BTC"].cost += 100
     assert kinds(await kernel.reconciliation.reconcile()) == ["missing_fill", "naked_position"]
     assert trailing(venue) == [("BTC", 2.0)], "its stop is for five"
-    assert str(kernel.account.mirror.positions["BTC"].size) == "6.0000"
+    assert kernel.account.mirror.positions["BTC"].size == 6
     assert kernel.account.mirror.positions["BTC"].owner == "trend"
 
 

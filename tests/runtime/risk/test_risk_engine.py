@@ -15,22 +15,13 @@ from bot.runtime.account.account_state import AccountState
 from bot.runtime.model.intents import CancelOrders, Intent
 from bot.runtime.model.limits import ApprovedOrder, RiskRequest, StrategyLimits
 from bot.runtime.model.order_rules import OrderRules
-from bot.runtime.model.positions import MirrorOrder, MirrorPosition
-from bot.runtime.model.shares import Share
 from bot.runtime.risk.risk_engine import RiskEngine
 from bot.strategy import Bracket, Cancel, Close, MaxHold, Open, TrailingStop
 from bot.wire import CloseRequest, OrderRequest
+from tests.runtime.builders import held_position, resting_order, share_of
 
 STOP = Bracket(stop_pct=2, target_r=2)
 NOW = 1_000_000
-
-
-def position(market: str = "BTC", size: str = "5", owner: str | None = "trend") -> MirrorPosition:
-    return MirrorPosition(market, "long", Decimal(size), Decimal(100), owner=owner)
-
-
-def order(oid: str = "1", kind: str = "limit", action: str = "open", **more: Any) -> MirrorOrder:
-    return MirrorOrder(oid, "BTC", kind, "long", action, Decimal(2), Decimal(0), Decimal(90), None, None, "KEY", **more)
 
 
 def risk(
@@ -118,7 +109,7 @@ def test_a_bar_older_than_two_intervals_is_history() -> None:
 
 def test_what_stops_entries_does_not_stop_exits() -> None:
     it = risk(stopped=Refusal("paused", "by a person"), doubt=lambda market: market == "BTC")
-    it.mirror.positions["BTC"] = position()
+    it.mirror.positions["BTC"] = held_position()
     assert code(judge(it, LONG)) == "paused"
     assert code(judge(it, Close("BTC"))) == "permitted"
 
@@ -135,15 +126,15 @@ def test_the_budget_counts_positions_resting_entries_and_live_intents() -> None:
         not_after_ms=0, opened_ms=0, notional_usd=Decimal(100),
     )  # fmt: skip
     it = risk(live=[intent])
-    it.mirror.positions["ETH"] = position("ETH", "5")
-    it.mirror.orders["1"] = order()
+    it.mirror.positions["ETH"] = held_position("ETH")
+    it.mirror.orders["1"] = resting_order()
     assert it.used_usd("trend") == 500 + 180 + 100
     assert code(judge(it, Open("BTC", "long", usd=220, bracket=STOP))) == "permitted"
     answer = judge(it, Open("BTC", "long", usd=221, bracket=STOP))
     assert isinstance(answer, Refusal)
     assert answer.fix == {"field": "usd", "value": "220"}
     assert code(judge(it, Open("BTC", "long", usd=700, bracket=STOP), closing=frozenset({"ETH"}))) == "permitted"
-    it.mirror.orders["2"] = order("2", "market")._replace(limit_px=None)  # It waits for the next open.
+    it.mirror.orders["2"] = resting_order("2", "market", limit_px=None)  # It waits for the next open.
     it.mirror.marks["BTC"] = 50.0
     assert it.used_usd("trend") == 500 + 180 + 100 + 100
 
@@ -155,24 +146,22 @@ def test_the_budget_counts_positions_resting_entries_and_live_intents() -> None:
 @pytest.mark.parametrize("nets", [False, True])
 def test_a_no_takes_of_the_budget_what_it_has_cost(side: str, used: Decimal, nets: bool) -> None:
     it = risk(markets=frozenset({"event:X"}), nets=nets)
-    held = position("event:X", "5")._replace(side=side, entry_px=Decimal("0.2"))
+    held = held_position("event:X", side=side, entry_px="0.2")
     it.mirror.positions["event:X"] = held
-    it.attribution.shares_of = lambda name: [Share("event:X", name, side, Decimal(5), Decimal(1))]
-    it.mirror.orders["1"] = order()._replace(
-        market="event:X", side=side, size=Decimal(2), limit_px=Decimal("0.3"), filled=Decimal(0)
-    )
+    it.attribution.shares_of = lambda name: [share_of("event:X", name, side=side, size="5", cost_usd="1")]
+    it.mirror.orders["1"] = resting_order(market="event:X", side=side, limit_px="0.3")
     assert it.used_usd("trend") == used
 
 
 def test_a_foreign_position_is_not_added_to() -> None:
     it = risk()
-    it.mirror.positions["BTC"] = position(owner=None)
+    it.mirror.positions["BTC"] = held_position(owner=None)
     assert code(judge(it, LONG)) == "foreign_position"
 
 
 def test_a_part_of_a_close_is_an_absolute_size_rounded_down() -> None:
     it = risk()
-    it.mirror.positions["BTC"] = position(size="5")
+    it.mirror.positions["BTC"] = held_position()
     for signal, size in (
         (Close("BTC", fraction=0.3333333), "1.666"),
         (Close("BTC", usd=50), "0.5"),
@@ -193,8 +182,12 @@ def test_a_part_of_a_close_is_an_absolute_size_rounded_down() -> None:
 
 def test_a_strategy_cancels_entries_and_keeps_its_stop() -> None:
     it = risk()
-    it.mirror.positions["BTC"] = position()
-    it.mirror.orders = {"1": order("1"), "2": order("2", "stop_loss", "close"), "3": order("3", "take_profit", "close")}
+    it.mirror.positions["BTC"] = held_position()
+    it.mirror.orders = {
+        "1": resting_order("1"),
+        "2": resting_order("2", "stop_loss", "close"),
+        "3": resting_order("3", "take_profit", "close"),
+    }
     everything = judge(it, Cancel(market="BTC"))
     assert isinstance(everything, ApprovedOrder)
     assert everything.request == CancelOrders(("1",))
