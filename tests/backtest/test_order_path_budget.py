@@ -25,8 +25,10 @@ from tests.bench.session import prepared, trades_of, year
 from tests.fakes import FakeVenue
 from tests.runtime.builders import always, begun, minutes
 
-OPCODES_MAX = 26_800  # of a round trip in a backtest: entry, fill, stop and target armed, exit
-CALLS_MAX = 820  # of Python functions, in the same round trip
+OPCODES_MAX = 27_100  # of a round trip in a backtest: entry, fill, stop and target armed, exit
+CALLS_MAX = 830  # of Python functions, in the same round trip
+OPCODES_WHOLE_MAX = 33_900  # of the whole run with orders, by its round trips: it counts the calm bars too
+CALLS_WHOLE_MAX = 985
 LIVE_CALLS_MAX = 353  # of the daemon's own functions, for one order of a live kernel with its journal in SQLite
 COUNTED = (
     str(Path(bot.__file__).parent),
@@ -93,6 +95,11 @@ def test_a_round_trip_in_a_backtest_stays_within_its_budget(tmp_path: Path) -> N
     calls = (ordering.calls - muted.calls) / trades
     assert opcodes <= OPCODES_MAX, f"{opcodes:.0f} opcodes a round trip; the ceiling is {OPCODES_MAX}"
     assert calls <= CALLS_MAX, f"{calls:.0f} calls a round trip; the ceiling is {CALLS_MAX}"
+    opcodes, calls = ordering.opcodes / trades, ordering.calls / trades
+    assert opcodes <= OPCODES_WHOLE_MAX, (
+        f"{opcodes:.0f} opcodes of the run a round trip; the ceiling is {OPCODES_WHOLE_MAX}"
+    )
+    assert calls <= CALLS_WHOLE_MAX, f"{calls:.0f} calls of the run a round trip; the ceiling is {CALLS_WHOLE_MAX}"
 
 
 async def test_a_live_order_stays_within_its_budget() -> None:

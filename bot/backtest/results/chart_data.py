@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -18,6 +18,9 @@ from bot.wire import CANDLES_MAX as WARM_UP_MAX
 CANDLES_MAX: Final = 10_000  # of one market: more than a year of hours, and more than a screen has pixels
 CANDLES_IN_ALL: Final = 30_000  # of all markets, so that a page stays below 3 MB
 CANDLES_MIN: Final = 1_000  # of one market, however many there are
+CHUNK_ROWS: Final = (
+    8_192  # candles whose indicators are computed at once: years of minutes as Python lists take a gigabyte
+)
 DIGITS: Final = 8  # of an indicator's value: more could not be distinguished
 
 
@@ -63,17 +66,24 @@ def _indicators(
     found = declared(type(strategy))
     if not found or not ends:
         return []
-    closes = [ts + cursor.step_ms for ts in candles.at_ms]
-    first = max(0, bisect_right(closes, start_ms) - min(wanted, WARM_UP_MAX))
-    last = bisect_right(closes, ends[-1])
+    at_ms, step_ms = candles.at_ms, cursor.step_ms
+    first = max(0, bisect_right(at_ms, start_ms - step_ms) - min(wanted, WARM_UP_MAX))
+    last = bisect_right(at_ms, ends[-1] - step_ms)
+    rows = [bisect_right(at_ms, end - step_ms, first, last) - 1 for end in ends]
     bars = (candles.open, candles.high, candles.low, candles.close, candles.volume)
-    columns = Columns(*(column[first:last].tolist() for column in bars))
-    rows = [bisect_right(closes, end, first, last) - first - 1 for end in ends]
-    computed = Indicators(found, [market], strategy.params).columns(market, columns)
+    indicators = Indicators(found, [market], strategy.params)
+    drawn: list[list[float | None]] = [[None] * len(ends) for _ in found]
+    at = bisect_left(rows, first)  # Ends before it have no bar.
+    for begin in range(first, last, CHUNK_ROWS):  # Each series of values goes on from chunk to chunk.
+        end = min(begin + CHUNK_ROWS, last)
+        computed = indicators.columns(market, Columns(*(column[begin:end].tolist() for column in bars)))
+        upto = bisect_left(rows, end, at)
+        for values, (_, column) in zip(drawn, computed, strict=True):
+            values[at:upto] = [_rounded(column[row - begin]) for row in rows[at:upto]]
+        at = upto
     made = []
-    for one, (_, column) in zip(found.values(), computed, strict=True):
+    for one, values in zip(found.values(), drawn, strict=True):
         described = one.described(strategy.params)
-        values = [None if row < 0 else _rounded(column[row]) for row in rows]
         made.append({
             "strategy": strategy.name, "name": described.name, "label": described.label, "onPrice": described.on_price, "values": values,
         })  # fmt: skip

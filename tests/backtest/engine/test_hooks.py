@@ -9,7 +9,7 @@ import math
 from array import array
 from collections.abc import Iterable
 from dataclasses import replace
-from decimal import Decimal, getcontext
+from decimal import Context, Decimal, getcontext, setcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -475,6 +475,79 @@ def test_a_strategy_has_its_own_decimal_context_as_in_live_trading(listeners: in
     assert margins[0] == margins[1]
     assert played[0][0].count('"type":"fill"') > 10
     assert (set(seen), getcontext().prec) == ({3, 4}, kept)
+
+
+@pytest.mark.parametrize("listeners", [1, 2])
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_decimal_context_that_a_strategy_sets_ends_with_its_call(listeners: int, counts: bool):
+    """`counts`: with a durable state. A generator's signals are made in the strategy's context, too."""
+    ours = getcontext()
+    seen: set[tuple[str, int]] = set()
+
+    class Setting(Scripted):
+        def on_start(self, view: View) -> None:
+            getcontext().prec = 7
+
+        def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+            seen.add(("call", getcontext().prec))
+            if bar.at_ms % (2 * MINUTE_MS):
+                setcontext(Context(prec=3))
+                return ()
+            if counts:
+                view.state["n"] = view.state.get("n", 0) + 1
+            return self.generated(view, bar)
+
+        def generated(self, view: View, bar: Bar) -> Iterable[Intent]:
+            seen.add(("generator", getcontext().prec))
+            setcontext(Context(prec=2))
+            if view.position(bar.market) is None:
+                yield Open(bar.market, "long", usd=300, bracket=Bracket(stop_pct=0.3, target_pct=0.3))
+
+    one = {"use": "x", "markets": ["BTC"], "budget_usd": 2_000, "max_leverage": 5, "netting": "allow"}
+    made = settings(strategies=[one | {"name": f"s{n}"} for n in range(listeners)])
+    place = placing(kind=Setting, counts=False)
+    Backtest(made, [minutes(300)], SessionOptions(), place=place).run()
+    assert seen == {("call", 7), ("generator", 7)}
+    assert getcontext() is ours
+
+
+@pytest.mark.parametrize("listeners", [1, 2])
+def test_a_method_that_a_strategy_replaces_is_called_from_the_next_bar_on(listeners: int):
+    class Replacing(Scripted):
+        def on_bar(self, view: View, bar: Bar) -> Iterable[Intent]:
+            calls.append("first")
+            self.on_bar = self.later  # type: ignore[method-assign]
+            return ()
+
+        def later(self, view: View, bar: Bar) -> Iterable[Intent]:
+            calls.append("later")
+            return ()
+
+    calls: list[str] = []
+    one = {"use": "x", "markets": ["BTC"], "budget_usd": 2_000, "netting": "allow"}
+    made = settings(strategies=[one | {"name": f"s{n}"} for n in range(listeners)])
+    Backtest(made, [minutes(10)], SessionOptions(), place=placing(kind=Replacing, counts=False)).run()
+    assert calls == ["first"] * listeners + ["later"] * 9 * listeners
+
+
+def test_the_last_bar_before_a_failure_is_kept_as_decided():
+    """A strategy that fails or begins to keep a state in the middle of a run of bars leaves the rest to the general way."""
+
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        count.append(bar.at_ms)
+        if len(count) == 40:
+            view.state["began"] = bar.at_ms
+        if len(count) == 80:
+            raise RuntimeError("enough")
+        return ()
+
+    count: list[int] = []
+    test = Backtest(settings(), [minutes(100)], SessionOptions(), place=placing(script, counts=False))
+    result = test.run()
+    assert len(count) == 80
+    assert result.stats.bars == 100
+    assert [*result.summary()["quarantined"]] == ["s0"]
+    assert test.journal.state.done_until("BTC", "1m") == START_MS + 100 * MINUTE_MS
 
 
 def test_an_interrupt_in_a_strategy_ends_the_backtest():

@@ -83,3 +83,15 @@ def test_thinned_candles_keep_the_extremes_the_volume_and_the_last_values(
     assert thin["volume"] == pytest.approx([sum(whole["volume"][at : at + 15]) for at in range(0, 1_500, 15)], rel=1e-6)
     for mine, all_of_it in zip(thin["indicators"], whole["indicators"], strict=True):
         assert mine["values"] == all_of_it["values"][14::15]
+
+
+@pytest.mark.parametrize("rows", [1, 7, 1_499])
+def test_indicators_are_the_same_however_few_candles_are_computed_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    monkeypatch.setattr(chart_data, "CANDLES_MAX", 400)
+    (tmp_path / "parts").mkdir()
+    whole, _ = charted(tmp_path, "5m", "--from", "2025-06-01T10:00")
+    monkeypatch.setattr(chart_data, "CHUNK_ROWS", rows)
+    parts, _ = charted(tmp_path / "parts", "5m", "--from", "2025-06-01T10:00")
+    assert parts == whole
