@@ -172,7 +172,7 @@ class EventConsumer:
             context.execution.forget_unwritten(intents, opened)
             context.execution.replies += opened
         for position in mirror.positions.values():
-            if context.foreign_activity.must_judge(position, mirror):
+            if position.owner is None and context.foreign_activity.must_judge(position, mirror):
                 context.comparison.in_next_pass()  # Somebody else trades on the account.
         return len(fresh) == count
 
