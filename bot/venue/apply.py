@@ -100,12 +100,7 @@ def _set_market(state: State, command: c.SetMarket) -> None:
         assert 0 <= command.outcome_px <= outcome.PAYOUT
         market.resolution = command.outcome_px
     if command.external is not None:
-        is_open = command.external == "open"
-        if is_open and market.external == "closed":
-            market.oracle = market.mark  # The outside price moves again, and its next candle may be a day away.
-        market.external = command.external
-        market.opens_ms, market.closes_ms = (None, command.turns_ms) if is_open else (command.turns_ms, None)
-        market.deepen()
+        market.turn_outside(is_open=command.external == "open", turns_ms=command.turns_ms, now_ms=state.now_ms)
 
 
 def run_due(state: State, until_ms: int, *, inclusive: bool) -> None:

@@ -36,25 +36,26 @@ def rate_now(market: Market) -> int:
     The real venue averages samples of the hour; here the hour's last book is the only sample.
     """
     spec = market.spec
-    if market.is_rate_recorded or market.mid == market.oracle:
+    mid = market.mid if market.premium_px is None else market.premium_px
+    if market.is_rate_recorded or mid == market.oracle:
         return market.funding_rate
-    premium = premium_of(market, market.oracle)
+    premium = premium_of(market, market.oracle, mid)
     return toward_zero(rate_of(premium) * spec.funding_factor, E8) if premium else market.funding_rate
 
 
-def premium_of(market: Market, oracle: int) -> int:
+def premium_of(market: Market, oracle: int, mid: int) -> int:
     """(max(impact bid - oracle, 0) - max(oracle - impact ask, 0)) / oracle as a fraction scaled 1e12 (venue.md 2.6)."""
     usd = IMPACT_USD_MAJOR if market.spec.coin in MAJORS else IMPACT_USD
     size = max(market.lot, usd * E8 // oracle)
-    bid, ask = (_impact_px(market, buy, size) for buy in (-1, 1))
+    bid, ask = (_impact_px(market, mid, buy, size) for buy in (-1, 1))
     return toward_zero((max(0, bid - oracle) - max(0, oracle - ask)) * E12, oracle)
 
 
-def _impact_px(market: Market, buy: int, size: int) -> int:
+def _impact_px(market: Market, mid: int, buy: int, size: int) -> int:
     """Average price of this amount; if the book has less, of all that it has."""
-    fills = walk(market, market.mid, buy, size)
+    fills = walk(market, mid, buy, size)
     got = sum(part for _, part in fills)
-    return sum(px * part for px, part in fills) // got if got else market.mid
+    return sum(px * part for px, part in fills) // got if got else mid
 
 
 def pay_due(state: State, opens: Mapping[str, int]) -> None:

@@ -135,6 +135,8 @@ class Market:
     bar_open: int = 0
     bar_close: int = 0
     is_quoted: bool = False  # the newest price was a quote: mark and mid differ, and a limit fills by bid or ask
+    # The price that a premium is measured with, in a bar that also has time outside the session; None: the mid.
+    premium_px: int | None = None
     falling: list[tuple[int, int, int, Level]] = field(default_factory=list, repr=False, compare=False)
     rising: list[tuple[int, int, int, Level]] = field(default_factory=list, repr=False, compare=False)
     ticks: tuple[int, ...] = field(default=(), repr=False, compare=False)
@@ -161,7 +163,7 @@ class Market:
     def see(self, px: int) -> None:
         """Set mark and mid to a quiet price, and the oracle while the outside price is open."""
         self.mark = self.mid = px
-        self.is_quoted = False
+        self.is_quoted, self.premium_px = False, None
         if self.external != "closed":
             self.oracle = px
 
@@ -177,9 +179,31 @@ class Market:
             self.oracle = mark
 
     def begin_bar(self, opened_ms: int, opened: int, closed: int) -> None:
-        """Begin the next bar, for prices that come in bars."""
+        """Begin the next bar, for prices that come in bars.
+
+        If the outside price opens inside this bar, the bar's prices may come from after the opening. A premium before it is that of the last price
+        before the bar.
+        """
         if self.spec.bar_length_ms:
             self.bar_opened_ms, self.bar_open, self.bar_close = opened_ms, opened, closed
+            opens_inside = self.opens_ms is not None and self.opens_ms < opened_ms + self.spec.bar_length_ms
+            self.premium_px = self.mid if self.external == "closed" and opens_inside else None
+
+    def turn_outside(self, *, is_open: bool, turns_ms: int | None, now_ms: int) -> None:
+        """Open or close the outside price, which changes again at `turns_ms`.
+
+        It stops at the price of this instant. Inside a bar that price is the bar's close: the bar has no later price of the session, and its newest
+        point may be an extreme.
+        """
+        if is_open:
+            if self.external == "closed":
+                self.oracle = self.mark  # The outside price moves again, and its next candle may be a day away.
+            self.premium_px = None
+        elif self.spec.bar_length_ms and self.px_at(now_ms) is not None:
+            self.premium_px = self.oracle = self.bar_close if self.external == "open" else self.mark
+        self.external = "open" if is_open else "closed"
+        self.opens_ms, self.closes_ms = (None, turns_ms) if is_open else (turns_ms, None)
+        self.deepen()
 
     def px_at(self, now_ms: int) -> int | None:
         """The price at an instant between points. Inside a bar it lies on the straight line from open to close, because the newest point may be an
