@@ -18,6 +18,9 @@ from typing import Any, Final, Literal, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from bot.plain_text import one_line, visible
+from bot.terminal import unguarded
+
 Listener = Callable[[Mapping[str, Any]], None]
 Level = Literal["debug", "info", "warning", "error"]
 
@@ -109,6 +112,25 @@ def _without_secrets(_logger: WrappedLogger, _method: str, event_dict: EventDict
     return event_dict
 
 
+def _plain(value: Any) -> Any:
+    """The value with each text of it on one line, for a line that people read."""
+    if isinstance(value, Mapping):
+        return {_plain(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return one_line(value) if isinstance(value, str) else value
+
+
+def _in_plain_text(_logger: WrappedLogger, _method: str, event_dict: EventDict) -> EventDict:
+    """Take everything out of an event that could move the cursor or begin a line. A traceback keeps its lines."""
+    for name, value in list(event_dict.items()):
+        if not name.startswith("_"):
+            event_dict[one_line(name)] = (
+                visible(value) if name in ("exception", "stack") else _plain(event_dict.pop(name))
+            )
+    return event_dict
+
+
 def _listener_processor(listen: Listener) -> Processor:
     def process(_logger: WrappedLogger, _method: str, event_dict: EventDict) -> EventDict:
         listen(event_dict)
@@ -153,7 +175,8 @@ def configure(
     without its secrets, for a command that prints its own lines. May be called again; the last call wins.
     """
     out = sys.stderr if stream is None else stream
-    lossy = _LossyStream(out)
+    # The renderer writes colors of its own, so it cleans the texts, not the stream.
+    lossy = _LossyStream(unguarded(out) if pretty else out)
     if pretty is None:
         pretty = out.isatty()
     global _shown_from, _wrapper  # noqa: PLW0603 - one process has one log
@@ -176,6 +199,8 @@ def configure(
     last: list[Processor] = [structlog.processors.format_exc_info, _without_secrets]
     if listen is not None:
         last.append(_listener_processor(listen))
+    if pretty:
+        last.append(_in_plain_text)
     last.append(renderer)
     structlog.configure(
         processors=[*shared, *last],

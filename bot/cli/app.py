@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 import click
 
 from bot import __version__
+from bot.terminal import guarded
 
 
 class Entry(NamedTuple):
@@ -195,6 +196,11 @@ def _open_standard_streams() -> None:
 
 def call(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code. Errors are printed on standard error."""
+    with guarded():
+        return _call(args)
+
+
+def _call(args: Sequence[str] | None) -> int:
     try:
         result: Any = bot.main(args=args, prog_name="bot", standalone_mode=False)
     except click.ClickException as error:

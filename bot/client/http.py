@@ -22,6 +22,7 @@ from bot.client.connections import Address, Connections
 from bot.client.faults import Fault, TransportFault
 from bot.clock import monotonic_ns
 from bot.errors import ConfigError
+from bot.plain_text import plain_json
 from bot.wire.addresses import address_problem
 
 REPLY_BYTES_MAX: Final = 16 * 1024 * 1024  # 5,000 candles take less than 1 MB
@@ -71,7 +72,7 @@ TIMEOUTS: Final = Timeouts()
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A complete answer. `sent_ns` and `received_ns` are monotonic."""
+    """A complete answer, its texts without characters that are not printable. `sent_ns` and `received_ns` are monotonic."""
 
     status: int
     headers: Mapping[str, str]
@@ -157,7 +158,7 @@ class Exchange:
             raise TransportFault(Fault.TOTAL_TIMEOUT, "the whole exchange took too long") from None
         if (fields.get("content-encoding") or "identity").strip().lower() != "identity":
             raise TransportFault(Fault.DECODING, "the answer is compressed, which was not asked for")
-        return Reply(status, fields, content, sent_ns, monotonic_ns())
+        return Reply(status, fields, plain_json(content), sent_ns, monotonic_ns())
 
     def _request(
         self, method: str, path: str, query: Mapping[str, str] | None, headers: Mapping[str, str], body: bytes | None

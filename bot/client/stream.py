@@ -19,6 +19,7 @@ from bot.client.faults import Fault, TransportFault
 from bot.client.http import Exchange, Listening, Reply
 from bot.client.retry import Backoff
 from bot.errors import ApiError, OutcomeUnknown, Refused, TryLater
+from bot.plain_text import plain_json
 from bot.wire.errors import fields_of, message_of
 from bot.wire.events import Event
 
@@ -148,7 +149,7 @@ async def _whole(answer: Listening) -> Reply:
         body += part
         if len(body) > ERROR_BYTES_MAX:
             raise TransportFault(Fault.TOO_LARGE, "the error is too long")
-    return Reply(answer.status, answer.headers, body, 0, 0)
+    return Reply(answer.status, answer.headers, plain_json(body), 0, 0)
 
 
 # The body of an `event: error` is that of a failed request; its status follows from the code.
@@ -161,7 +162,7 @@ def _status_of(data: str) -> int:
 
 def _event(message: Message) -> Event:
     try:
-        return Event.model_validate_json(message.data)
+        return Event.model_validate_json(plain_json(message.data.encode()))
     except ValidationError as error:
         # Complete, but not in the interface's form: a repeat would give the same.
         problem = message_of(fields_of(error))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from bot import terminal
 from bot.cli.backtest.backtest_options import WITHOUT_RUN, inputs_of, market_options
 from bot.cli.common.param_types import reserved
 
@@ -121,7 +122,6 @@ def _told(ground: Ground, seeds: Sequence[int]) -> Generator[Outcome]:
 
 def _print(found: Sequence[Outcome]) -> None:
     """The table of outcomes: all worlds, the worlds with each fault, and the worlds that failed."""
-    from rich.console import Console
     from rich.table import Column, Table
 
     from bot.drill.drill import by_fault, summary
@@ -137,13 +137,13 @@ def _print(found: Sequence[Outcome]) -> None:
                 word, f"{total.worlds:,}", f"{total.failed:,}", f"{total.lost:,}", f"{total.doubled:,}", f"{total.longest_bare_ms / 1000:,.1f}",
                 f"{total.worst_usd:,.2f}", f"{total.saved_usd:+,.2f}",
             )  # fmt: skip
-    console = Console(highlight=False)
+    console = terminal.console()
     console.print(table)
-    console.print(LEGEND, soft_wrap=True, markup=False)
+    console.print(LEGEND, soft_wrap=True)
     failed = [one for one in found if not one.has_passed]
     for one in failed[:FAILED_SHOWN]:
         for finding in one.findings:
-            console.print(f"seed {one.seed}: {finding.kind}: {finding.text}", soft_wrap=True, markup=False)
+            console.print(f"seed {one.seed}: {finding.kind}: {finding.text}", soft_wrap=True)
     if len(failed) > FAILED_SHOWN:
         console.print(f"and {len(failed) - FAILED_SHOWN:,} more worlds that failed; --json and --junit list all")
     if failed:
@@ -158,10 +158,9 @@ def _shown(worlds: int, *, quiet: bool) -> Iterator[Callable[[Sequence[Outcome]]
     if quiet or not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("worlds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[failed]} failed"))  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=terminal.console(is_error=True), transient=True) as bar:
         task = bar.add_task("worlds", total=worlds, failed=0)
         yield lambda found: bar.update(task, completed=len(found), failed=sum(not one.has_passed for one in found))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from bot import terminal
 from bot.words import many
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ def _bar(*, quiet: bool) -> Iterator[Callable[[int, int], bool]]:
     if quiet or not sys.stderr.isatty():
         yield lambda _done, _of: True
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from bot.clock import monotonic_ns
@@ -35,7 +35,7 @@ def _bar(*, quiet: bool) -> Iterator[Callable[[int, int], bool]]:
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=8) as progress:
+    with Progress(*columns, console=terminal.console(is_error=True), transient=True, refresh_per_second=8) as progress:
         task = progress.add_task("bars", total=None, rate="")
 
         def show(done: int, of: int) -> bool:

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import click
 
+from bot import terminal
 from bot.cli.backtest.backtest_options import backtest_options, inputs_of
 from bot.cli.backtest.sweep_tables import print_study, print_walk
 from bot.cli.common.param_types import reserved
@@ -256,12 +257,11 @@ def _shown(*, quiet: bool) -> Iterator[Callable[[Progress], object]]:
     if quiet or not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
     columns = (TextColumn("trials"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[best]}"))  # fmt: skip
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Bar(*columns, console=terminal.console(is_error=True), transient=True) as bar:
         task = bar.add_task("trials", total=None, best="")
 
         def show(now: Progress) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bot import terminal
+
 if TYPE_CHECKING:
     from bot.research.space import Space
     from bot.research.study import Study
@@ -17,7 +19,6 @@ def print_study(study: Study, top: int, held: Sequence[str], *, as_json: bool) -
     """The ranking, what the trials say together, and the state of the holdout (`held`)."""
     import json
 
-    from rich.console import Console
     from rich.table import Column, Table
 
     from bot.research.gaps import gaps_of
@@ -43,7 +44,7 @@ def print_study(study: Study, top: int, held: Sequence[str], *, as_json: bool) -
         )  # fmt: skip
         return
     names = list(trials[0].params) if trials else []
-    console = Console(width=None, highlight=False)
+    console = terminal.console()
     table = Table(
         *(Column(head, overflow="fold") for head in heads_of(names, space)),
         title=f"{study.name}: the best of {len(trials):,} trials",
@@ -88,7 +89,6 @@ def print_walk(walked: Sequence[Walked], space: Space, *, as_json: bool) -> None
     """The folds, and what the test windows say together."""
     import json
 
-    from rich.console import Console
     from rich.table import Column, Table
 
     from bot.research.walk_forward import summary_of, verdict
@@ -105,6 +105,6 @@ def print_walk(walked: Sequence[Walked], space: Space, *, as_json: bool) -> None
         values = ("" if value is None else f"{value:,.4g}" for value in (one["trained"], one["tested"]))
         spans = (f"{start[:10]} to {end[:10]}" for start, end in (one["train"], one["test"]))
         table.add_row(*spans, params, *values, "" if one["trades"] is None else str(one["trades"]))
-    console = Console(highlight=False)
+    console = terminal.console()
     console.print(table)
     console.print(verdict(summary))

@@ -79,10 +79,10 @@ def _is_nowhere() -> bool:
 
 def _stream_of(error: OSError) -> Stream | None:
     """The standard stream that cannot be written; None if the error was raised elsewhere, such as in writing a file."""
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    if frame.f_code.co_filename != click.echo.__code__.co_filename:
-        return None
-    return "error" if frame.f_locals.get("err") else "output"
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code is click.echo.__code__:
+            return "error" if frame.f_locals.get("err") else "output"
+    return None
 
 
 def drop(stream: Stream) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bot.terminal import write_over
 from bot.words import many
 
 if TYPE_CHECKING:
@@ -25,8 +26,7 @@ def progress(*, is_shown: bool) -> Iterator[Callable[[str], None]]:
         return
 
     def show(text: str) -> None:
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()
+        write_over(sys.stderr, text)
 
     try:
         yield show

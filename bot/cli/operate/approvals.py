@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bot.cli.operate.daemon_client import where
+from bot.plain_text import one_line
 
 if TYPE_CHECKING:
     from bot.cli.operate.daemon_client import Place
@@ -106,7 +107,7 @@ def line_of(one: Mapping[str, Any]) -> str:
     """A waiting entry in one line."""
     by = f"; proposed by {one['proposed_by']}: {one['why']}" if one.get("proposed_by") else ""
     stop = f", stop {one['stop_px']}" if one["stop_px"] else ", WITHOUT A STOP"
-    return (
+    return one_line(
         f"{one['id'][:12]}  {one['strategy']}: {one['market']} {one['side']} {one['size']} at about {one['est_px']}"
         f" ({one['notional_usd']} USD{stop}), waits at most {one['left_s']} s more{by}"
     )

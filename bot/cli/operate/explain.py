@@ -12,6 +12,7 @@ import click
 
 from bot.cli.common.param_types import Group
 from bot.cli.operate.daemon_client import where
+from bot.plain_text import one_line
 from bot.words import many
 
 FORMATS: Final = ("csv", "json")
@@ -59,7 +60,9 @@ def explain(order: str, config: Path | None, state_dir: Path | None, *, as_json:
         click.echo(json.dumps({"id": order, "steps": steps}, default=str))
         return int(Exit.DONE)
     for step in steps:
-        click.echo(f"{'' if step['at_ms'] is None else iso(step['at_ms']):<24}  {step['what']:<11} {step['text']}")
+        click.echo(
+            f"{'' if step['at_ms'] is None else iso(step['at_ms']):<24}  {step['what']:<11} {one_line(step['text'])}"
+        )
     return int(Exit.DONE)
 
 

@@ -9,12 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from shlex import quote
+from textwrap import indent
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from bot.cli.common import formatting
 from bot.cli.operate.daemon_client import where
+from bot.plain_text import one_line
 from bot.words import many
 
 if TYPE_CHECKING:
@@ -201,9 +203,8 @@ def events(
 
     for event in listed:
         text = event_step(event).text
-        click.echo(
-            f"{iso(event['ts'])}  {event['id']}  {event['type']:<11} {event.get('coin') or '':<8} {text}".rstrip()
-        )
+        line = f"{iso(event['ts'])}  {event['id']}  {event['type']:<11} {event.get('coin') or '':<8} {text}"
+        click.echo(one_line(line.rstrip()))
     if not listed:
         click.echo("no event")
     return int(Exit.DONE)
@@ -460,9 +461,12 @@ def _show(lines: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
         fields = " ".join(
             f"{name}={value}"
             for name, value in line.items()
-            if value is not None and name not in ("seq", "at_ms", "timestamp", "level", "event")
+            if value is not None and name not in ("seq", "at_ms", "timestamp", "level", "event", "exception")
         )
-        click.echo(f"{at}  {line.get('level', ''):<8} {line['event']:<22} {fields}".rstrip())
+        head = one_line(f"{at}  {line.get('level', ''):<8} {line['event']:<22} {fields}".rstrip())
+        trace = line.get("exception")
+        # Its lines are indented, so that no message in it looks like a line of the log.
+        click.echo(f"{head}\n{indent(str(trace), '  ')}" if trace else head)
 
 
 def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, empty: str) -> None:
@@ -470,7 +474,7 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, empty: 
         click.echo(empty)
         return
     cells = [[name.replace("_", " ") for name in columns]]
-    cells += [[_cell(name, row.get(name)) for name in columns] for row in rows]
+    cells += [[one_line(_cell(name, row.get(name))) for name in columns] for row in rows]
     widths = [max(len(line[n]) for line in cells) for n in range(len(columns))]
     for line in cells:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
+from bot import terminal
 from bot.cli.common.formatting import px, usd
 from bot.clock import SystemClock, datetime_of, iso, monotonic_ns
+from bot.plain_text import one_line
 from bot.words import many
 
 if TYPE_CHECKING:
@@ -294,12 +296,11 @@ def strategy_lines(settings: Settings) -> list[str]:
 def line_writer(stream: TextIO) -> Callable[[str, str], None]:
     """A function that writes a line with its style to the stream. On a terminal it adds color and cuts the line to the width."""
     if not stream.isatty():
-        return lambda line, _style: click.echo(line, stream)
-    from rich.console import Console
+        return lambda line, _style: click.echo(one_line(line), stream)
     from rich.text import Text
 
-    console = Console(file=stream, highlight=False)
-    return lambda line, style: console.print(Text(line, style=style), overflow="ellipsis", no_wrap=True)
+    console = terminal.console(stream)
+    return lambda line, style: console.print(Text(one_line(line), style=style), overflow="ellipsis", no_wrap=True)
 
 
 def local(at_ms: int) -> datetime:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from bot.logs import redact_text
 from bot.money import format_decimal
+from bot.plain_text import one_line
 from bot.runtime.journal.journal import Notice
 from bot.words import many
 
@@ -149,7 +150,7 @@ def _plain(value: Any) -> Any:
         return format_decimal(value)
     if isinstance(value, bool | int):
         return value
-    return redact_text("".join(c if c.isprintable() else " " for c in str(value)))[:FIELD_MAX]
+    return redact_text(one_line(str(value)))[:FIELD_MAX]
 
 
 class Message(NamedTuple):

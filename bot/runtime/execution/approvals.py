@@ -15,6 +15,7 @@ from bot import logs
 from bot.clock import iso
 from bot.errors import BotError, StrategyError
 from bot.money import format_decimal
+from bot.plain_text import one_line
 from bot.runtime.alerts.messages import notice
 from bot.runtime.execution.send_state import Ending
 from bot.runtime.journal.approval_log import ApprovalRow, ApprovalState
@@ -259,7 +260,7 @@ def _has_drifted(shown: Decimal, px: Decimal) -> bool:
 
 def plain_text(text: str) -> str:
     """Text of somebody else as one line that is safe to show, of TEXT_MAX characters at most."""
-    return "".join(c if c.isprintable() else " " for c in text)[:TEXT_MAX]
+    return one_line(text, TEXT_MAX)
 
 
 def _levels(plan: Plan) -> tuple[Decimal | None, Decimal | None]:
