@@ -13,7 +13,7 @@ from bot.backtest.backtest import Backtest, strategies_of
 from bot.backtest.data import quality
 from bot.backtest.data.candles import drivers, load, market_name
 from bot.backtest.data.column_files import judge_file
-from bot.backtest.data.findings import KINDS
+from bot.backtest.data.findings import KINDS, AuditReport
 from bot.backtest.data.funding_rates import Funding, read_funding
 from bot.backtest.data.origins import Origin, origins
 from bot.backtest.engine.options import MarketRules, SessionOptions, chance_outages, start_of, within
@@ -32,6 +32,8 @@ from bot.runtime.journal import queries
 from bot.service.market_data.instruments import CATALOGUE
 from bot.service.market_data.recorded import coin_of
 
+# Kinds of findings after which a candle's time need not be its source's: rows that moved, and rows in a doubtful time zone.
+MOVING: Final = ("off_grid", "hours")
 STRATEGY_LOG: Final = "log.jsonl"
 
 
@@ -82,6 +84,7 @@ class Inputs:
             for item in found.findings
             if (item.severity == "fault" and item.kind != "gap") or item.kind == "odds"
         ]
+        self.moved = moved_of(reports)
         self.recorded = fundings_of(files.funding, markets)
         self.rates = {market: one.rates for market, one in self.recorded.items()}
         beside = answers_beside(config)
@@ -197,6 +200,16 @@ class _Lines:
                 self._file.close()
         except OSError as error:
             self.lost = self.lost or error
+
+
+def moved_of(reports: Sequence[AuditReport]) -> list[str]:
+    """A sentence for each market whose times are not those of its source, or not surely UTC. Cutting such candles proves nothing."""
+    return [
+        f"{report.market}: {found.text} (accepted by --accept-{found.accept})"
+        for report in reports
+        for found in report.faults
+        if found.kind in MOVING
+    ]
 
 
 def answers_beside(config: Path) -> Path:

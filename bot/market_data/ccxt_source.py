@@ -150,7 +150,7 @@ class CcxtSource:
         if any(a.at_ms == b.at_ms for a, b in pairwise(found)):
             raise NoAnswer(f"{self._exchange} gives two different candles of one minute of {symbol}")
         rows = [row for row in found if row.at_ms >= since_ms]
-        closed = [row for row in rows if row.at_ms < end_ms]
+        closed = [row for row in rows if row.at_ms + MINUTE_MS <= end_ms]
         sure_ms = closed[-1].at_ms + MINUTE_MS if closed else since_ms
         # A minute without a candle had no trade, or its candle comes up to a minute late. An answer with a row before or after it is whole.
         if len(closed) < len(rows) or (found and found[0].at_ms == before_ms):

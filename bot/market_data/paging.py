@@ -50,6 +50,7 @@ class Pager:
         while at_ms < end_ms:
             answer = await (self._head(at_ms) if last is None else self._after(last))
             end_ms = self._last_closed(answer.now_ms)
+            end_ms = min([end_ms, *(row.at_ms for row in answer.rows if not self._is_closed(row, answer.now_ms))])
             rows = [row for row in answer.rows if row.at_ms < end_ms]
             if rows:
                 last = rows[-1]
@@ -116,6 +117,10 @@ class Pager:
                     at_day = page.rows[0].at_ms
                     break
         return at_day if at_day > at_ms else at_ms + self.limit * self.step_ms
+
+    def _is_closed(self, row: Row, now_ms: int) -> bool:
+        """Whether a candle has ended, by its own time: the days of some exchanges do not begin at 00:00 UTC."""
+        return row.at_ms + self.step_ms <= now_ms - CLOSE_MARGIN_MS
 
     def _last_closed(self, now_ms: int) -> int:
         """The end of the span, or the open of the first candle that is not closed yet."""

@@ -17,7 +17,6 @@ from bot.wire.vocabulary import INTERVAL_MS
 INTERVALS: Final = ("1h", "1d")
 HOURLY_DAYS_MAX: Final = 729  # Yahoo keeps hourly candles for 730 days
 CLOSE_MARGIN_MS: Final = 60_000
-DAY_ENDS_MS: Final = 22 * 3_600_000  # UTC: the closing auction of New York is over all year
 
 Ticker = Callable[[str], Any]  # a symbol's yfinance.Ticker
 
@@ -59,13 +58,14 @@ class YfinanceSource:
         if interval == "1h" and since_ms < now_ms - HOURLY_DAYS_MAX * DAY_MS:
             start_ms = now_ms - HOURLY_DAYS_MAX * DAY_MS
             say(f"{symbol}: Yahoo keeps hourly candles for {HOURLY_DAYS_MAX} days; older ones are left out")
+        # An hour at half past is stored half an hour later, so the one before the span may belong to it.
+        asked_ms = start_ms if interval == "1d" else start_ms - INTERVAL_MS[interval]
         frame = await self._frame(
-            symbol, interval=interval, start=start_ms // 1_000, end=until_ms // 1_000, auto_adjust=self._is_adjusted
+            symbol, interval=interval, start=asked_ms // 1_000, end=until_ms // 1_000, auto_adjust=self._is_adjusted
         )
-        rows = [row for row in _rows(frame, interval) if since_ms <= row.at_ms < until_ms]
-        ends_after_ms = (DAY_ENDS_MS if interval == "1d" else INTERVAL_MS[interval]) + CLOSE_MARGIN_MS
-        closed = [row for row in rows if row.at_ms + ends_after_ms <= now_ms]
-        yield Page(closed, min(until_ms, now_ms) if len(closed) == len(rows) else rows[len(closed)].at_ms)
+        rows = [(row, ends) for row, ends in _rows(frame, interval) if since_ms <= row.at_ms < until_ms]
+        closed = [row for row, ends_ms in rows if ends_ms + CLOSE_MARGIN_MS <= now_ms]
+        yield Page(closed, min(until_ms, now_ms) if len(closed) == len(rows) else rows[len(closed)][0].at_ms)
 
     def funding(self, symbol: str, since_ms: int, until_ms: int, say: Say) -> AsyncIterator[list[Rate]]:
         raise NotOffered("yfinance has no funding rates")
@@ -105,18 +105,30 @@ def open_source(argument: str) -> YfinanceSource:
     return YfinanceSource(argument)
 
 
-def _rows(frame: Any, interval: str) -> list[Row]:
-    """The rows of a table, oldest first. A day opens at 00:00 UTC of its date; an hour is moved back to the full hour (New York opens at half past)."""
+def _rows(frame: Any, interval: str) -> list[tuple[Row, int]]:
+    """The rows of a table, oldest first, each with the instant at which it ends for Yahoo and in the store.
+
+    A day opens at 00:00 UTC of its date. An hour moves forward to the full hour (New York opens at half past): moved back it would close before it ends.
+    """
     step = INTERVAL_MS[interval]
     columns = (frame[name] for name in ("Open", "High", "Low", "Close", "Volume"))
-    rows = {}
+    rows: dict[int, Row] = {}
+    ends: dict[int, int] = {}
     for at, *values in zip(frame.index, *columns, strict=True):
         if any(math.isnan(value) for value in values[:4]):
             continue  # Yahoo writes a day without trades as empty prices.
-        at_ms = _day_ms(at) if interval == "1d" else ms_of(at) - ms_of(at) % step
+        at_ms = _day_ms(at) if interval == "1d" else ms_of(at) + -ms_of(at) % step
         o, h, low, c, volume = map(float, values)
-        rows[at_ms] = Row(at_ms, o, h, low, c, 0.0 if math.isnan(volume) else volume)
-    return [rows[at_ms] for at_ms in sorted(rows)]
+        row = Row(at_ms, o, h, low, c, 0.0 if math.isnan(volume) else volume)
+        rows[at_ms] = _joined(rows[at_ms], row) if at_ms in rows else row
+        ends[at_ms] = max(ends.get(at_ms, 0), ms_of(at) + step, at_ms + step)
+    return [(rows[at_ms], ends[at_ms]) for at_ms in sorted(rows)]
+
+
+def _joined(first: Row, last: Row) -> Row:
+    """Two parts of one hour, like Yahoo's last half hour of a session and its closing auction."""
+    high, low = max(first.high, last.high), min(first.low, last.low)
+    return Row(first.at_ms, first.open, high, low, last.close, first.volume + last.volume)
 
 
 def _day_ms(at: Any) -> int:

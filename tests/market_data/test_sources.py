@@ -236,17 +236,21 @@ async def rows(
 
 async def test_days_open_at_midnight_utc_and_the_running_day_is_left_out() -> None:
     ticker = Ticker(days(5))
-    now = ManualClock(int(datetime(2025, 6, 6, 15, tzinfo=UTC).timestamp() * 1000))
+    now = ManualClock(int(datetime(2025, 6, 7, 4, tzinfo=UTC).timestamp() * 1000))
     (page,) = await rows(YfinanceSource(ticker=lambda _symbol: ticker, clock=now), "1d")
     assert [row.at_ms % DAY_MS for row in page.rows] == [0] * 4
     assert page.until_ms == page.rows[-1].at_ms + DAY_MS
     assert ticker.asked["auto_adjust"] is False
 
 
-async def test_hours_are_moved_back_to_the_full_hour() -> None:
-    ticker = Ticker(days(3, hour=9, every=timedelta(hours=1)))
+async def test_hours_move_forward_to_the_full_hour_and_two_of_one_hour_are_one() -> None:
+    ticker = Ticker(days(4, hour=9, every=timedelta(hours=1)))
+    ticker.answer.index[3] -= timedelta(minutes=30)  # The closing auction, as a row of its own.
     (page,) = await rows(YfinanceSource("adjusted", ticker=lambda _symbol: ticker, clock=ManualClock(NOW)), "1h")
-    assert [row.at_ms % HOUR_MS for row in page.rows] == [0] * 3
+    first = int(datetime(2025, 6, 2, 14, tzinfo=UTC).timestamp() * 1000)
+    assert [row.at_ms for row in page.rows] == [first, first + HOUR_MS, first + 2 * HOUR_MS]
+    assert page.rows[-1][1:] == (102.0, 103.0, 102.0, 103.0, 205.0)
+    assert ticker.asked["start"] * 1_000 == int(datetime(2025, 5, 31, 23, tzinfo=UTC).timestamp() * 1000)
     assert ticker.asked["auto_adjust"] is True
 
 

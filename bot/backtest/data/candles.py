@@ -30,6 +30,8 @@ COLUMNS: Final = ("ts", "open", "high", "low", "close", "volume")
 MS_MIN: Final = 100_000_000_000  # 1973 in milliseconds; smaller numbers are seconds
 MS_MAX: Final = 100_000_000_000_000  # the year 5138; larger numbers are micro- or nanoseconds
 UNITS: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}  # in a second
+LATE_SHARE: Final = 60  # of an interval: a second of a minute
+LATE_MAX_MS: Final = 60_000
 NAMES: Final = {ms: name for name, ms in INTERVAL_MS.items()}
 BESIDE_NAMES: Final = (
     "funding.csv",
@@ -65,6 +67,8 @@ class Candles:
     close: array[float] = field(repr=False)
     volume: array[float] = field(repr=False)
     parts: tuple[Part, ...] = field(default=(), compare=False, repr=False)
+    # True: each row is one price at its instant, and not what happened in an interval.
+    are_samples: bool = field(default=False, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.at_ms)
@@ -78,6 +82,16 @@ class Candles:
     def end_ms(self) -> int:
         """The close of the last candle; 0 if there are none."""
         return self.at_ms[-1] + self.step_ms if self.at_ms else 0
+
+    @property
+    def grid_ms(self) -> array[int]:
+        """The instants on the grid of the interval (UTC), which nothing reaches before its own end.
+
+        A candle off the grid moves forward to the next start, never back: moved back it would close before it ends. A sample that is at most
+        `LATE_SHARE` late stays in the interval that it opens.
+        """
+        step, late = self.step_ms, late_ms(self.step_ms) if self.are_samples else 0
+        return array("q", (at - at % step if at % step <= late else at + -at % step for at in self.at_ms))
 
     @property
     def columns(self) -> tuple[array[Any], ...]:
@@ -112,7 +126,7 @@ class Candles:
 
     def _with(self, columns: Sequence[array[Any]]) -> Candles:
         at_ms, opens, highs, lows, closes, volumes = columns
-        return Candles(self.market, self.interval, at_ms, opens, highs, lows, closes, volumes)
+        return replace(self, at_ms=at_ms, open=opens, high=highs, low=lows, close=closes, volume=volumes, parts=())
 
     def where(self, index: int) -> tuple[Path | None, int]:
         """File and row of a candle. A candle without a file has None and its number from 1."""
@@ -132,6 +146,11 @@ class Candles:
                 column.byteswap()
             made.update(memoryview(column).cast("B"))
         return made.hexdigest()
+
+
+def late_ms(step_ms: int) -> int:
+    """How far an instant may lie beside the grid of an interval and still mean the grid: 23:59:59 is the end of a day."""
+    return min(step_ms // LATE_SHARE, LATE_MAX_MS)
 
 
 def _cut(parts: tuple[Part, ...], first: int, last: int) -> tuple[Part, ...]:
@@ -536,7 +555,9 @@ def join(parts: Sequence[Candles]) -> Candles:
         for column, more in zip(columns, one.columns, strict=True):
             column.extend(more)
     at_ms, opens, highs, lows, closes, volumes = columns
-    return Candles(ordered[0].market, ordered[0].interval, at_ms, opens, highs, lows, closes, volumes, tuple(places))
+    return replace(
+        ordered[0], at_ms=at_ms, open=opens, high=highs, low=lows, close=closes, volume=volumes, parts=tuple(places)
+    )
 
 
 # ── Coarser ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -34,7 +34,7 @@ KINDS: Final[dict[str, Kind]] = {
     "odds": Kind(None, "they are held to 0.001 and 0.999"),
     "unsorted": Kind("unsorted", "the rows are sorted by time"),
     "duplicate": Kind("duplicates", "the last row of an instant counts"),
-    "off_grid": Kind("off-grid", "each row is moved back to the start of its interval"),
+    "off_grid": Kind("off-grid", "each row is moved forward to the next start of its interval, never back"),
     "ohlc": Kind("ohlc", "high and low are widened to hold open and close"),
     "hours": Kind("hours", "the times are used unchanged"),
     "gap": Kind("gaps", "no price moves in the hole and the next open is a jump; stops fill there"),

@@ -49,7 +49,7 @@ def times(candles: Candles, hours: str) -> Iterator[Finding]:
         places = [(index, f"is not on the grid of {candles.interval}") for index, at in enumerate(at_ms) if at % step]
         if places:
             text = f"{rows_of(len(places))} off the grid of {candles.interval} (UTC)"
-            lost = len(set(at_ms)) - len({at - at % step for at in at_ms})
+            lost = len(set(at_ms)) - len(set(candles.grid_ms))
             text += f"; on it {rows_of(lost)} would share an instant with another, and the last counts" if lost else ""
             yield finding(candles, "off_grid", "fault", text, places)
     if any(gap < 0 for gap in apart):
@@ -64,7 +64,7 @@ def times(candles: Candles, hours: str) -> Iterator[Finding]:
         yield from _duplicates(candles)
     if not all(gap == step for gap in apart):
         # Gaps are counted after the rows are moved to the grid.
-        grid: Sequence[int] = [at - at % step for at in at_ms] if off else at_ms
+        grid: Sequence[int] = candles.grid_ms if off else at_ms
         yield from _gaps(candles, grid, hours, in_order=in_order and not off)
 
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from difflib import get_close_matches
 from itertools import islice, pairwise
-from operator import sub
+from operator import lt, sub
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -26,9 +26,12 @@ from bot.backtest.data.candles import (
     Part,
     interval_in,
     interval_of,
+    late_ms,
     market_name,
     unit_of,
 )
+from bot.backtest.data.gaps import CONTINUOUS, hours_of
+from bot.clock import DAY_MS
 from bot.errors import ConfigError
 from bot.wire.vocabulary import INTERVAL_MS
 from bot.words import many
@@ -144,20 +147,40 @@ def columns_of(text: str) -> dict[str, str]:
 _PRICES: Final = ("open", "high", "low", "close")
 
 
+@dataclass(slots=True)
+class _Table:
+    """What a file says: the columns with the source's own instants, each row's number and its market (empty if the file has one market).
+
+    `dates_ms` is 00:00 UTC of each row's local date if every time is a local midnight. `is_behind`: some midnight was that of a zone behind UTC.
+    """
+
+    columns: tuple[array[Any], ...]
+    rows: array[int]
+    markets: list[str]
+    dates_ms: array[int] | None
+    is_behind: bool
+
+    def pick(self, indices: Sequence[int]) -> _Table:
+        """The rows at `indices`."""
+        dates = None if self.dates_ms is None else array("q", [self.dates_ms[index] for index in indices])
+        columns = tuple(array(column.typecode, [column[index] for index in indices]) for column in self.columns)
+        return _Table(columns, array("q", [self.rows[index] for index in indices]), [], dates, self.is_behind)
+
+
 def read_foreign(
     path: Path, market: str, mapped: Mapped, report: Callable[[int], None] = lambda _rows: None
 ) -> Candles:
     """Read the candles of a file, in its order. `report` is called with the number of rows read. ConfigError with file and row for wrong data."""
-    columns, rows, _ = _read(path, mapped, report)
-    return _candles(path, market, mapped, columns, rows)
+    return _candles(path, market, mapped, _read(path, mapped, report))
 
 
 def read_markets(path: Path, mapped: Mapped, report: Callable[[int], None] = lambda _rows: None) -> list[Candles]:
     """Read the candles of every market in a file, by `mapped.market`. Each market keeps the file's order."""
     assert mapped.market is not None
-    columns, rows, names = _read(path, mapped, report)
+    table = _read(path, mapped, report)
+    rows = table.rows
     indices: dict[str, list[int]] = {}
-    for index, name in enumerate(names):
+    for index, name in enumerate(table.markets):
         indices.setdefault(name, []).append(index)
         if len(indices) > MARKETS_MAX:
             raise ConfigError(
@@ -174,22 +197,18 @@ def read_markets(path: Path, mapped: Mapped, report: Callable[[int], None] = lam
             raise ConfigError(
                 f"{path}: row {rows[mine[0]]}: {name!r} is {market}, and so is another name in this column"
             )
-        of_it = tuple(array(column.typecode, [column[index] for index in mine]) for column in columns)
-        found[market] = _candles(path, market, mapped, of_it, array("q", [rows[index] for index in mine]))
+        found[market] = _candles(path, market, mapped, table.pick(mine))
     if not found:
         raise ConfigError(f"{path}: has no candles")
     return list(found.values())
 
 
-def _read(
-    path: Path, mapped: Mapped, report: Callable[[int], None]
-) -> tuple[tuple[array[Any], ...], array[int], list[str]]:
-    """Read the columns, the row numbers, and the values of the market column."""
+def _read(path: Path, mapped: Mapped, report: Callable[[int], None]) -> _Table:
     return _parquet(path, mapped) if column_files.is_parquet(path) else _text(path, mapped, report)
 
 
-def _candles(path: Path, market: str, mapped: Mapped, columns: tuple[array[Any], ...], rows: array[int]) -> Candles:
-    at_ms = columns[0]
+def _candles(path: Path, market: str, mapped: Mapped, table: _Table) -> Candles:
+    rows, at_ms = table.rows, table.columns[0]
     if not at_ms:
         raise ConfigError(f"{path}: has no candles")
     if not MS_MIN <= min(at_ms) <= max(at_ms) < MS_MAX:
@@ -199,13 +218,31 @@ def _candles(path: Path, market: str, mapped: Mapped, columns: tuple[array[Any],
             "or say with --unit how the times are written"
         )
     interval = _interval(path, at_ms, mapped)
-    if mapped.stamp == "close":
-        step = INTERVAL_MS[interval]
-        # A close off the grid belongs to the interval of its last millisecond, so that no candle closes earlier than in the file.
-        before = 1 if any(at % step for at in at_ms) else step
-        at_ms = array("q", (at - before for at in at_ms))
-    _, opens, highs, lows, closes, volumes = columns
-    return Candles(market, interval, at_ms, opens, highs, lows, closes, volumes, (Part(path, 0, rows[0], rows),))
+    _, opens, highs, lows, closes, volumes = table.columns
+    parts = (Part(path, 0, rows[0], rows),)
+    read = Candles(
+        market, interval, at_ms, opens, highs, lows, closes, volumes, parts, are_samples=mapped.is_of_samples
+    )
+    return replace(read, at_ms=_opens(read, table, mapped))
+
+
+def _opens(read: Candles, table: _Table, mapped: Mapped) -> array[int]:
+    """When each candle opened, on the source's own clock; none closes earlier for it than at its source.
+
+    - A close up to `late_ms` before the grid (00:59:59.999) is the close on the grid.
+    - A day from midnight to midnight of a local clock keeps its date, because it ends before the UTC day of that date does. West of Greenwich it ends
+      later, so there only markets with trading hours keep the date: their session ends earlier.
+    """
+    step, before = read.step_ms, read.step_ms if mapped.stamp == "close" else 0
+    dates = table.dates_ms
+    if step == DAY_MS and dates is not None and dates != read.at_ms:
+        local = replace(read, at_ms=array("q", (at - before for at in dates)))
+        if not table.is_behind or hours_of(local) != CONTINUOUS:
+            return local.at_ms
+    if not before:
+        return read.at_ms
+    late = late_ms(step)
+    return array("q", (at + (-at % step if -at % step <= late else 0) - before for at in read.at_ms))
 
 
 def _day(at_ms: int) -> str:
@@ -257,9 +294,7 @@ def _about(at_ms: array[int]) -> str | None:
 # ── Text ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _text(
-    path: Path, mapped: Mapped, report: Callable[[int], None]
-) -> tuple[tuple[array[Any], ...], array[int], list[str]]:
+def _text(path: Path, mapped: Mapped, report: Callable[[int], None]) -> _Table:
     columns: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
     rows = array("q")
     markets: list[str] = []
@@ -297,7 +332,7 @@ def _text(
                     take(column_files.Block([[column[at]] for column in block.columns], [row], block.plain))
                 raise
             report(len(rows))
-    return columns, rows, markets
+    return _Table(columns, rows, markets, stamps.dates_ms, stamps.is_behind)
 
 
 def _floats(
@@ -436,6 +471,8 @@ class _Stamps:
         self._unit = mapped.unit
         self._title = title.lower()
         self._zone = _Zone(path, mapped.tz)
+        self.dates_ms: array[int] | None = array("q")  # None: some time is not a midnight of its own clock
+        self.is_behind = False  # True: some midnight was that of a zone behind UTC
 
     def read(self, texts: Sequence[str], rows: Sequence[int], markets: Sequence[str] = ()) -> array[int]:
         """Convert times. `markets` has the market of each row if the file has several."""
@@ -448,7 +485,7 @@ class _Stamps:
             else:
                 self._unit = "iso" if not re.fullmatch(r"[0-9]{4}\.[0-9]{2}\.[0-9]{2}.*", text) else "dotted"
         if self._unit in _PER_MS:
-            return self._numbers(texts, rows)
+            return self._dated(found := self._numbers(texts, rows), found)
         parse = self._parser()
         moments: list[datetime] = []
         for text, row in zip(texts, rows, strict=True):
@@ -469,6 +506,26 @@ class _Stamps:
                 found.append(wall_ms)  # A date is a UTC day, because the service's daily candles are.
             else:
                 found.append(self._zone.utc(wall_ms, row, name))
+        return self._dated(walls, found)
+
+    def of_clock(
+        self, walls: array[int], instants: array[int] | None, rows: Sequence[int], markets: Sequence[str]
+    ) -> array[int]:
+        """The instants of times that are read already: `instants`, or those of a local clock in the file's zone."""
+        names = markets or [""] * len(walls)
+        if instants is None:
+            self._zone.look(walls, names)
+            instants = array("q", map(self._zone.utc, walls, rows, names))
+        return self._dated(walls, instants)
+
+    def _dated(self, walls: Sequence[int], found: array[int]) -> array[int]:
+        """The instants `found`; takes note of the local clock `walls` that they were read from."""
+        self.is_behind = self.is_behind or any(map(lt, walls, found))
+        if self.dates_ms is not None:
+            if any(wall_ms % DAY_MS for wall_ms in walls):
+                self.dates_ms = None
+            else:
+                self.dates_ms.extend(walls)
         return found
 
     def _is_date(self, text: str) -> bool:
@@ -588,7 +645,7 @@ class _Zone:
 # ── Parquet ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _parquet(path: Path, mapped: Mapped) -> tuple[tuple[array[Any], ...], array[int], list[str]]:
+def _parquet(path: Path, mapped: Mapped) -> _Table:
     frame = column_files.scan_parquet(path)
     schema = frame.collect_schema()
     header = list(schema.names())
@@ -602,13 +659,14 @@ def _parquet(path: Path, mapped: Mapped) -> tuple[tuple[array[Any], ...], array[
     at = _market_place(path, mapped, header, len(header))
     markets = [str(value).strip() for index in at for value in table.get_column(header[index])]
     times = table.get_column(header[places["ts"][0]])
-    columns: list[array[Any]] = [_parquet_times(path, times, mapped, rows, markets)]
+    stamps = _Stamps(path, mapped)
+    columns: list[array[Any]] = [_parquet_times(path, times, stamps, rows, markets)]
     for name in COLUMNS[1:]:
         if not places[name]:
             columns.append(array("d", bytes(8 * len(table))))
             continue
         columns.append(_parquet_numbers(path, name, table.get_column(header[places[name][0]]), mapped, rows))
-    return tuple(columns), rows, markets
+    return _Table(tuple(columns), rows, markets, stamps.dates_ms, stamps.is_behind)
 
 
 def _with_index(schema: Any, mapped: Mapped) -> list[str]:
@@ -634,27 +692,27 @@ def _is_text(series: Any) -> bool:
     return series.dtype in (pl.String, pl.Categorical, pl.Enum)
 
 
-def _parquet_times(path: Path, series: Any, mapped: Mapped, rows: Sequence[int], markets: Sequence[str]) -> array[int]:
+def _parquet_times(path: Path, series: Any, stamps: _Stamps, rows: Sequence[int], markets: Sequence[str]) -> array[int]:
     pl = column_files.research()
     if series.dtype.is_float():
         series = series.fill_nan(None)
     if series.null_count():
         raise ConfigError(f"{path}: row {int(series.is_null().arg_max()) + 1}: the time is empty")
-    if series.dtype in (pl.Date, pl.Datetime):
+    is_date = series.dtype == pl.Date
+    if is_date or series.dtype == pl.Datetime:
         zone = getattr(series.dtype, "time_zone", None)
-        stamps = column_files.column_of(
-            pl.DataFrame({"ts": series.cast(pl.Datetime("ms", zone)).dt.epoch("ms")}), "ts", "q"
+        series = series.cast(pl.Datetime("ms", zone))
+        clocks = series if zone is None else series.dt.replace_time_zone(None)
+        walls, instants = (
+            column_files.column_of(pl.DataFrame({"ts": one.dt.epoch("ms")}), "ts", "q") for one in (clocks, series)
         )
-        if zone is not None or series.dtype == pl.Date:  # A date is a UTC day, as in text files.
-            return stamps
-        names, place = markets or [""] * len(stamps), _Zone(path, mapped.tz)
-        place.look(stamps, names)
-        return array("q", map(place.utc, stamps, rows, names))
+        is_instant = zone is not None or is_date  # A date is a UTC day, as in text files.
+        return stamps.of_clock(walls, instants if is_instant else None, rows, markets)
     if series.dtype.is_float():
-        return _Stamps(path, mapped).read([f"{value:f}" for value in series], rows, markets)
+        return stamps.read([f"{value:f}" for value in series], rows, markets)
     if not (series.dtype.is_integer() or _is_text(series)):
         raise ConfigError(f"{path}: column {series.name!r} holds {series.dtype}, which is no time")
-    return _Stamps(path, mapped).read([str(value) for value in series], rows, markets)
+    return stamps.read([str(value) for value in series], rows, markets)
 
 
 def ordered(candles: Candles) -> Candles:
@@ -666,7 +724,7 @@ def ordered(candles: Candles) -> Candles:
 
 
 def closed(candles: Candles, now_ms: int) -> Candles:
-    """Remove a candle that is not closed at `now_ms`. Many sources have it as their newest, and its values will change."""
-    newest_ms = max(candles.at_ms, default=0)
-    opened_ms = newest_ms - newest_ms % candles.step_ms
-    return candles.slice(None, opened_ms) if opened_ms <= now_ms < opened_ms + candles.step_ms else candles
+    """Remove the candles that are not closed at `now_ms`, by the source's own times: their values will change. Candles of the future stay."""
+    step = candles.step_ms
+    kept = [index for index, at in enumerate(candles.at_ms) if not at <= now_ms < at + step]
+    return candles if len(kept) == len(candles) else candles.pick(kept)

@@ -87,11 +87,11 @@ def mended(candles: Candles, report: AuditReport) -> Candles:
     kinds = {item.kind for item in report.findings}
     if not kinds & {"unsorted", "duplicate", "off_grid", "ohlc", "odds"}:
         return candles
-    step = candles.step_ms
-    at_ms = array("q", (at - at % step for at in candles.at_ms)) if "off_grid" in kinds else candles.at_ms
+    at_ms = candles.grid_ms if "off_grid" in kinds else candles.at_ms
     last: dict[int, int] = {}
-    for index, at in enumerate(at_ms):
-        last[at] = index
+    # By the source's own times: of two candles that meet on the grid the one that ends later counts.
+    for index in sorted(range(len(at_ms)), key=candles.at_ms.__getitem__):
+        last[at_ms[index]] = index
     made = candles.pick([last[at] for at in sorted(last)])
     made = replace(made, at_ms=array("q", sorted(last)))
     if "ohlc" in kinds:

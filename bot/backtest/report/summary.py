@@ -132,6 +132,8 @@ def proof_text(proof: Mapping[str, Any]) -> str:
     cuts = f"equal decisions on data cut at {many(len(proof['cutsMs']), 'instant')}, {many(proof['eventsCompared'], 'event')} compared"
     if outside := proof.get("outside"):
         return f"Not proved: {outside_text(outside)}; {cuts}"
+    if moved := proof.get("moved"):
+        return f"Not proved: {'; '.join(moved)}; {cuts}"
     return f"Causal: {cuts}" if proof["isWhole"] else f"Not proven causal: {cuts}"
 
 

@@ -19,7 +19,7 @@ runs/<name>-<time>/
                   "firstRefusals", "firstRejections" and "firstUnfilled": {code: {"atMs", "strategy", "market", "message"}}, "left": [...],
                   "band": null or {"paths": {policy: {"figures", "endUsd", "differing"}}, "endUsd": [lowest, highest], "orders": [{"trade", "strategy", "market",
                   "side", "entryMs", "fills": {policy: text}}] (at most 1,000), "orderCount"}, "proof": null or {"cutsMs", "eventsCompared", "differs", "isWhole",
-                  "outside": [what strategies read besides the data]}; with --monte-carlo or --bootstrap also "monteCarlo": {"trades", "candles"}
+                  "outside": [what strategies read besides the data], "moved": [candles whose times are not their source's]}; with --monte-carlo or --bootstrap also "monteCarlo": {"trades", "candles"}
                   (monte_carlo.py)}.
   chart.json      each market's candles, thinned for drawing, and the declared indicators (chart_data.chart_of). No figure of summary.json comes from
                   it; a report works without it.

@@ -167,6 +167,10 @@ def _problems(
         wrong.append(
             f"not proved causal: a strategy {outside_text(proof['outside'])}, and cutting the candles does not cut that"
         )
+    elif proof is not None and proof["moved"]:
+        wrong.append(
+            f"not proved causal: {'; '.join(proof['moved'])}; give candles whose times are their source's, in UTC and on the grid"
+        )
     elif proof is not None and not proof["isWhole"]:
         why = "the range is too short for a cut" if not is_stopped else "it was stopped"
         (lacking if is_stopped else wrong).append(f"whether the strategies are causal was not proven: {why}")
@@ -225,7 +229,7 @@ def _besides(
             start_ms = max(found.start_ms, inputs.begun_ms)
             cuts = backtest.cuts_between(CUTS, start_ms, found.end_ms, step_ms=step_ms, seed=options.seed)
         cut = backtest.prove_causal(inputs.make, options, whole, cuts, progress=going)
-        proof = cut.spoiled_by(outside).plain()
+        proof = cut.spoiled_by(outside).of_moved(inputs.moved).plain()
     return band, proof
 
 

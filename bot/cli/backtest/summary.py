@@ -101,6 +101,8 @@ def summary_lines(
             verdict = "NOT CAUSAL"
         elif proof["outside"]:
             verdict = f"not proved: {outside_text(proof['outside'])}; equal decisions"
+        elif proof["moved"]:
+            verdict = f"not proved: {'; '.join(proof['moved'])}; equal decisions"
         lines.append(
             f"  {verdict} on data cut at {many(len(proof['cutsMs']), 'instant')}, {many(proof['eventsCompared'], 'event')} compared"
         )

@@ -15,7 +15,7 @@ ACCEPTS: Final = {
     "zero-volume": "many candles without volume",
     "unsorted": "rows out of order (they are sorted)",
     "duplicates": "two different rows of one instant (the last one counts)",
-    "off-grid": "instants off the grid of the interval (they are moved back to it)",
+    "off-grid": "instants off the grid of the interval (they are moved forward to it, never back)",
     "ohlc": "open or close outside high and low (high and low are widened)",
 }
 

@@ -182,7 +182,7 @@ def data() -> None:
     default="open",
     show_default=True,
     metavar="open|close",
-    help="Whether a candle's time is its open or its close. A close off the grid (00:00:59.999) belongs to the interval around it.",
+    help="Whether a candle's time is its open or its close. A close just before the grid (00:00:59.999) is the close on it.",
 )
 @click.option("--decimal", default=".", show_default=True, metavar="CHAR", help="The decimal point.")
 @click.option("--skip-rows", default=0, type=click.IntRange(0, 1_000), metavar="N", help="Lines before the header.")

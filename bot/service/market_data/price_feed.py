@@ -113,18 +113,22 @@ class RecordedSource:
             return []
         end = until_ms - until_ms % step
         first = bisect_left(self._opens, end - limit * step)
-        last = bisect_left(self._opens, end)
+        last = bisect_right(self._opens, end - self.base_ms)
         found: list[Candle] = []
         group: list[Candle] = []
         for candle in self.candles[first:last]:
-            start = candle.ts - candle.ts % step
-            if group and start != group[0].ts - group[0].ts % step:
-                found.extend(filter(None, [merge(group, group[0].ts - group[0].ts % step)]))
+            if group and self._start(candle, step) != self._start(group[0], step):
+                found.extend(filter(None, [merge(group, self._start(group[0], step))]))
                 group = []
             group.append(candle)
         if group:
-            found.extend(filter(None, [merge(group, group[0].ts - group[0].ts % step)]))
+            found.extend(filter(None, [merge(group, self._start(group[0], step))]))
         return found
+
+    def _start(self, candle: Candle, step: int) -> int:
+        """The start of the bar that a candle belongs to: the bar in which it ends, so that no bar closes before its candles do."""
+        last_ms = candle.ts + self.base_ms - 1
+        return last_ms - last_ms % step
 
 
 def points_of(coin: str, candle: Candle, base_ms: int, lot: int = 1) -> tuple[Point, Point, Point, Point]:

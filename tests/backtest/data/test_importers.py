@@ -174,19 +174,26 @@ def test_a_date_is_a_utc_day_in_any_time_zone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "mapped", "opens"),
+    ("times", "mapped", "opens", "faults"),
     [
-        ([str(at + 59_999) for at in stamps()], Mapped(), stamps()),
-        ([str(at // 1_000 + 59) for at in stamps()], Mapped(), stamps()),
-        ([str(at + (60_000, 59_500)[n % 2]) for n, at in enumerate(stamps())], Mapped(interval="1m"), stamps()),
-        ([f"2025-06-{day} 16:00" for day in range(16, 21)], Mapped(tz="America/New_York"), [MS + n * DAY for n in range(5)]),
+        ([str(at + 59_999) for at in stamps()], Mapped(), stamps(), []),
+        ([str(at // 1_000 + 59) for at in stamps()], Mapped(), stamps(), []),
+        ([str(at + (60_000, 59_500)[n % 2]) for n, at in enumerate(stamps())], Mapped(interval="1m"), stamps(), []),
+        ([f"2025-06-{day} 23:59" for day in range(16, 21)], Mapped(), [MS + n * DAY for n in range(5)], []),
+        ([str(at + 58_999) for at in stamps()], Mapped(), stamps(), ["off_grid"]),
+        (
+            [f"2025-06-{day} 16:00" for day in range(16, 21)],
+            Mapped(tz="America/New_York"),
+            [MS + n * DAY for n in range(5)],
+            ["off_grid"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_close_off_the_grid_never_moves_a_candle_to_an_earlier_close(
-    tmp_path: Path, times: list[str], mapped: Mapped, opens: list[int]
+    tmp_path: Path, times: list[str], mapped: Mapped, opens: list[int], faults: list[str]
 ) -> None:
     read = read_foreign(foreign(tmp_path, None, times), "BTC", replace(mapped, stamp="close"))
-    assert [fault.kind for fault in audit(read, hours="continuous").faults] == ["off_grid"]
+    assert [fault.kind for fault in audit(read, hours="continuous").faults] == faults
     (taken,), _ = checked([read], accept=("off-grid",), hours="continuous")
     assert list(taken.at_ms) == opens
     assert taken.close == read.close
@@ -348,7 +355,10 @@ def test_the_sixty_markets_of_a_recorded_file_are_imported_and_one_is_traded(
         "price=yes_price",
     ]
     assert call([*asked, "--interval", "1d"]) == 1
-    assert "--accept-off-grid: each row is moved back" in capsys.readouterr().err
+    assert (
+        "--accept-off-grid: each row is moved forward to the next start of its interval, never back"
+        in capsys.readouterr().err
+    )
     assert not (tmp_path / "data").exists()
     assert call([*asked, "--interval", "1d", "--accept-off-grid", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -1,0 +1,250 @@
+"""No candle closes earlier than it did at its source: every importer and source, and what is said of it."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from bot.backtest.data.candles import Candles
+from bot.backtest.data.importers import Mapped, closed, read_foreign
+from bot.backtest.data.quality import FaultyData, checked
+from bot.cli.app import call
+from bot.clock import DAY_MS, HOUR_MS, ManualClock, iso
+from bot.market_data.paging import Answer, Pager
+from bot.market_data.source import Row
+from bot.market_data.yfinance_source import YfinanceSource
+from bot.service.market_data.price_feed import RecordedSource
+from bot.service.market_data.simulator import Candle
+from bot.wire import INTERVAL_MS
+from tests.backtest.builders import START_MS, minutes, research
+from tests.backtest.test_backtest_command import config, write
+
+COUNT = 12
+
+
+def zone(name: str) -> ZoneInfo:
+    return ZoneInfo(name)
+
+
+# Candles of some kind of source: the interval, the first open on the source's own clock, and how that clock writes it.
+Own = tuple[str, datetime, str]
+ISO = "%Y-%m-%dT%H:%M:%S%z"
+SOURCES: dict[str, Own] = {
+    "days of Hong Kong (OKX)": ("1d", datetime(2025, 4, 1, 16, tzinfo=UTC), ISO),
+    "days of New York's close (OANDA)": ("1d", datetime(2025, 4, 1, 21, tzinfo=UTC), ISO),
+    "days that end an hour late": ("1d", datetime(2025, 4, 1, 1, tzinfo=UTC), ISO),
+    "four hours of a broker (MT5)": ("4h", datetime(2025, 4, 1, 2, tzinfo=UTC), ISO),
+    "hours at half past": ("1h", datetime(2025, 4, 1, 13, 30, tzinfo=UTC), ISO),
+    "hours a second late": ("1h", datetime(2025, 4, 1, 13, 0, 1, tzinfo=UTC), ISO),
+    "quarters": ("15m", datetime(2025, 4, 1, 13, 7, tzinfo=UTC), ISO),
+    "minutes at half past": ("1m", datetime(2025, 4, 1, 13, 7, 30, tzinfo=UTC), ISO),
+    "days of Berlin": ("1d", datetime(2025, 3, 26, tzinfo=zone("Europe/Berlin")), ISO),
+    "days of Tokyo": ("1d", datetime(2025, 3, 26, tzinfo=zone("Asia/Tokyo")), ISO),
+    "days of New York": ("1d", datetime(2025, 3, 3, tzinfo=zone("America/New_York")), ISO),
+    "hours on the grid": ("1h", datetime(2025, 4, 1, 13, tzinfo=UTC), ISO),
+}
+
+
+def own_opens(own: Own) -> list[datetime]:
+    """The opens, by wall clock: local days stay days over a change of clocks."""
+    interval, first, _ = own
+    return [first + n * timedelta(milliseconds=INTERVAL_MS[interval]) for n in range(COUNT)]
+
+
+def ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+def text_file(folder: Path, own: Own) -> tuple[Path, Mapped]:
+    lines = [f"{at.strftime(own[2])},100,102,99,101,{n + 1}" for n, at in enumerate(own_opens(own))]
+    (folder / "x.csv").write_text("\n".join(["Date,Open,High,Low,Close,Volume", *lines]) + "\n")
+    return folder / "x.csv", Mapped(interval=own[0])
+
+
+def stamped_at_the_close(folder: Path, own: Own) -> tuple[Path, Mapped]:
+    step = timedelta(milliseconds=INTERVAL_MS[own[0]])
+    lines = [f"{(at + step).strftime(own[2])},100,102,99,101,{n + 1}" for n, at in enumerate(own_opens(own))]
+    (folder / "x.csv").write_text("\n".join(["Date,Open,High,Low,Close,Volume", *lines]) + "\n")
+    return folder / "x.csv", Mapped(interval=own[0], stamp="close")
+
+
+def numbers(folder: Path, own: Own) -> tuple[Path, Mapped]:
+    lines = [f"{ms(at)},100,102,99,101,{n + 1}" for n, at in enumerate(own_opens(own))]
+    (folder / "x.csv").write_text("\n".join(["ts,open,high,low,close,volume", *lines]) + "\n")
+    return folder / "x.csv", Mapped(interval=own[0])
+
+
+def wall_clock(folder: Path, own: Own) -> tuple[Path, Mapped]:
+    lines = [f"{at.strftime('%Y-%m-%d %H:%M:%S')},100,102,99,101,{n + 1}" for n, at in enumerate(own_opens(own))]
+    (folder / "x.csv").write_text("\n".join(["Date,Open,High,Low,Close,Volume", *lines]) + "\n")
+    return folder / "x.csv", Mapped(interval=own[0], tz=str(own[1].tzinfo))
+
+
+def parquet(folder: Path, own: Own) -> tuple[Path, Mapped]:
+    import polars as pl
+
+    at = pl.Series("Date", [ms(one) for one in own_opens(own)]).cast(pl.Datetime("ms", "UTC"))
+    ones = [100.0] * COUNT
+    frame = pl.DataFrame({"Date": at.dt.convert_time_zone(str(own[1].tzinfo)), "Open": ones, "High": [102.0] * COUNT,
+                          "Low": ones, "Close": [101.0] * COUNT, "Volume": [float(n + 1) for n in range(COUNT)]})  # fmt: skip
+    frame.write_parquet(folder / "x.parquet")
+    return folder / "x.parquet", Mapped(interval=own[0])
+
+
+FORMS: dict[str, Callable[[Path, Own], tuple[Path, Mapped]]] = {
+    "text with an offset": text_file,
+    "text stamped at the close": stamped_at_the_close,
+    "numbers": numbers,
+    "a wall clock and --tz": wall_clock,
+    "Parquet": parquet,
+}
+
+
+def usable(read: Candles) -> Candles:
+    """The candles as a backtest takes them: as they are, or moved by --accept-off-grid."""
+    accept = ("gaps", "off-grid", "hours")
+    return checked([read], accept=accept, hours="continuous")[0][0]
+
+
+@research
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("market", ["BTC", "SPY"])
+@pytest.mark.parametrize("name", SOURCES)
+def test_no_imported_candle_closes_before_it_did_at_its_source(
+    tmp_path: Path, name: str, market: str, form: str
+) -> None:
+    own = SOURCES[name]
+    path, mapped = FORMS[form](tmp_path, own)
+    taken = usable(read_foreign(path, market, mapped))
+    step = INTERVAL_MS[own[0]]
+    assert all(at % step == 0 for at in taken.at_ms)
+    # The volume tells which of the source's candles a row is. A share's day ends with its session, at 20:00 in New York at the latest.
+    opens, is_session = own_opens(own), market == "SPY" and name == "days of New York" and form != "numbers"
+    for at, volume in zip(taken.at_ms, taken.volume, strict=True):
+        opened = opens[int(volume) - 1]
+        ended = opened.replace(hour=16) if is_session else opened + timedelta(milliseconds=step)
+        assert at + step >= ms(ended.astimezone(UTC)), iso(at)
+
+
+@research
+@pytest.mark.parametrize(
+    "form", ["text with an offset", "text stamped at the close", "a wall clock and --tz", "Parquet"]
+)
+@pytest.mark.parametrize(
+    ("name", "market"), [("days of Berlin", "BTC"), ("days of Tokyo", "BTC"), ("days of New York", "SPY")]
+)
+def test_local_days_keep_their_date_over_a_change_of_clocks(tmp_path: Path, name: str, market: str, form: str) -> None:
+    path, mapped = FORMS[form](tmp_path, SOURCES[name])
+    (read,), (report,) = checked([read_foreign(path, market, mapped)], accept=("gaps",))
+    assert [iso(at)[:10] for at in read.at_ms] == [f"{at:%Y-%m-%d}" for at in own_opens(SOURCES[name])]
+    assert not [one for one in report.findings if one.kind == "off_grid"]
+
+
+def test_days_of_new_york_of_a_market_that_never_closes_are_refused_or_moved_forward(tmp_path: Path) -> None:
+    path, mapped = text_file(tmp_path, SOURCES["days of New York"])
+    read = read_foreign(path, "BTC", mapped)
+    with pytest.raises(FaultyData, match="off the grid of 1d"):
+        checked([read])
+    (moved,), _ = checked([read], accept=("off-grid", "gaps"))
+    assert iso(moved.at_ms[0])[:16] == "2025-03-04T00:00"
+
+
+@pytest.mark.parametrize("late_ms", [0, 30 * 60_000, 16 * HOUR_MS])
+def test_an_import_leaves_out_what_has_not_ended_by_the_sources_own_times(late_ms: int) -> None:
+    at = array("q", (START_MS + late_ms + n * DAY_MS for n in range(3)))
+    flat = array("d", [100.0] * 3)
+    candles = Candles("BTC", "1d", at, flat, flat, flat, flat, flat)
+    for now_ms, count in ((at[2] + DAY_MS - 1, 2), (at[2] + DAY_MS, 3), (at[1] + DAY_MS, 2)):
+        assert len([one for one in closed(candles, now_ms).at_ms if one <= now_ms]) == count
+
+
+@pytest.mark.parametrize("late_ms", [0, 30 * 60_000, 16 * HOUR_MS])
+async def test_a_pull_leaves_out_what_has_not_ended_by_the_exchanges_own_times(late_ms: int) -> None:
+    opens = [START_MS + late_ms + n * DAY_MS for n in range(4)]
+    for now_ms in (opens[2] + 60_000, opens[3] - 60_000, opens[3] + 10_000, opens[3] + DAY_MS - 60_000):
+
+        async def fetch(_interval: str, since_ms: int, limit: int, now_ms: int = now_ms) -> Answer:
+            rows = [Row(at, 1, 1, 1, 1, 1) for at in opens if since_ms <= at <= now_ms]
+            return Answer(rows[:limit], now_ms)
+
+        pages = [page async for page in Pager(fetch, "1d", DAY_MS, now_ms, has_days=True).pages(START_MS)]
+        got = [row.at_ms for page in pages for row in page.rows]
+        assert got == [at for at in opens if at + DAY_MS <= now_ms - 5_000], iso(now_ms)
+        assert all(a <= b for a, b in pairwise(page.until_ms for page in pages))
+        unfinished = [at for at in opens if at <= now_ms and at not in got]
+        assert not unfinished or pages[-1].until_ms <= unfinished[0]
+
+
+class _Frame(dict[str, list[float]]):
+    """As much of a pandas table as the source uses."""
+
+    def __init__(self, index: list[datetime]) -> None:
+        super().__init__({name: [100.0] * len(index) for name in ("Open", "High", "Low", "Close", "Volume")})
+        self.index = index
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+@pytest.mark.parametrize("place", ["UTC", "America/New_York", "Europe/Berlin", "Asia/Tokyo", "Asia/Kolkata"])
+@pytest.mark.parametrize(("interval", "minute"), [("1h", 0), ("1h", 30), ("1h", 15), ("1d", 0)])
+async def test_yahoo_candles_are_stored_only_after_they_end_and_never_moved_back(
+    place: str, interval: str, minute: int
+) -> None:
+    step = INTERVAL_MS[interval]
+    first = datetime(2025, 6, 2, 9 if interval == "1h" else 0, minute, tzinfo=zone(place))
+    own = [first + n * timedelta(milliseconds=step) for n in range(3)]
+    for beyond in (-DAY_MS, -HOUR_MS, -60_000, 0, 61_000, HOUR_MS, DAY_MS):
+        now_ms = ms(own[2]) + step + beyond
+        ticker = SimpleNamespace(history=lambda **_wanted: _Frame(own))
+        async with YfinanceSource(ticker=lambda _symbol, it=ticker: it, clock=ManualClock(now_ms)) as source:
+            (page,) = [one async for one in source.history("X", interval, 0, now_ms, str)]
+        for row, opened in zip(page.rows, own, strict=False):
+            assert ms(opened) + step <= now_ms, "it has ended at Yahoo"
+            assert row.at_ms + step <= now_ms, "it has ended in the store"
+            if interval == "1h":
+                assert row.at_ms >= ms(opened)
+            else:
+                assert iso(row.at_ms)[:10] == f"{opened:%Y-%m-%d}"
+        if beyond == DAY_MS:
+            assert len(page.rows) == 3
+
+
+@pytest.mark.parametrize("late_ms", [0, 30 * 60_000])
+@pytest.mark.parametrize("interval", ["1h", "4h", "1d"])
+def test_the_history_of_recorded_prices_has_only_what_has_ended(interval: str, late_ms: int) -> None:
+    step = INTERVAL_MS[interval]
+    hours = [Candle(START_MS + late_ms + n * HOUR_MS, 1, 1, 1, 1, n + 1) for n in range(72)]
+    for until_ms in (START_MS + 30 * HOUR_MS, START_MS + 48 * HOUR_MS + 1):
+        found = RecordedSource(hours, HOUR_MS).closed(interval, until_ms, 100)
+        assert all(one.ts + step <= until_ms for one in found)
+        assert all(one.ts % step == 0 for one in found)
+        done = sum(hour.volume for hour in hours if hour.ts + HOUR_MS <= until_ms - until_ms % step)
+        assert sum(one.volume for one in found) == done
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "flags", "code", "says"),
+    [
+        (0, [], 0, "causal: equal decisions on data cut at 5 instants"),
+        (30_000, ["--accept-off-grid"], 1, "not proved: BTC: 600 rows off the grid of 1m (UTC)"),
+        (30_000, [], 1, "--accept-off-grid: each row is moved forward to the next start of its interval, never back"),
+    ],
+)
+def test_moved_candles_prove_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], late_ms: int, flags: list[str], code: int, says: str
+) -> None:
+    data = write(minutes(600, start_ms=START_MS + late_ms), tmp_path / "BTC_1m.csv")
+    asked = ["--data", str(data), "--out", str(tmp_path / "runs"), "--prove-causal", *flags]
+    assert call(["backtest", str(config(tmp_path)), *asked]) == code
+    told = capsys.readouterr()
+    assert says in told.out + told.err
+    if flags:
+        assert "error: not proved causal: BTC: 600 rows off the grid of 1m" in told.err
