@@ -48,14 +48,14 @@ demo: $(READY)
 	@exec $(BIN)/bot demo $(ARGS)
 
 test: .venv/dev.stamp .venv/markets.stamp
-	@exec $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal $(ARGS)
+	@exec $(BIN)/python -m pytest -q -n auto $(ARGS)
 
 # The site goes into build/site; `bot docs` shows it.
 docs: .venv/dev.stamp
 	@exec $(BIN)/bot docs --build
 
 soak: .venv/dev.stamp .venv/markets.stamp
-	@exec $(BIN)/python -m pytest -q -m soak -n auto --maxprocesses 8 --dist worksteal -o faulthandler_timeout=0 --full $(ARGS)
+	@exec $(BIN)/python -m pytest -q -m soak -n auto -o faulthandler_timeout=0 --full $(ARGS)
 	@exec $(BIN)/python -m tests.bench.soak
 
 bench: .venv/dev.stamp .venv/markets.stamp

@@ -5,9 +5,7 @@ Builders and fakes live elsewhere.
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import importlib
 import os
 import shutil
 import signal
@@ -20,6 +18,8 @@ from typing import Any
 import hypothesis
 import pytest
 import structlog
+
+pytest_plugins = ["tests.workers"]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CHROMIUM = Path("/usr/bin/chromium")
@@ -43,23 +43,6 @@ sys.dont_write_bytecode = False
 # Started in the background of a script, Python leaves Ctrl-C ignored, and so would every process that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-# The long ones come first, so that no worker is left alone with one at the end. A worker each for what computes, for what runs
-# many processes and for what mostly waits: side by side they fill the cores, and two of a kind do not starve each other.
-LANES = (
-    (
-        "service/http/test_openapi_contract.py", "test_house.py", "integration/test_worlds.py", "runtime/test_kernel_crashes.py", "venue/test_simulation.py",
-        "runtime/liveness/test_heartbeat_worlds.py",
-    ),
-    (
-        "e2e/test_bounded.py", "e2e/test_kill_lockstep.py", "e2e/test_kill_service.py", "e2e/test_kill_free.py", "e2e/test_demo.py", "service/state_machine/test_kills.py",
-        "test_readme.py", "service/state_machine/test_guardian_fires_once.py", "cli/run/test_processes.py", "integration/test_kill_points.py",
-    ),
-    (
-        "runtime/liveness/test_heartbeat_process.py", "service/webhooks/test_webhook_process.py", "service/http/test_event_stream.py", "service/http/test_approval_page.py",
-        "testing/test_plugin.py", "service/docs/test_documents.py", "dashboard/test_browser.py", "runtime/test_daemon.py", "service/test_process.py",
-    ),
-)  # fmt: skip
 
 NEVER = 2**31 - 1
 COLLECTIONS_MAX = 500  # of the second generation, before all is collected
@@ -113,42 +96,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def is_soaked(config: pytest.Config) -> bool:
     """Whether larger numbers than those of every day were asked for."""
     return config.getoption("--full") or any(config.getoption(name) is not None for name in ("--worlds", "--kills"))
-
-
-def pytest_collection(session: pytest.Session) -> None:
-    """Each worker imports the tests from another place on, so that in a fresh clone each compiles a part and finds the others' parts compiled."""
-    given = getattr(session.config, "workerinput", None)
-    if given is None:
-        return
-    paths = sorted((REPOSITORY / "tests").rglob("test_*.py"))
-    first = len(paths) * int(given["workerid"].removeprefix("gw")) // given["workercount"]
-    for path in paths[first:] + paths[:first]:
-        with contextlib.suppress(Exception, pytest.skip.Exception):  # told where the file is collected
-            importlib.import_module(".".join(path.relative_to(REPOSITORY).with_suffix("").parts))
-
-
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: many tests wait for a process most of their time."""
-    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Each worker begins with a lane of long tests. xdist deals the list out in blocks of one size, and lets who is done take from the others' ends."""
-    workers: int = getattr(config, "workerinput", {}).get("workercount", 1)
-    lane_of = {REPOSITORY / "tests" / name: n for n, lane in enumerate(LANES) for name in lane}
-    place_of = {REPOSITORY / "tests" / name: n for lane in LANES for n, name in enumerate(lane)}
-    blocks: list[list[pytest.Item]] = [[] for _ in range(workers)]
-    for item in sorted((one for one in items if one.path in lane_of), key=lambda one: place_of[one.path]):
-        blocks[lane_of[item.path] % workers].append(item)
-    rest = [item for item in items if item.path not in lane_of]
-    left = len(items)
-    for n, block in enumerate(blocks):
-        size = left // (workers - n)
-        left -= size
-        taken = max(0, size - len(block))
-        block += rest[:taken]
-        del rest[:taken]
-    items[:] = [item for block in blocks for item in block] + rest
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,107 @@
+"""The workers of a test run: each test runs once, whatever dies, and its report arrives."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.workers import _words, worker_count
+
+SUITE = """
+import os, signal, warnings
+import pytest
+
+@pytest.fixture(scope="module")
+def log(request):
+    yield os.environ["RAN"]
+    if os.path.basename(str(request.path)) == "test_two.py":
+        raise ValueError("the fixture ends badly")
+
+@pytest.mark.parametrize("n", range(8))
+def test_runs(n, log, tmp_path):
+    (tmp_path / "mine").touch(exist_ok=False)
+    print("said", n)
+    with open(log, "a") as ran:
+        ran.write(f"{request_name()} {n}\\\\n")
+    if request_name() == "test_one" and n == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if request_name() == "test_one" and n == 5:
+        os._exit(0)
+    assert not (request_name() == "test_two" and n == 6)
+
+def test_warns():
+    warnings.warn("a warning of the suite")
+
+def test_skips():
+    pytest.skip("a reason")
+
+def request_name():
+    return __name__.rpartition(".")[2]
+"""
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest with the workers on a suite of two files."""
+    folder.mkdir()
+    for name in ("test_one.py", "test_two.py"):
+        (folder / name).write_text(SUITE.replace("\\\\n", "\\n"), encoding="utf-8")
+    (folder / "pytest.ini").write_text(
+        "[pytest]\naddopts = -p tests.workers -p no:xdist -p no:cacheprovider\n", encoding="utf-8"
+    )
+    environment = {**os.environ, "RAN": str(folder / "ran"), "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-rA", *arguments],
+        check=False,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_each_test_runs_once_and_a_worker_that_dies_fails_only_its_test(tmp_path: Path) -> None:
+    done = run(tmp_path / "suite", "-n", "2")
+
+    ran = (tmp_path / "suite" / "ran").read_text(encoding="utf-8").split("\n")[:-1]
+    assert sorted(ran) == sorted(f"{file} {n}" for file in ("test_one", "test_two") for n in range(8))
+    assert "3 failed, 15 passed, 2 skipped, 2 warnings, 1 error" in done.stdout, done.stdout + done.stderr
+    assert "the worker process ended with -9 in test_one.py::test_runs[3]" in done.stdout
+    assert "the worker process ended with 0 in test_one.py::test_runs[5]" in done.stdout
+    assert "ValueError: the fixture ends badly" in done.stdout
+    assert "a warning of the suite" in done.stdout
+    assert "said 7" in done.stdout
+    assert done.returncode == 1
+
+
+def test_x_ends_the_run_at_the_first_failure(tmp_path: Path) -> None:
+    done = run(tmp_path / "suite", "-n", "1", "-x")
+
+    assert "stopping after 1 failures" in done.stdout
+    ran = (tmp_path / "suite" / "ran").read_text(encoding="utf-8")
+    assert "test_one 3" in ran
+    assert "test_two 7" not in ran
+
+
+def test_a_number_of_workers_that_is_none_is_refused() -> None:
+    assert worker_count("3") == 3
+    assert worker_count("auto") >= 2
+    with pytest.raises(pytest.UsageError, match="-n takes a number or auto, not 'many'"):
+        worker_count("many")
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("stop", ["stop"]),
+        ("Stop or (limit and close)", ["stop", "limit", "close"]),
+        ("stop and not limit", []),
+        ("", []),
+    ],
+)
+def test_only_an_expression_that_needs_a_word_leaves_files_out(expression: str, words: list[str]) -> None:
+    assert _words(expression) == words
