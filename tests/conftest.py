@@ -19,6 +19,8 @@ import hypothesis
 import pytest
 import structlog
 
+from tests import prepared_process
+
 pytest_plugins = ["tests.workers"]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -39,6 +41,9 @@ if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usa
 # Compiled once, not at each of the hundreds of process starts.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# The commands of `bot` start from a process that has imported them.
+prepared_process.use()
 
 # Started in the background of a script, Python leaves Ctrl-C ignored, and so would every process that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -96,6 +101,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def is_soaked(config: pytest.Config) -> bool:
     """Whether larger numbers than those of every day were asked for."""
     return config.getoption("--full") or any(config.getoption(name) is not None for name in ("--worlds", "--kills"))
+
+
+@pytest.fixture
+def cold_starts() -> Iterator[None]:
+    """Commands of `bot` that start in interpreters of their own: for tests that read /proc or measure a start."""
+    with prepared_process.cold_starts():
+        yield
 
 
 @pytest.fixture(scope="session")

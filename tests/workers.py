@@ -282,6 +282,8 @@ class Runner:
     def _log(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         self._printed = time.monotonic()
         self._hook.pytest_runtest_logreport(report=report)
+        if report.failed:
+            self._write_line(f"\nfailed: {report.nodeid}")
         if self._session.shouldfail:
             raise self._session.Failed(self._session.shouldfail)
         if self._session.shouldstop:
@@ -310,18 +312,22 @@ class Runner:
     def _path(self, number: int) -> Path:
         return self._session.items[number].path
 
+    def _write_line(self, line: str) -> None:
+        terminal = self._session.config.pluginmanager.get_plugin("terminalreporter")
+        if terminal is not None:
+            terminal.write_line(line)
+
     def _print_what_runs(self) -> None:
         """A line that names the test that has run longest, when nothing was printed for a while."""
         now = time.monotonic()
         running = [worker for worker in self._workers if worker.given]
-        terminal = self._session.config.pluginmanager.get_plugin("terminalreporter")
-        if now - self._printed < SILENCE_SECONDS or not running or terminal is None:
+        if now - self._printed < SILENCE_SECONDS or not running:
             return
         self._printed = now
         oldest = min(running, key=lambda worker: worker.began)
         left = sum(len(worker.lane) + len(worker.given) for worker in self._workers)
         name = self._session.items[oldest.given[0]].nodeid
-        terminal.write_line(f"\n{left} tests left; runs longest, {now - oldest.began:.0f} s: {name}")
+        self._write_line(f"\n{left} tests left; runs longest, {now - oldest.began:.0f} s: {name}")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -179,6 +179,7 @@ def test_every_example_in_help_texts_and_docs_is_a_valid_command_line() -> None:
         commands[name].make_context(name, arguments)  # UsageError otherwise.
 
 
+@pytest.mark.usefixtures("cold_starts")
 def test_help_starts_quickly_and_imports_no_heavy_module(repository: Path) -> None:
     def took(*arguments: str) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

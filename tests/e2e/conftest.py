@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.forking import Zygote
 from tests.e2e.processes import Daemon, Sandbox
 
 Pair = tuple[Sandbox, Daemon]
@@ -24,30 +23,22 @@ def place() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
-    with Zygote() as one:
-        yield one
-
-
 @pytest.fixture
-def pair(place: Path, repository: Path, zygote: Zygote) -> Iterator[MakePair]:
+def pair(place: Path, repository: Path) -> Iterator[MakePair]:
     """Makes a service with an account, and a daemon that is to trade on it. `like` begins with the database of a service that was stopped."""
     made: list[Pair] = []
 
     def make(name: str, *, clock: str, heartbeat_seconds: int, like: Sandbox | None = None) -> Pair:
         folder = place / name
         folder.mkdir()
-        sandbox = Sandbox(folder, clock=clock, zygote=zygote)
+        sandbox = Sandbox(folder, clock=clock)
         if like is not None:
             shutil.copy(like.folder / "sandbox.db", folder / "sandbox.db")
             sandbox.api_key = like.api_key
         sandbox.start()
         if like is None:
             sandbox.open_account()
-        daemon = Daemon(
-            folder, sandbox, heartbeat_seconds=heartbeat_seconds, strategies=repository / "strategies", zygote=zygote
-        )
+        daemon = Daemon(folder, sandbox, heartbeat_seconds=heartbeat_seconds, strategies=repository / "strategies")
         made.append((sandbox, daemon))
         return sandbox, daemon
 

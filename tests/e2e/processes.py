@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -18,9 +19,9 @@ from typing import Any
 import httpx
 
 from bot.runtime.liveness.progress_stamp import ProgressReader, Stamp
-from tests.e2e.forking import Forked, Zygote
+from tests.prepared_process import cold_starts
 
-Process = subprocess.Popen[bytes] | Forked
+Process = subprocess.Popen[bytes]
 
 WAIT_S = 120.0  # far beyond what anything takes; a busy machine must not fail a test
 START_MS = 1_795_132_800_000  # a minute's beginning, so that lockstep bars close when they are told to
@@ -71,13 +72,10 @@ def python(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "bot", *arguments], stdin=subprocess.DEVNULL, **options)
 
 
-def started(
-    zygote: Zygote, cold: bool, log: int, passed: list[int], *arguments: str, own_session: bool = False
-) -> Process:
-    """`bot ARGUMENTS` that writes to `log`: in an interpreter of its own the first time, forked from one that has imported everything later."""
-    if cold:
+def started(cold: bool, log: int, passed: list[int], *arguments: str, own_session: bool = False) -> Process:
+    """`bot ARGUMENTS` that writes to `log`, if `cold` in an interpreter of its own."""
+    with cold_starts() if cold else contextlib.nullcontext():
         return python(*arguments, stdout=log, stderr=log, pass_fds=passed, start_new_session=own_session)
-    return zygote.start(*arguments, fds={1: log, 2: log} | {fd: fd for fd in passed}, own_session=own_session)
 
 
 def until(what: str, holds: Callable[[], Any], patience_s: float = WAIT_S) -> Any:
@@ -97,13 +95,12 @@ SIMULATED = ("--seed", "7", "--markets", "BTC,ETH", "--start", str(START_MS))
 class Sandbox:
     """The service as a process: the same port and database through every start. `markets` are the options that say which, and their prices."""
 
-    def __init__(self, folder: Path, *, clock: str, zygote: Zygote, markets: Sequence[str] = SIMULATED) -> None:
+    def __init__(self, folder: Path, *, clock: str, markets: Sequence[str] = SIMULATED) -> None:
         self.folder = folder
         self.markets = markets
         self.clock = clock
         self.port = 0
         self.api_key = ""
-        self._zygote = zygote
         self._process: Process | None = None
         self._http: httpx.Client | None = None
         self._control: httpx.Client | None = None
@@ -121,7 +118,7 @@ class Sandbox:
         reader, writer = os.pipe()
         with (self.folder / "sandbox.log").open("ab") as log:
             self._process = started(
-                self._zygote, self.port == 0, log.fileno(), [writer],
+                self.port == 0, log.fileno(), [writer],
                 "sandbox", "--port", str(self.port), "--db", str(self.folder / "sandbox.db"), "--clock", self.clock,
                 *self.markets, "--control-socket", str(self.folder / "c.sock"), "--no-rate-limits",
                 "--ready-fd", str(writer),
@@ -198,7 +195,7 @@ class Daemon:
     """`bot run` on a folder of its own."""
 
     def __init__(
-        self, folder: Path, sandbox: Sandbox, *, heartbeat_seconds: int, strategies: Path, zygote: Zygote,
+        self, folder: Path, sandbox: Sandbox, *, heartbeat_seconds: int, strategies: Path,
         config: str = CONFIG,
     ) -> None:  # fmt: skip
         self.folder = folder
@@ -218,7 +215,6 @@ class Daemon:
         self.config = folder / "e2e.yaml"
         self.config.write_text(config % values)
         self.starts = 0
-        self._zygote = zygote
         self._process: Process | None = None
         self._old_fence: int | None = None
         self._is_fresh = False
@@ -233,9 +229,7 @@ class Daemon:
         self._ready_at = None
         with (self.folder / "daemon.log").open("ab") as log:
             self._told_before = log.tell()
-            self._process = started(
-                self._zygote, self.starts == 1, log.fileno(), [], "run", str(self.config), own_session=True
-            )
+            self._process = started(self.starts == 1, log.fileno(), [], "run", str(self.config), own_session=True)
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)

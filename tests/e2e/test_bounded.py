@@ -17,7 +17,6 @@ import pytest
 
 from bot.runtime.control_plane.log_tail import FILE, FILE_BYTES_MAX, older
 from bot.runtime.journal.database import LOG_BYTES_MAX
-from tests.e2e.forking import Zygote
 from tests.e2e.processes import HEAD, Daemon, Sandbox, own_mb, until
 
 SPEED = 600
@@ -58,14 +57,14 @@ class Sample(NamedTuple):
 
 
 @pytest.fixture
-def pair(place: Path, repository: Path, shared: Path, zygote: Zygote, seconds: int) -> Iterator[tuple[Sandbox, Daemon]]:
+def pair(place: Path, repository: Path, shared: Path, seconds: int) -> Iterator[tuple[Sandbox, Daemon]]:
     source = shared / "data" / "crypto" / "binance_BTCUSDT_1m_202505.csv.gz"
     candles = place / "btc.csv"
     with gzip.open(source, "rt") as rows:
         candles.write_text(
             "".join(row for row, _ in zip(rows, range(FIRST_BARS + (seconds + 60) * SPEED // 60), strict=False))
         )
-    sandbox = Sandbox(place, clock=f"{SPEED}x", zygote=zygote, markets=("--data", f"BTC={candles}"))
+    sandbox = Sandbox(place, clock=f"{SPEED}x", markets=("--data", f"BTC={candles}"))
     sandbox.start()
     sandbox.open_account()
     daemon = Daemon(
@@ -73,7 +72,6 @@ def pair(place: Path, repository: Path, shared: Path, zygote: Zygote, seconds: i
         sandbox,
         heartbeat_seconds=HEARTBEAT_S,
         strategies=repository / "strategies",
-        zygote=zygote,
         config=CONFIG,
     )
     yield sandbox, daemon

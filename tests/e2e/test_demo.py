@@ -143,6 +143,7 @@ def start(place: Path) -> Iterator[Start]:
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.usefixtures("cold_starts")
 def test_it_trades_within_ten_seconds_and_ends_by_itself_with_a_summary_and_can_be_replayed(
     start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,6 @@ import pytest
 from bot.cli.app import call
 from bot.cli.operate import daemon_client as place_module
 from bot.cli.operate.daemon_client import NotRunning, Place
-from tests.e2e.forking import Zygote
 from tests.e2e.processes import HEAD, Daemon, Sandbox, until
 
 SPEED = 60
@@ -85,16 +84,16 @@ Make = Callable[[str], Daemon]
 
 
 @pytest.fixture
-def make(place: Path, repository: Path, zygote: Zygote) -> Iterator[Make]:
+def make(place: Path, repository: Path) -> Iterator[Make]:
     """A daemon with the strategy `churn` and one of the code that is given, ready to be started."""
-    sandbox = Sandbox(place, clock=f"{SPEED}x", zygote=zygote, markets=("--markets", "btc,eth"))
+    sandbox = Sandbox(place, clock=f"{SPEED}x", markets=("--markets", "btc,eth"))
     sandbox.start()
     sandbox.open_account()
     made: list[Daemon] = []
 
     def make(odd: str) -> Daemon:
         daemon = Daemon(
-            place, sandbox, heartbeat_seconds=HEARTBEAT_S, strategies=repository / "strategies", zygote=zygote, config=CONFIG
+            place, sandbox, heartbeat_seconds=HEARTBEAT_S, strategies=repository / "strategies", config=CONFIG
         )  # fmt: skip
         (place / "strategies" / "odd.py").write_text(odd)
         made.append(daemon)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from bot.runtime.strategy_host import call_record
-from tests.e2e.forking import Zygote
 from tests.e2e.processes import HEAD, Daemon, Sandbox, until
 
 SPEED = 120
@@ -36,8 +35,8 @@ class Stands(Strategy):
 
 
 @pytest.fixture
-def daemon(place: Path, repository: Path, zygote: Zygote) -> Iterator[Daemon]:
-    sandbox = Sandbox(place, clock=f"{SPEED}x", zygote=zygote, markets=("--markets", "btc,eth"))
+def daemon(place: Path, repository: Path) -> Iterator[Daemon]:
+    sandbox = Sandbox(place, clock=f"{SPEED}x", markets=("--markets", "btc,eth"))
     sandbox.start()
     sandbox.open_account()
     made = Daemon(
@@ -45,7 +44,6 @@ def daemon(place: Path, repository: Path, zygote: Zygote) -> Iterator[Daemon]:
         sandbox,
         heartbeat_seconds=HEARTBEAT_S,
         strategies=repository / "strategies",
-        zygote=zygote,
         config=CONFIG,
     )
     (place / "strategies" / "stands.py").write_text(STANDS % (place / "now"))

@@ -117,6 +117,7 @@ def test_the_sandbox_says_where_it_listens_and_serves_and_stops() -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.usefixtures("cold_starts")
 async def test_the_embedded_service_is_started_once_found_again_and_mints_a_fresh_key(
     place: Path, embedded: Callable[..., Embedded]
 ) -> None:

@@ -1,0 +1,236 @@
+"""`bot ...` as processes that start without imports: a prepared process has imported everything and forks for each start.
+
+`use()` puts `Popen` in the place of `subprocess.Popen` in this process. It asks the prepared process for each command
+`[sys.executable, "-m", "bot", ...]` and starts all other commands as ever. A started process is a child like any other: it has
+its own pid, descriptors, folder, environment and session, and ends at the interpreter's own end. It differs from a cold one
+only in when its modules were imported, and in /proc, where its command line and environment are the prepared process's.
+A test that looks at these, at memory or at the time of a start asks for the fixture `cold_starts`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import gc
+import json
+import os
+import pkgutil
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+COMMAND: Final = [sys.executable, "-m", "bot"]
+
+MESSAGE_MAX = 200_000
+FDS_MAX = 16
+# Above each number that a caller names.
+HIGH_FD = 500
+PR_SET_CHILD_SUBREAPER = 36
+
+# An interpreter reads these when it starts. Where they differ from the prepared process's, the start is a cold one.
+READ_AT_START = ("PYTHON", "LANG", "LC_", "LD_", "TZ", "MALLOC_", "GLIBC_", "VIRTUAL_ENV")
+
+# The arguments of `subprocess.Popen._execute_child`, in Python 3.11 to 3.14.
+ARGUMENTS = (
+    *(
+        "args",
+        "executable",
+        "preexec_fn",
+        "close_fds",
+        "pass_fds",
+        "cwd",
+        "env",
+        "startupinfo",
+        "creationflags",
+        "shell",
+    ),
+    *("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite", "restore_signals"),
+    *("gid", "gids", "uid", "umask", "start_new_session", "process_group"),
+)
+MUST_BE_UNSET = ("preexec_fn", "executable", "shell", "gid", "gids", "uid")
+
+_popen = subprocess.Popen
+
+
+class PreparedProcess:
+    """The process that forks, from the side of those who start commands. It ends with this process."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self.environment = dict(os.environ)
+        self._lock = threading.Lock()
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-m", "tests.prepared_process", str(other.fileno())]
+        with other:
+            self._process = _popen(command, cwd=REPOSITORY, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL)
+
+    def start(self, request: dict[str, Any], fds: Mapping[int, int]) -> int:
+        """The pid of a new child of this process; `fds` says which descriptor of ours has which number there."""
+        message = json.dumps({**request, "fds": list(fds)}).encode()
+        with self._lock:
+            # The forked process is the child of one that ends at once, and so becomes the child of the next subreaper above it.
+            self._libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            try:
+                socket.send_fds(self._socket, [message], list(fds.values()))
+                answer = self._socket.recv(MESSAGE_MAX)
+            finally:
+                self._libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        if not answer:
+            raise RuntimeError("the prepared process has ended: its traceback stands above")
+        return int(json.loads(answer)["pid"])
+
+
+_prepared: PreparedProcess | None = None
+
+
+def prepared() -> PreparedProcess:
+    """The prepared process of this process, started at the first call."""
+    global _prepared  # noqa: PLW0603  one a process
+    if _prepared is None or _prepared.owner != os.getpid():
+        _prepared = PreparedProcess()
+    return _prepared
+
+
+class Popen(subprocess.Popen):  # type: ignore[type-arg]
+    """`subprocess.Popen` that lets the prepared process start the commands of `bot`."""
+
+    cold = False
+
+    def _execute_child(self, *values: Any) -> None:
+        asked = dict(zip(ARGUMENTS, values, strict=True))
+        environment = dict(os.environ if asked["env"] is None else asked["env"])
+        if self.cold or not _is_command_of_bot(asked) or not _starts_alike(environment, prepared().environment):
+            super()._execute_child(*values)  # type: ignore[misc]
+            return
+        streams = (asked["p2cread"], asked["c2pwrite"], asked["errwrite"])
+        fds = {number: number if fd == -1 else fd for number, fd in enumerate(streams)}
+        request = {
+            "arguments": [os.fspath(argument) for argument in asked["args"][len(COMMAND) :]],
+            "cwd": os.fspath(asked["cwd"] or Path.cwd()),
+            "environment": environment,
+            "own_session": asked["start_new_session"],
+            "process_group": asked["process_group"],
+            "umask": asked["umask"],
+        }
+        self.pid = prepared().start(request, fds | {fd: fd for fd in asked["pass_fds"]})
+        self._child_created = True
+        ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        self._close_pipe_fds(*(asked[end] for end in ends))  # type: ignore[attr-defined]
+
+
+def _is_command_of_bot(asked: dict[str, Any]) -> bool:
+    arguments = asked["args"]
+    is_command = isinstance(arguments, (list, tuple)) and list(arguments[: len(COMMAND)]) == COMMAND
+    return is_command and asked["close_fds"] and not any(asked[name] for name in MUST_BE_UNSET)
+
+
+def _starts_alike(environment: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether an interpreter starts in the same way in both environments."""
+    if not all(isinstance(word, str) for row in environment.items() for word in row):
+        return False
+    names = {name for name in {*environment, *other} if name.startswith(READ_AT_START)}
+    return all(environment.get(name) == other.get(name) for name in names)
+
+
+@contextlib.contextmanager
+def cold_starts() -> Iterator[None]:
+    """Meanwhile each command starts in an interpreter of its own."""
+    before, Popen.cold = Popen.cold, True
+    try:
+        yield
+    finally:
+        Popen.cold = before
+
+
+def use() -> None:
+    """Let this process start the commands of `bot` by the prepared process."""
+    if sys.platform.startswith("linux"):
+        subprocess.Popen = Popen  # type: ignore[misc]
+
+
+# ── In the prepared process ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _become(request: dict[str, Any], received: list[int]) -> None:
+    """In the child: what it was asked to be, and nothing of the prepared process."""
+    if request["own_session"]:
+        os.setsid()
+    elif request["process_group"] != -1:
+        os.setpgid(0, request["process_group"])
+    if request["umask"] >= 0:
+        os.umask(request["umask"])
+    held = [fcntl.fcntl(fd, fcntl.F_DUPFD, HIGH_FD) for fd in received]
+    for fd in received:
+        os.close(fd)
+    for fd, number in zip(held, request["fds"], strict=True):
+        os.dup2(fd, number)
+        os.close(fd)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.path[0] = request["cwd"]
+    sys.argv = ["bot", *request["arguments"]]
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    is_unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+    for name, number, errors in (("stdout", 1, "strict"), ("stderr", 2, "backslashreplace")):
+        stream = open(number, "w", encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
+        is_by_line = number == 2 or os.isatty(number)
+        stream.reconfigure(line_buffering=is_by_line, write_through=is_unbuffered)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _serve(server: socket.socket) -> bool:
+    """Answer until the other side is gone. True in a child, which is to run the command now."""
+    while True:
+        line, received, _, _ = socket.recv_fds(server, MESSAGE_MAX, FDS_MAX)
+        if not line:
+            return False
+        reader, writer = os.pipe()
+        between = os.fork()
+        if between == 0:
+            child = os.fork()
+            if child:
+                os.write(writer, str(child).encode())
+                os._exit(0)
+            server.close()
+            os.close(reader)
+            os.close(writer)
+            _become(json.loads(line), received)
+            return True
+        os.close(writer)
+        for fd in received:
+            os.close(fd)
+        pid = int(os.read(reader, 32))
+        os.close(reader)
+        os.waitpid(between, 0)
+        server.send(json.dumps({"pid": pid}).encode())
+
+
+def _import_everything() -> None:
+    """What the commands import, once."""
+    import bot.cli
+    import bot.runtime.daemon
+    import bot.service.host
+
+    for module in pkgutil.walk_packages(bot.cli.__path__, "bot.cli."):
+        __import__(module.name)
+
+
+if __name__ == "__main__":
+    _import_everything()
+    gc.freeze()
+    # Ctrl-C of a whole test run is for those who started it.
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if _serve(socket.socket(fileno=int(sys.argv[1]))):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        runpy.run_module("bot", run_name="__main__", alter_sys=True)

@@ -1,0 +1,135 @@
+"""A command that the prepared process forks does what a cold one does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.prepared_process import COMMAND, Popen, _is_command_of_bot, cold_starts, prepared
+
+WAIT_S = 120
+
+
+def both(*arguments: str, **options: Any) -> list[subprocess.CompletedProcess[str]]:
+    """The same command forked and cold."""
+    options = {"capture_output": True, "text": True, "timeout": WAIT_S, **options}
+    forked = subprocess.run([*COMMAND, *arguments], check=False, **options)
+    with cold_starts():
+        return [forked, subprocess.run([*COMMAND, *arguments], check=False, **options)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--version",), 0),
+        (("--help",), 0),
+        (("run", "--help"), 0),
+        (("nothing",), 2),
+        (("check", "missing.yaml"), 4),
+        (("status", "--state-dir", "missing"), 2),
+    ],
+)
+def test_output_and_exit_code_are_those_of_a_cold_start(arguments: tuple[str, ...], code: int, tmp_path: Path) -> None:
+    forked, cold = both(*arguments, cwd=tmp_path)
+
+    assert (forked.returncode, forked.stdout, forked.stderr) == (cold.returncode, cold.stdout, cold.stderr)
+    assert forked.returncode == code
+
+
+def test_it_is_a_child_with_its_own_folder_environment_session_and_descriptors(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    arguments = ["sandbox", "--port", "0", "--db", ":memory:", "--ready-fd", str(writer)]
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        cwd=tmp_path,
+        env=os.environ | {"MARK": "here"},
+        pass_fds=[writer],
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    os.close(writer)
+    try:
+        assert os.read(reader, 4096), "it writes to the descriptor that was passed"
+        assert process.pid != prepared().owner
+        assert Path(f"/proc/{process.pid}/cwd").resolve() == tmp_path
+        assert os.getsid(process.pid) == process.pid
+        assert f"PPid:\t{os.getpid()}\n" in Path(f"/proc/{process.pid}/status").read_text()
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=WAIT_S)
+        os.close(reader)
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_it_reads_standard_input_and_sees_a_terminal(tmp_path: Path) -> None:
+    forked, cold = both("init", "it", "--template", "nonsense", input="y\n", cwd=tmp_path)
+    assert (forked.returncode, forked.stdout, forked.stderr) == (cold.returncode, cold.stdout, cold.stderr)
+
+    lines = []
+    for is_cold in (False, True):
+        master, slave = pty.openpty()
+        Popen.cold = is_cold
+        try:
+            done = subprocess.run(
+                [*COMMAND, "--help"], stdin=slave, stdout=slave, stderr=slave, timeout=WAIT_S, check=True
+            )
+        finally:
+            Popen.cold = False
+        os.close(slave)
+        lines.append(os.read(master, 100_000))
+        os.close(master)
+        assert done.returncode == 0
+    assert lines[0] == lines[1]
+
+
+async def test_asyncio_waits_for_it() -> None:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*COMMAND, "--version", stdout=pipe)
+    out, _ = await process.communicate()
+    assert (process.returncode, out.split()[0]) == (0, b"bot")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"args": [sys.executable, "-c", "pass"]},
+        {"args": [sys.executable, "-S", "-m", "bot"]},
+        {"args": "bot", "shell": True},
+        {"preexec_fn": os.setsid},
+        {"close_fds": False},
+        {"uid": 7},
+    ],
+)
+def test_what_is_not_a_plain_command_of_bot_starts_as_ever(change: dict[str, Any]) -> None:
+    plain = {
+        "args": [*COMMAND, "run"],
+        "close_fds": True,
+        **dict.fromkeys(("preexec_fn", "executable", "shell", "gid", "gids", "uid")),
+    }
+    assert _is_command_of_bot(plain)
+    assert not _is_command_of_bot(plain | change)
+
+
+def test_an_environment_that_an_interpreter_reads_at_its_start_is_a_cold_start(tmp_path: Path) -> None:
+    (tmp_path / "bot").mkdir()
+    (tmp_path / "bot" / "__init__.py").write_text("")
+    (tmp_path / "bot" / "__main__.py").write_text("print('another package')")
+    done = subprocess.run(
+        COMMAND,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert done.stdout == "another package\n"
