@@ -32,6 +32,7 @@ from bot.config import Settings
 from bot.logs import redact
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.opening import open_journal
+from bot.runtime.model.intents import RUNTIME
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.runtime.strategy_host.loader import load
 from bot.strategy import Strategy
@@ -136,6 +137,7 @@ class Backtest:
             stats = session.run(spill)
             if memory is None:
                 self._read_failures(failures)
+            stats.orders = failures.refusals.total() + self._intents(memory)
             books = {} if session.kernel is None else session.kernel.account.attribution.rows
             return result_of(exchange, ledger, stats, session.timeline, self.options, failures, books, session.specs)
         finally:
@@ -147,6 +149,13 @@ class Backtest:
             return kernel.account.order_owners.owner_of(key)
         intent = self.journal.intents.find(key)
         return None if intent is None else intent.strategy
+
+    def _intents(self, memory: MemoryJournal | None) -> int:
+        """How many intents the strategies had."""
+        if memory is not None:
+            return memory.intents.of_strategies
+        ((count,),) = self.journal.db.execute("SELECT count(*) FROM intents WHERE strategy != ?", [RUNTIME])
+        return int(count)
 
     def _read_failures(self, failures: OrderFailures) -> None:
         """The orders that the risk check refused, and those that the service refused, from a journal on disk."""

@@ -89,14 +89,20 @@ def check_strategies(settings: Settings) -> None:
         )
 
 
-def called(source: Source) -> Source:
-    """Call each strategy of the config on generated bars. ConfigError lists each strategy that fails."""
-    from bot.checks.strategy_check import failures
+def called(source: Source) -> tuple[Source, list[str]]:
+    """Call each strategy of the config on generated bars. ConfigError lists each strategy that fails; also returns what its author should read."""
+    from bot.checks.strategy_check import checked
 
-    problems = [source.problem(("strategies", index, "use"), text) for index, text in failures(source.settings)]
+    found = checked(source.settings)
+    problems = [
+        source.problem(("strategies", index, "use"), one.problem)
+        for index, one in enumerate(found)
+        if one.problem is not None
+    ]
     if problems:
         raise ConfigError("\n".join(map(str, problems)), tuple(problems))
-    return source
+    names = (one.name for one in source.settings.strategies)
+    return source, [f"{name}: {one.note}" for name, one in zip(names, found, strict=True) if one.note is not None]
 
 
 def missing_packages(settings: Settings) -> list[tuple[str, str]]:

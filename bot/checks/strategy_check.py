@@ -1,110 +1,70 @@
 """Calls a strategy on generated bars, without a service, to find the errors that a daemon would meet at its first bars.
 
-It sends and stores nothing. After each Open the strategy sees a position, after a Close none.
+It calls the hooks as the daemon does and puts their signals through the daemon's risk checks. It sends and stores nothing. Each order that
+passes is filled at once.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import sys
 import threading
-import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, Final
 
+from bot.checks.checked_account import NEVER_RIGHT, CheckedAccount
 from bot.clock import monotonic_ns
 from bot.config import Settings
 from bot.errors import StrategyError
+from bot.runtime.assembly import limits_of
+from bot.runtime.bar_feed import BarFeed, Series
+from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.strategy_host import loader
-from bot.runtime.strategy_host.strategy_errors import own_lines, whole_traceback
+from bot.runtime.strategy_host.timers import next_after
 from bot.service.market_data.instruments import CATALOGUE
-from bot.strategy import (
-    AskRecord,
-    Bar,
-    Cancel,
-    Close,
-    History,
-    Open,
-    OrderView,
-    PositionView,
-    Question,
-    Strategy,
-    View,
-)
-from bot.strategy.hook_answers import INTENTS, intents_of
+from bot.strategy import Bar, Fill, GuardianNote, Strategy, Timer, Trigger
 from bot.venue.numbers import E8
 from bot.wire import INTERVAL_MS
+from bot.words import many
 
 BARS: Final = 200  # of each market, after the warm-up
 BARS_MAX: Final = 2_000  # with a long warm-up
+BARS_A_TIMER: Final = 10  # between two calls of on_timer
 CALLS_S: Final = 3.0  # for all bars of one strategy; later bars are not checked
 HANGS_S: Final = 10.0  # a strategy that takes longer hangs; the daemon gives one call 5 s
 START_MS: Final = 1_760_000_000_000
-EQUITY_USD: Final = 10_000.0
+EQUITY_USD: Final = Decimal(10_000)
 OTHER_PX: Final = 100.0  # of a market that the embedded service does not have
 
 
-class FakeAccount:
-    """The account that the View shows: no orders, one position after an Open, and the bars so far."""
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What came of one strategy: a `problem` that a run would meet, and a `note` that its author should read. None: nothing to say."""
 
-    def __init__(self, strategy: Strategy) -> None:
-        self.now_ms = START_MS
-        self.equity_usd = self.free_margin_usd = EQUITY_USD
-        self.state: dict[str, Any] = {}
-        self.positions: dict[str, PositionView] = {}
-        self.histories = {market: History(market) for market in strategy.markets}
-
-    def all_in_usd(self, market: str, leverage: int) -> float:
-        return EQUITY_USD * leverage
-
-    def position(self, market: str) -> PositionView | None:
-        return self.positions.get(market)
-
-    def orders(self, market: str) -> Sequence[OrderView]:
-        return ()
-
-    def history(self, market: str) -> History:
-        if market not in self.histories:
-            raise StrategyError(f"{market} is not one of this strategy's markets ({', '.join(sorted(self.histories))})")
-        return self.histories[market]
-
-    def log(self, event: str, fields: Mapping[str, Any]) -> None:
-        pass
-
-    is_warming_up = False
-
-    def ask(self, question: Question) -> str | None:
-        return "a check asks nobody"
-
-    def keep_ask(self, record: AskRecord) -> None:
-        pass
-
-    def take(self, intent: Open | Close | Cancel, bar: Bar) -> None:
-        if isinstance(intent, Close):
-            self.positions.pop(intent.market, None)
-        elif isinstance(intent, Open) and intent.market == bar.market:
-            px = bar.close
-            size = float(intent.size) if intent.size is not None else float(intent.usd or 0) / px
-            side = 1 if intent.side == "long" else -1
-            self.positions[bar.market] = PositionView(
-                market=bar.market, side=intent.side, size=size, entry_px=px, mark_px=px, stop_px=px * (1 - side * 0.1), target_px=None,
-                unrealized_usd=0.0, notional_usd=size * px, leverage=float(intent.leverage or 1), risk_usd=size * px * 0.1, opened_at_ms=bar.at_ms,
-            )  # fmt: skip
+    problem: str | None = None
+    note: str | None = None
 
 
 class StrategyCheck:
-    """Runs `on_start` and `on_bar` of one strategy in a thread, so that a strategy that hangs does not hang the command."""
+    """Runs the hooks of one strategy in a thread, so that a strategy that hangs does not hang the command."""
 
-    def __init__(self, strategy: Strategy, interval: str) -> None:
+    def __init__(
+        self, strategy: Strategy, interval: str, limits: StrategyLimits, equity_usd: Decimal = EQUITY_USD
+    ) -> None:
         self.strategy = strategy
         self.file = getattr(sys.modules.get(type(strategy).__module__), "__file__", None)
-        self.account = FakeAccount(strategy)
+        series = {Series(market, interval): strategy.warmup_bars for market in strategy.markets}
+        self.feed = BarFeed(series)
+        self.account = CheckedAccount(strategy, interval, limits, self.feed, equity_usd)
         self.interval_ms = INTERVAL_MS[interval]
         self.at = "on_start"
+        self.bars = 0
         self.problem: str | None = None
 
     def run(self) -> str | None:
@@ -121,35 +81,92 @@ class StrategyCheck:
         place = "" if frame is None else f" ({Path(str(self.file)).name}:{frame.f_lineno})"
         return f"{self.at} does not return within {HANGS_S:g} s on generated bars{place}"
 
+    def refusal(self) -> str | None:
+        """Why every entry was refused, or one that can never pass; None if neither is so."""
+        account = self.account
+        if any(account.refusals[code] for code in NEVER_RIGHT):
+            return f"the risk checks refuse orders on generated bars: {self._refusals()}"
+        if not account.entries or account.refusals.total() < account.entries:
+            return None
+        return f"every entry is refused by the risk checks on generated bars: {self._refusals()}"
+
+    def note(self) -> str | None:
+        account = self.account
+        if account.refusals:
+            return f"{account.refusals.total():,} of {many(account.entries, 'entry', 'entries')} on generated bars refused: {self._refusals()}"
+        if account.decided or account.asker.asked:
+            return None
+        return f"0 decisions on {many(self.bars, 'generated bar')}: nothing was yielded"
+
+    def _refusals(self) -> str:
+        account = self.account
+        return "; ".join(
+            f"{code} {number:,}, first {account.first_refusal[code]}" for code, number in account.refusals.most_common()
+        )
+
     def _guarded(self) -> None:
         try:
             self._calls()
+        except StrategyError as error:
+            self.problem = f"{self.at} fails on generated bars: {str(error).removeprefix(f'{self.strategy.name}: ')}"
+        except KeyboardInterrupt:
+            self.problem = f"{self.at} fails on generated bars: KeyboardInterrupt"
         except BaseException as error:  # noqa: BLE001 - a strategy may raise anything; it becomes the result
-            own = own_lines(error, self.file)
-            text = traceback.TracebackException.from_exception(error)  # It works even if str(error) raises.
-            if (full_traceback := whole_traceback(error)) is not None:
-                sys.stderr.write(f"{full_traceback}\n")
-            place = f" ({own})" if own else ""
-            self.problem = f"{self.at} fails on generated bars: {type(error).__name__}: {text}{place}"
+            named = self.account.instance.named_error(error)
+            self.problem = f"{self.at} fails on generated bars: {str(named).removeprefix(f'{self.strategy.name}: ')}"
 
     def _calls(self) -> None:
-        strategy, account = self.strategy, self.account
-        view = View(account)
-        strategy.on_start(view)
+        strategy, instance = self.strategy, self.account.instance
+        view = instance.view
+        instance.call_without_signals(partial(strategy.on_start, view), now_ms=START_MS)
+        timers = list(instance.timers.items())
         end_ns = monotonic_ns() + int(CALLS_S * 1e9)
         for number, bar in enumerate(islice(self._bars(), self._bars_in_all()), 1):
-            self.at = f"on_bar at bar {number}"
-            account.now_ms = bar.at_ms
-            account.histories[bar.market].append(bar)
+            self.bars = number
+            self.account.mirror.marks[bar.market] = bar.close
+            instance.source.histories[bar.market].append(bar)
             strategy.indicators.update(bar)
-            for intent in intents_of(strategy.on_bar(view, bar), "on_bar"):
-                if type(intent) not in INTENTS:
-                    raise StrategyError(f"returned {intent!r:.200}; a hook must return Open, Close or Cancel")
-                account.take(intent, bar)
+            self._call(f"on_bar at bar {number}", partial(strategy.on_bar, view, bar), bar.at_ms)
+            if timers and number % BARS_A_TIMER == 0:
+                name, spec = timers[number // BARS_A_TIMER % len(timers)]
+                due_ms = next_after(spec, bar.at_ms)
+                self._call(f"on_timer of {name}", partial(strategy.on_timer, view, Timer(name, due_ms)), due_ms)
             if monotonic_ns() > end_ns:
                 break
-        self.at = "view.state after on_bar"
-        json.dumps(account.state, allow_nan=False)
+        self._call_of_stops(bar.at_ms)
+        self.at = "on_stop"
+        instance.call_without_signals(partial(strategy.on_stop, view), now_ms=bar.at_ms)
+
+    def _call_of_stops(self, now_ms: int) -> None:
+        """Touch the stop of each open position, as the service does."""
+        strategy, view = self.strategy, self.account.instance.view
+        for order in list(self.account.mirror.orders.values()):
+            position = self.account.mirror.positions[order.market]
+            px, side = float(order.trigger_px or 0), view.position(order.market)
+            if side is None:
+                continue
+            touched = Trigger(order.market, now_ms, "stop_loss", side.side, float(position.size), px, order.oid)
+            self._call("on_trigger", partial(strategy.on_trigger, view, touched), now_ms)
+            note = GuardianNote(order.market, now_ms, "released", "trailing_stop", "check", "position_closed")
+            self._call("on_guardian", partial(strategy.on_guardian, view, note), now_ms)
+
+    def _call(self, at: str, hook: Callable[[], Any], now_ms: int) -> None:
+        """Call a hook, act on its signals, and give it the fills."""
+        self.at = at
+        instance = self.account.instance
+        fills = self.account.act(instance.call(hook, now_ms=now_ms), hook=at, now_ms=now_ms)
+        self.at = f"view.state after {at.partition(' ')[0]}"
+        instance.changed_state()
+        for fill in fills:
+            self._tell(fill, now_ms)
+
+    def _tell(self, fill: Fill, now_ms: int) -> None:
+        """Give on_fill a fill. What it orders is judged, and not filled, so that two hooks cannot go on for ever."""
+        self.at = "on_fill"
+        instance = self.account.instance
+        signals = instance.call(partial(self.strategy.on_fill, instance.view, fill), now_ms=now_ms)
+        self.account.act(signals, hook="on_fill", now_ms=now_ms)
+        instance.changed_state()
 
     def _bars_in_all(self) -> int:
         return min(self.strategy.warmup_bars + BARS, BARS_MAX) * len(self.strategy.markets)
@@ -174,12 +191,24 @@ def _course(n: int, index: int) -> float:
     return 1 + 0.08 * math.sin(n / 17 + index) + 0.02 * math.sin(n / 3) + 0.005 * math.sin(n * n)
 
 
-def failures(settings: Settings) -> list[tuple[int, str]]:
-    """Index and problem of each strategy of the config that fails."""
+def checked(settings: Settings) -> list[Checked]:
+    """What came of each strategy of the config, in its order."""
     found = []
-    for index, one in enumerate(settings.strategies):
+    for one in settings.strategies:
         loaded = loader.load(one.use, settings.strategies_dir)
-        strategy = loader.build(loaded, name=one.name, markets=one.markets, params=one.params)
-        if (problem := StrategyCheck(strategy, one.interval).run()) is not None:
-            found.append((index, problem))
+        limits = limits_of(settings, one)
+
+        def tried(equity_usd: Decimal) -> StrategyCheck:
+            strategy = loader.build(loaded, name=one.name, markets=one.markets, params=one.params)  # noqa: B023
+            check = StrategyCheck(strategy, one.interval, limits, equity_usd)  # noqa: B023
+            check.problem = check.run()
+            return check
+
+        check = tried(EQUITY_USD)
+        if check.problem is None and check.refusal() is not None:
+            # A strategy that sizes by the account may fit its budget with less money.
+            smaller = tried(limits.budget_usd / 2)
+            check = smaller if smaller.problem is None and smaller.refusal() is None else check
+        problem = check.problem or check.refusal()
+        found.append(Checked(problem, None if problem is not None else check.note()))
     return found

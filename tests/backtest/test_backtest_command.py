@@ -543,6 +543,32 @@ def test_a_signal_that_is_returned_gives_an_error_with_the_right_form(body: str,
     assert says in summary["quarantined"]["one"]
 
 
+NOTHING = {
+    "no stop": ("yield Open('BTC', 'long', usd=100)", "Nothing was traded: 600 orders in 600 bars; refused by the risk check: no_protection 600, first at"),
+    "another market": ("yield Open('ETH', 'long', usd=100, bracket=Bracket(stop_pct=2))", "market_not_yours 600, first at"),
+    "too much": ("yield Open('BTC', 'long', usd=90_000, bracket=Bracket(stop_pct=2))", "refused by the service: insufficient_funds 600, first at"),
+    "never filled": (
+        "view.position('BTC') or view.orders('BTC') or (yield Open('BTC', 'long', usd=100, limit_px=1_000, bracket=Bracket(stop_pct=2)))",
+        "Nothing was traded: 1 order in 600 bars; not filled: session_ended 1, first at",
+    ),
+    "no decision": ("return ()", "Nothing was traded: 0 decisions in 600 bars, no strategy asked for an order"),
+    "a changed state is no decision": ("view.state['n'] = bar.close", "Nothing was traded: 0 decisions in 600 bars"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("journal", [(), ("--journal",)])
+@pytest.mark.parametrize("case", NOTHING)
+def test_a_run_that_traded_nothing_ends_with_the_reason(
+    case: str, journal: tuple[str, ...], tmp_path: Path, data: Path, capfd: pytest.CaptureFixture[str]
+):
+    body, says = NOTHING[case]
+    folder = run(tmp_path, strategy(tmp_path, body), data, *journal)
+    assert says in capfd.readouterr().out.strip().splitlines()[-1]
+    assert call(["report", str(folder)]) == 0
+    assert says in capfd.readouterr().out
+    assert says in (folder / "report.html").read_text()
+
+
 @pytest.mark.parametrize(("told", "ms"), [("300ms", 300), ("1.005s", 1_005), ("0s", 0), ("0", 0), ("0.5s", 500)])
 def test_latency_may_be_given_in_milliseconds_or_as_zero(tmp_path: Path, data: Path, told: str, ms: int):
     manifest = json.loads((run(tmp_path, config(tmp_path), data, "--latency", told) / "manifest.json").read_text())

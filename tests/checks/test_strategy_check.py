@@ -50,9 +50,14 @@ def check(folder: Path, old: str, new: str) -> int:
         ("print(", "undefined(", "on_bar at bar 1 fails on generated bars: NameError: name 'undefined' is not defined (mine.py:8)"),
         ("yield Close(bar.market)", "yield Close(bar.markt)", "AttributeError: 'Bar' object has no attribute 'markt' (mine.py:10)"),
         ("usd=self.size(view)", "usd=self.fast", "fails on generated bars"),
-        ("yield Close(bar.market)", "yield bar", "a hook must return Open, Close or Cancel"),
-        ("print(", "view.state['x'] = {1}; print(", "view.state after on_bar fails on generated bars: TypeError"),
+        ("yield Close(bar.market)", "yield bar", "a hook yields Open, Close or Cancel"),
+        ("print(", "view.state['x'] = {1}; print(", "view.state after on_bar fails on generated bars: view.state must hold only"),
         ("    def on_bar", "    def on_start(self, view):\n        self.no\n\n    def on_bar", "on_start fails on generated bars: AttributeError"),
+        ("    def size", "    def on_fill(self, view, fill):\n        self.no\n\n    def size", "on_fill fails on generated bars: AttributeError"),
+        ("    def size", "    def on_trigger(self, view, trigger):\n        self.no\n\n    def size", "on_trigger fails on generated bars: Attr"),
+        ("    def size", "    def on_guardian(self, view, note):\n        self.no\n\n    def size", "on_guardian fails on generated bars: Attr"),
+        ("    def size", "    timers = {'a': '0 0 1 * *'}\n    def on_timer(self, view, timer):\n        self.no\n\n    def size", "on_timer of a fails"),
+        ("    def size", "    def on_stop(self, view):\n        self.no\n\n    def size", "on_stop fails on generated bars: AttributeError"),
         ("print(", "exit(", "on_bar at bar 1 fails on generated bars: SystemExit"),
     ],
 )  # fmt: skip
@@ -90,3 +95,59 @@ def test_debug_shows_the_whole_traceback(
     monkeypatch.setenv("BOT_DEBUG", "1")
     assert check(tmp_path, "return 200", "return 1 / 0") == 4
     assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+REFUSED = {
+    "no stop": (", bracket=Bracket(stop_pct=2)", "", "no_protection"),
+    "more than the budget": ("return 200", "return 900", "over_budget"),
+    "more leverage than is allowed": ("bracket=", "leverage=20, bracket=", "over_leverage"),
+    "another market": ("yield Open(bar.market,", "yield Open('SOL',", "market_not_yours"),
+    "another market beside its own": (
+        'print("a line of its own")', "yield Open('SOL', 'long', usd=200, bracket=Bracket(stop_pct=2))", "market_not_yours"
+    ),
+    "a close of another market": ('print("a line of its own")', "yield Close('SOL')", "market_not_yours"),
+    "a target on the wrong side": (
+        "bracket=Bracket(stop_pct=2)", "bracket=Bracket(stop_pct=2, targets=[(0.5, 5.0), (0.5, 6.0)])", "invalid_input"
+    ),
+    "a target of less than a dollar": (
+        "bracket=Bracket(stop_pct=2)", "bracket=Bracket(stop_pct=2, targets=[(0.01, '1R'), (0.5, '2R')])", "below_min_notional"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_orders_that_the_risk_checks_refuse_fail_the_check_with_the_code_of_a_run(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new, code = REFUSED[case]
+    assert check(tmp_path, old, new) == 4
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert f"on generated bars: {code} " in problem["message"]
+    assert problem["key"] == "strategies[0].use"
+
+
+def test_the_orders_of_a_timer_are_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    by_timer = "    timers = {'a': '0 9 * * 1'}\n    def on_timer(self, view, timer):\n        yield Open('BTC', 'long', usd=200)\n\n    def size"
+    old = STRATEGY[STRATEGY.index("        if view.position") : STRATEGY.index("    def size")]
+    assert check(tmp_path, old + "    def size", f"        return ()\n\n{by_timer}") == 4
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert "no_protection 41, first on_timer of a: an entry needs a stop" in problem["message"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "note"),
+    [
+        ("return 200", "return 200 if view.state.setdefault('n', 0) else view.state.update(n=1) or 900", "mine: 1 of "),
+        ("elif self", "elif False and self", "mine: 0 decisions on 410 generated bars: nothing was yielded"),
+        ("return 200", "return view.all_in_usd('BTC') or 20", None),
+        ("", "", None),
+    ],
+)
+def test_some_refused_entries_and_no_decision_are_notes(
+    old: str, new: str, note: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check(tmp_path, old, new) == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert notes == [] if note is None else notes[0].startswith(note)
+    assert call(["check", str(tmp_path / "bot.yaml")]) == 0
+    assert (note or "") in capsys.readouterr().out

@@ -83,6 +83,7 @@ class MemoryIntents(IntentLog):
         super().__init__(database, OF_THIS_PROCESS)
         self.failures = failures
         self.by_id: dict[str, Intent] = {}
+        self.of_strategies = 0  # intents so far
         self.repairs: list[str] = []  # ids of the runtime's own intents
         self.newest_entries: dict[str, Intent] = {}  # by market, accepted
         self._open: dict[str, Intent] = {}  # not final, in the order of the decisions
@@ -95,6 +96,8 @@ class MemoryIntents(IntentLog):
         self.by_id[i.id] = self._open[i.id] = i
         if i.strategy == RUNTIME:
             self.repairs.append(i.id)
+        else:
+            self.of_strategies += 1
         return True
 
     def planned(self, intent: Intent, confirm_token: str, token_expires_ms: int, *, now_ms: int) -> Intent:

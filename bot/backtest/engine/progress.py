@@ -47,6 +47,7 @@ class RunStats:
     bars_in_all: int = 0
     touched: int = 0  # bars that the venue was shown
     decisions: int = 0
+    orders: int = 0  # that strategies asked for, refused ones included
     is_partial: bool = False
     outage_records: list[OutageRecord] = field(default_factory=list)
     quarantined: dict[str, str] = field(default_factory=dict)

@@ -31,6 +31,7 @@ from bot.backtest.report.summary import (
     failure_text,
     labelled,
     monthly,
+    nothing_traded,
     proof_text,
     range_of,
     risk_of,
@@ -138,6 +139,8 @@ def _warnings(run: StoredRun) -> str:
         f'<p class="warn">{escaped(name)} was quarantined: {escaped(why)}</p>'
         for name, why in run.summary.get("quarantined", {}).items()
     ]
+    if (why_not := nothing_traded(run.summary)) is not None:
+        lines.append(f'<p class="warn">{escaped(why_not)}</p>')
     proof = run.summary.get("proof")
     if proof is not None:
         kind = "" if proof["isWhole"] and proof["differs"] is None else ' class="warn"'

@@ -236,6 +236,19 @@ def refusals_text(summary: Mapping[str, Any], by: str) -> list[str]:
     ]
 
 
+def nothing_traded(summary: Mapping[str, Any]) -> str | None:
+    """Why a run has no trade; None if it has one, if a strategy was quarantined, or if an older version wrote it."""
+    course = summary["course"]
+    if summary.get("strategies") or summary.get("quarantined") or "orders" not in course:
+        return None
+    bars = many(course["bars"], "bar")
+    if not course["orders"]:
+        return f"Nothing was traded: 0 decisions in {bars}, no strategy asked for an order"
+    orders = many(course["orders"], "order")
+    reasons = [line for by in FIRST for line in refusals_text(summary, by)] or ["none was filled"]
+    return f"Nothing was traded: {orders} in {bars}; {'; '.join(reasons)}"
+
+
 def failure_text(one: Mapping[str, Any]) -> str:
     return f"at {iso(one['atMs'])[:19]}, {one['strategy']} in {one['market']}: {one['message']}"
 

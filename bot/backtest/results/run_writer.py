@@ -13,7 +13,7 @@ runs/<name>-<time>/
                   (excursions.extremes_of).
   equity.npy      at every close: structured rows at_ms (<i8), equity_usd (<f8), exposure_usd (<f8); numpy.load reads it.
   summary.json    {"figures": {field's name: number}, "costs": {...}, "exits": {kind: count}, "guardians": [fired_row], "outages": [...], "eventDigest",
-                  "course": {"bars", "touched", "decisions", "isPartial"}, "strategies": {name: {...}} (trips shared by several under
+                  "course": {"bars", "touched", "decisions", "orders", "isPartial"}, "strategies": {name: {...}} (trips shared by several under
                   "one+two"), "booked": {name: {...}} (if there are such trips: what the daemon attributes to each strategy), "refusals": {code: count} (by the risk check), "rejections": {code: count} (by the
                   service, and orders that it had not accepted in time), "unfilled": {code: count} (accepted orders that were not filled, or only in part),
                   "firstRefusals", "firstRejections" and "firstUnfilled": {code: {"atMs", "strategy", "market", "message"}}, "left": [...],
@@ -125,6 +125,7 @@ class Result:
                 "barsInAll": stats.bars_in_all,
                 "touched": stats.touched,
                 "decisions": stats.decisions,
+                "orders": stats.orders,
                 "isPartial": stats.is_partial,
                 "fromMs": self.start_ms,
                 "toMs": self.end_ms,

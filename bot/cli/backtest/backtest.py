@@ -88,6 +88,7 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
     from bot.backtest.engine.outside_reads import watching
     from bot.backtest.inputs import STRATEGY_LOG
     from bot.backtest.monte_carlo import check_bootstrap
+    from bot.backtest.report.summary import nothing_traded
     from bot.backtest.results import run_writer as results
     from bot.clock import SystemClock
     from bot.errors import BotError, Exit
@@ -141,6 +142,8 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
         if (folder / STRATEGY_LOG).is_file():
             click.echo(f"The strategies' log: {folder / STRATEGY_LOG}")
     assert found is not None, "without a result an error has been raised"
+    if (nothing := nothing_traded(found.summary())) is not None:
+        click.echo(nothing, err=as_json)
     wrong, lacking = _problems(found, proof, is_stopped=is_stopped(), no_band=given["band"] and band is None)
     if given["bootstrap"] and "candles" not in (monte_carlo or {}):
         lacking.append("the runs on bootstrapped candles are missing: the backtest was stopped")

@@ -117,6 +117,7 @@ def report_lines(run: StoredRun) -> list[str]:
         figure_text,
         guardian_text,
         monthly,
+        nothing_traded,
         proof_text,
         ran_text,
         refusals_text,
@@ -163,6 +164,8 @@ def report_lines(run: StoredRun) -> list[str]:
     lines += [f"  guardian {guardian_text(guardian)}" for guardian in fired[-GUARDIANS_SHOWN:]]
     if len(fired) > GUARDIANS_SHOWN:
         lines.append(f"  the last {GUARDIANS_SHOWN} of {len(fired):,} guardians; --json has all of them")
+    if (nothing := nothing_traded(summary)) is not None:
+        lines.append(nothing)
     return lines
 
 

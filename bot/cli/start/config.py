@@ -49,7 +49,7 @@ def check(config_file: Path, *, as_json: bool) -> int:
 
     outside = _outside(config_file)
     try:
-        settings = called(checked_config(config_file, outside)).settings
+        source, notes = called(checked_config(config_file, outside))
     except ConfigError as error:
         if not as_json:
             raise
@@ -65,14 +65,17 @@ def check(config_file: Path, *, as_json: bool) -> int:
         ]
         click.echo(json.dumps({"ok": False, "message": str(error), "problems": problems}))
         return int(Exit.CONFIG)
+    settings = source.settings
     timers = {one.name: dict(load(one.use, settings.strategies_dir).strategy.timers) for one in settings.strategies}
     handed_over = list(outside.found.values())
     if as_json:
-        click.echo(json.dumps(_as_json(settings, timers, handed_over)))
+        click.echo(json.dumps({**_as_json(settings, timers, handed_over), "notes": notes}))
         return int(Exit.DONE)
     click.echo(f"{config_file} is valid.")
     for line in _lines(settings, timers, handed_over):
         click.echo(f"  {line}")
+    for note in notes:
+        click.echo(f"  note        {note}")
     click.echo(f"Next: bot {'systemd' if handed_over else 'run'} {quote(str(config_file))}")
     return int(Exit.DONE)
 

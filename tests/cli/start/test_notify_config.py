@@ -20,7 +20,7 @@ CONFIG = """\
 account: {{base_url: embedded}}
 strategies_dir: {strategies}
 strategies:
-  - {{name: s, use: "trend:Trend", markets: [BTC], interval: 1m, budget_usd: 100}}
+  - {{name: s, use: "trend:Trend", markets: [BTC], interval: 1m, budget_usd: 500}}
 notify:
   urls: [{url}]
   {rest}
