@@ -416,15 +416,34 @@ class Metrics(Section):
 
 
 class Telegram(Section):
-    """Control from Telegram chats, by `bot telegram`. Only these chats are answered."""
+    """Control from Telegram chats, by `bot telegram`. Only these chats are answered, and in a group only these persons."""
 
     token: Secret = Field(description=f"Of your bot, from @BotFather: {FORMS}.")
     chats: tuple[Annotated[int, Integer(-(2**52), 2**52)], ...] = Field(
         min_length=1, max_length=20, description="Ids of the chats that may control the daemon."
     )
+    users: tuple[Annotated[int, Integer(1, 2**52)], ...] = Field(
+        default=(),
+        max_length=50,
+        description="Ids of the persons whose commands count in the groups among `chats`. A private chat has the id of its person.",
+    )
     api_url: Annotated[str, StringConstraints(pattern=r"^https?://[^\s@?#]{1,200}$")] = Field(
         default="https://api.telegram.org", description="Another address for a Bot API server of your own."
     )
+
+    @model_validator(mode="after")
+    def _persons_of_groups(self) -> Self:
+        groups = [index for index, chat in enumerate(self.chats) if chat < 0]
+        if groups and not self.users:
+            text = (
+                "is a group: name the persons whose commands count in `users`; the log of bot telegram shows their ids"
+            )
+            _refuse([(("chats", groups[0]), text)])
+        if self.users and not groups:
+            _refuse(
+                [(("users",), "is only for groups (negative ids in `chats`); a private chat has the id of its person")]
+            )
+        return self
 
 
 class Dashboard(Section):

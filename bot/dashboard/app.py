@@ -264,7 +264,8 @@ class Dashboard:
         try:
             answer = await self._sources.daemon.ask("POST", action.path, action.body(name, asked["key"], form))
         except BotError as error:
-            return await self._control_page(request, asked | {"done": False, "lines": [str(error)]}, 502)
+            lines = [str(error), *controls.other_ways(request.path_params["action"])]
+            return await self._control_page(request, asked | {"done": False, "lines": lines}, 502)
         lines = controls.answer_lines(request.path_params["action"], answer)
         return await self._control_page(request, asked | {"done": True, "lines": lines})
 

@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple
 
 Data = dict[str, Any]
 
+BY: Final = "the dashboard"  # who the journal and the log say that it was
+
 
 class Action(NamedTuple):
     """`word` is what the person types; `body` gives the request's body from the name, the idempotency key and the form."""
@@ -25,7 +27,7 @@ class Action(NamedTuple):
 
 
 def _strategy(name: str, _key: str, _form: Mapping[str, str]) -> Data:
-    return {"strategy": name} if name else {}
+    return {"by": BY} | ({"strategy": name} if name else {})
 
 
 ACTIONS: Final[Mapping[str, Action]] = {
@@ -47,15 +49,15 @@ ACTIONS: Final[Mapping[str, Action]] = {
     ),
     "approve": Action(
         "Approve", "The daemon sends this entry. If its price has moved more than 0.5 % from the price that was shown, nothing is sent and you are asked again.",
-        lambda name: name, "/approve", lambda name, _key, _form: {"id": name, "by": "the dashboard"}, needs_name=True,
+        lambda name: name, "/approve", lambda name, _key, _form: {"id": name, "by": BY}, needs_name=True,
     ),
     "refuse": Action(
         "Refuse", "The entry ends and nothing is sent. The strategy decides anew on its next bar.",
-        lambda name: name, "/refuse", lambda name, _key, _form: {"id": name, "by": "the dashboard"}, needs_name=True,
+        lambda name: name, "/refuse", lambda name, _key, _form: {"id": name, "by": BY}, needs_name=True,
     ),
     "kill": Action(
         "Kill", "The service cancels all entries and blocks new ones until the account's owner lifts the kill switch. Stops stay.",
-        lambda _name: "kill", "/kill", lambda _name, key, form: {"flatten": form.get("flatten") == "yes", "key": key}, is_dangerous=True,
+        lambda _name: "kill", "/kill", lambda _name, key, form: {"flatten": form.get("flatten") == "yes", "key": key, "by": BY}, is_dangerous=True,
     ),
 }  # fmt: skip
 
@@ -76,6 +78,13 @@ def confirmation(action: Action, name: str) -> Data:
         "word": action.word(name),
         "key": f"dashboard-{secrets.token_hex(12)}",
     }
+
+
+def other_ways(action_name: str) -> list[str]:
+    """What still works when the daemon has not done it. The dashboard has no key of the account, so it cannot call the service itself."""
+    if action_name != "kill":
+        return []
+    return ["bot kill, on the daemon's machine, and /kill of bot telegram call the service without the daemon."]
 
 
 def answer_lines(action_name: str, answer: Mapping[str, Any]) -> list[str]:

@@ -77,6 +77,20 @@ CASES: dict[str, tuple[str, int, int, str, str]] = {
         "safety.adopted_stop_pct",
         "needs `require_protection: true`",
     ),
+    "a group of which nobody is named": (
+        with_('telegram: {token: "${env:K}", chats: [7, -100]}'),
+        4,
+        42,
+        "telegram.chats[1]",
+        "is a group: name the persons whose commands count in `users`",
+    ),
+    "persons of no group": (
+        with_('telegram: {token: "${env:K}", chats: [7], users: [7]}'),
+        4,
+        50,
+        "telegram.users",
+        "is only for groups",
+    ),
     "a key twice": (
         with_("safety:\n  on_exit: leave\n  on_exit: cancel"),
         6,

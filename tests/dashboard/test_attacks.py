@@ -33,7 +33,7 @@ async def pause(browser: Browser, headers: dict[str, str] | None = None, **form:
 
 async def test_a_change_of_the_dashboards_own_page_reaches_the_daemon(browser: Browser) -> None:
     assert await pause(browser) == 200
-    assert browser.daemon.changes == [("/pause", {"strategy": "trend"})]
+    assert browser.daemon.changes == [("/pause", {"by": "the dashboard", "strategy": "trend"})]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bot.cli.operate.daemon_client import NotRunning
 from bot.dashboard.controls import ACTIONS
 from bot.errors import BotError, Declined
 from tests.dashboard.builders import Browser, Daemon, status
@@ -38,9 +39,16 @@ async def sent(browser: Browser, action: str, name: str = "", **form: str) -> st
 @pytest.mark.parametrize(
     ("action", "name", "form", "path", "body", "text"),
     [
-        ("pause", "trend", {}, "/pause", {"strategy": "trend"}, "Resting entries can still fill: 7."),
-        ("pause", "", {}, "/pause", {}, "trend: PAUSED."),
-        ("resume", "", {}, "/resume", {}, "Reviewed: open BTC of trend."),
+        (
+            "pause",
+            "trend",
+            {},
+            "/pause",
+            {"by": "the dashboard", "strategy": "trend"},
+            "Resting entries can still fill: 7.",
+        ),
+        ("pause", "", {}, "/pause", {"by": "the dashboard"}, "trend: PAUSED."),
+        ("resume", "", {}, "/resume", {"by": "the dashboard"}, "Reviewed: open BTC of trend."),
         ("close", "BTC", {}, "/close", {"market": "BTC"}, "The BTC position is closed."),
         ("cancel", "7", {}, "/cancel", {"oid": "7"}, "The order 7 is canceled."),
         (
@@ -51,8 +59,22 @@ async def sent(browser: Browser, action: str, name: str = "", **form: str) -> st
             {"id": "MZXW6YTB", "by": "the dashboard"},
             "MZXW6YTBAAAA is approved: the entry in BTC of trend is accepted.",
         ),
-        ("kill", "", {"key": "k1"}, "/kill", {"flatten": False, "key": "k1"}, "The kill switch is active (grd_9)"),
-        ("kill", "", {"key": "k1", "flatten": "yes"}, "/kill", {"flatten": True, "key": "k1"}, "Closed: BTC long 1."),
+        (
+            "kill",
+            "",
+            {"key": "k1"},
+            "/kill",
+            {"flatten": False, "key": "k1", "by": "the dashboard"},
+            "The kill switch is active (grd_9)",
+        ),
+        (
+            "kill",
+            "",
+            {"key": "k1", "flatten": "yes"},
+            "/kill",
+            {"flatten": True, "key": "k1", "by": "the dashboard"},
+            "Closed: BTC long 1.",
+        ),
     ],
 )
 async def test_a_change_sends_its_request(
@@ -75,6 +97,14 @@ async def test_the_daemons_refusal_is_shown(tmp_path: Path) -> None:
         assert text in page
 
 
+async def test_a_kill_that_the_daemon_does_not_do_names_the_ways_without_it(tmp_path: Path) -> None:
+    answers = ANSWERS | {"/kill": NotRunning("the daemon is not running")}
+    browser = await Browser(Daemon(tmp_path, answers), control=True).signed_in()
+    page = await sent(browser, "kill")
+    assert "the daemon is not running" in page
+    assert "call the service without the daemon" in page
+
+
 async def test_a_repeated_kill_has_the_key_of_the_first(tmp_path: Path) -> None:
     browser = await Browser(Daemon(tmp_path, ANSWERS), control=True).signed_in()
     page = (await browser.get("/control/kill")).text
@@ -82,7 +112,7 @@ async def test_a_repeated_kill_has_the_key_of_the_first(tmp_path: Path) -> None:
     assert len(key) > 20
     for _ in range(2):
         await browser.post("/control/kill", token=browser.token, key=key, confirm="kill")
-    assert browser.daemon.changes == [("/kill", {"flatten": False, "key": key})] * 2
+    assert browser.daemon.changes == [("/kill", {"flatten": False, "key": key, "by": "the dashboard"})] * 2
 
 
 async def test_a_control_that_does_not_exist_or_has_no_subject_is_not_found(tmp_path: Path) -> None:

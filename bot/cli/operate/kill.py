@@ -15,6 +15,7 @@ from bot.cli.operate.daemon_client import where
 
 if TYPE_CHECKING:
     from bot.cli.operate.daemon_client import Place
+    from bot.cli.run.embedded_service import Embedded
     from bot.client import Client
     from bot.wire.account import KillResult
 
@@ -109,6 +110,16 @@ async def _lift(place: Place, reference: str | None, *, as_json: bool) -> int:
 
 
 async def _kill(place: Place, reference: str | None, *, flatten: bool, as_json: bool) -> int:
+    return _report(await kill_account(place, reference, flatten=flatten), flatten=flatten, as_json=as_json)
+
+
+async def kill_account(
+    place: Place, reference: str | None = None, *, flatten: bool, by: str | None = None
+) -> dict[str, Any]:
+    """Activate the kill switch, whether or not the daemon runs. Returns the service's answer; for `flatten` with the positions left at the end.
+
+    Every emergency path calls this: the command, and the confirmed /kill of a chat.
+    """
     import secrets
 
     from bot.client import Client
@@ -117,19 +128,33 @@ async def _kill(place: Place, reference: str | None, *, flatten: bool, as_json: 
     address = await _address_and_key(place, reference)
     if address is None:
         # Only the daemon has a key that works now; it sends the same call.
-        body = await kill_by_daemon(place, key, flatten=flatten)
-        return _report(body, flatten=flatten, as_json=as_json)
+        return await kill_by_daemon(place, key, flatten=flatten, by=by)
     base_url, api_key = address
     async with Client(base_url, api_key) as client:
         result = await _kill_at_service(client, key, flatten=flatten)
         body = result.model_dump(mode="json", by_alias=True)
         if flatten and body["positions"]:
             body["positions"] = await _open_positions(client)
-    return _report(body, flatten=flatten, as_json=as_json)
+    return body
+
+
+def check_way(place: Place, reference: str | None = None) -> None:
+    """Raise BotError if `kill_account` has no way to the service now: no daemon and no key, or an embedded service that does not run."""
+    _way(place, reference)
 
 
 async def _address_and_key(place: Place, reference: str | None) -> tuple[str, str] | None:
     """The service's address and a key; None if only the running daemon has a key. An embedded service has one valid key at a time."""
+    way = _way(place, reference)
+    if isinstance(way, tuple) or way is None:
+        return way
+    address = way.base_url
+    assert address is not None, "it was just read"
+    return address, (await way.mint()).api_key.get_secret_value()
+
+
+def _way(place: Place, reference: str | None) -> tuple[str, str] | Embedded | None:
+    """Address and key of a service, an embedded service that runs without its daemon, or None: the daemon must send the call."""
     from bot.cli.operate.daemon_client import NotRunning, plain_data
     from bot.cli.run.embedded_service import Embedded
     from bot.errors import ConfigError
@@ -156,12 +181,11 @@ async def _address_and_key(place: Place, reference: str | None) -> tuple[str, st
         if place.is_running():
             return None
         service = Embedded(place.folder)
-        address = service.base_url
-        if address is None or not service.is_alive():
+        if service.base_url is None or not service.is_alive():
             raise NotRunning(
                 "neither the daemon nor its embedded service runs, so no price moves and nothing trades; the next `bot run` starts both"
             )
-        return address, (await service.mint()).api_key.get_secret_value()
+        return service
     chosen = reference if reference is not None else account.get("api_key")
     try:
         return base_url, key_of_reference(config, chosen)
@@ -185,7 +209,7 @@ def _config_of(place: Place) -> Path | None:
     return Path(config) if config is not None and Path(config).is_file() else None
 
 
-async def kill_by_daemon(place: Place, key: str, *, flatten: bool) -> dict[str, Any]:
+async def kill_by_daemon(place: Place, key: str, *, flatten: bool, by: str | None = None) -> dict[str, Any]:
     """Let the daemon send the kill. If the daemon or its service does not answer, try again with the same idempotency key."""
     import asyncio
 
@@ -194,9 +218,10 @@ async def kill_by_daemon(place: Place, key: str, *, flatten: bool) -> dict[str, 
 
     end_ns = monotonic_ns() + int(WITHIN_S * 1e9)
     last_reason = ""
+    body = {"flatten": flatten, "key": key} | ({} if by is None else {"by": by})
     while True:
         try:
-            result: dict[str, Any] = place.ask("POST", "/kill", {"flatten": flatten, "key": key})["result"]
+            result: dict[str, Any] = place.ask("POST", "/kill", body)["result"]
         except Silent as error:
             if monotonic_ns() > end_ns:
                 hint = _hint_without_daemon(place) if isinstance(error, Hung) else ""

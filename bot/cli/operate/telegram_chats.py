@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from telegram import Update
-from telegram.error import InvalidToken, NetworkError, TelegramError
+from telegram.error import InvalidToken, TelegramError
 from telegram.ext import (
     Application,
     ApplicationBuilder,
@@ -22,8 +22,10 @@ from telegram.ext import (
 
 from bot.cli.operate.approvals import answer_line, line_of
 from bot.cli.operate.status import status_lines, stop_of
-from bot.clock import monotonic_ns
-from bot.errors import BotError, ConfigError, Exit
+from bot.cli.operate.telegram_answers import CheckedRequest, fault_of, plain
+from bot.cli.operate.telegram_messages import Ignored, Sender, ignored, sender_of
+from bot.clock import SystemClock, boot_ns
+from bot.errors import BotError
 
 if TYPE_CHECKING:
     from bot.cli.operate.daemon_client import Place
@@ -34,6 +36,7 @@ log = structlog.get_logger()
 CONFIRM_S: Final = 60  # after /kill
 TEXT_MAX: Final = 4_000  # characters of a message; Telegram takes 4,096
 START_TRIES: Final = 3
+REFUSED: Final = "refused"  # Telegram has refused the token while this process ran
 HELP: Final = """\
 /status - state of the daemon, account and profit
 /positions - open positions with their stops
@@ -43,98 +46,94 @@ HELP: Final = """\
 /approve ID - the daemon sends the entry
 /refuse ID [REASON] - the entry ends
 /kill - cancel entries and block new ones
-/kill flatten - also close every position"""
+/kill flatten - also close every position
+/kill also works while the daemon does not run. A message that is older than 2 minutes, edited or forwarded does nothing."""
 
 Args = Sequence[str]
 
 
-class Unreachable(BotError):
-    """Telegram cannot be reached."""
-
-    exit_code = Exit.TIMEOUT
-
-
 class Chats:
-    """Answers commands. `clock_ns` is for the time limit of a confirmation."""
+    """Answers commands of listed persons. `clock_ns` is for the time limit of a confirmation."""
 
-    def __init__(self, place: Place, clock_ns: Callable[[], int] = monotonic_ns) -> None:
+    def __init__(self, place: Place, clock_ns: Callable[[], int] = boot_ns) -> None:
         self._place = place
         self._clock_ns = clock_ns
-        self._kills: dict[int, tuple[str, bool, int]] = {}  # chat: code, flatten, until when
-        self.commands: Mapping[str, Callable[[int, Args], Awaitable[str]]] = {
+        self._kills: dict[Sender, tuple[str, bool, int]] = {}  # code, flatten, until when
+        self.commands: Mapping[str, Callable[[Sender, Args], Awaitable[str]]] = {
             "start": self._help, "help": self._help, "status": self._status, "positions": self._positions,
             "pause": self._pause, "resume": self._resume, "kill": self._kill, "confirm": self._confirm,
             "approvals": self._approvals, "approve": self._approve, "refuse": self._refuse,
         }  # fmt: skip
 
-    async def answer(self, chat: int, command: str, args: Args) -> str:
-        """The answer to a command of an allowed chat. A failure is an answer too."""
+    async def answer(self, sender: Sender, command: str, args: Args) -> str:
+        """The answer to a command. A failure is an answer too."""
         try:
-            text = await self.commands[command](chat, args)
+            text = await self.commands[command](sender, args)
         except BotError as error:
             text = f"error: {error}"
         return text if len(text) <= TEXT_MAX else text[:TEXT_MAX] + " ..."
 
-    async def _help(self, _chat: int, _args: Args) -> str:
+    async def _help(self, _sender: Sender, _args: Args) -> str:
         return HELP
 
-    async def _status(self, _chat: int, _args: Args) -> str:
+    async def _status(self, _sender: Sender, _args: Args) -> str:
         return "\n".join(status_lines(await self._ask("GET", "/status")))
 
-    async def _positions(self, _chat: int, _args: Args) -> str:
+    async def _positions(self, _sender: Sender, _args: Args) -> str:
         found = (await self._ask("GET", "/positions"))["positions"]
         return "\n".join(map(_position_line, found)) or "no open position"
 
-    async def _pause(self, _chat: int, args: Args) -> str:
-        return await self._switch("/pause", args)
+    async def _pause(self, sender: Sender, args: Args) -> str:
+        return await self._switch("/pause", sender, args)
 
-    async def _resume(self, _chat: int, args: Args) -> str:
-        return await self._switch("/resume", args)
+    async def _resume(self, sender: Sender, args: Args) -> str:
+        return await self._switch("/resume", sender, args)
 
-    async def _switch(self, path: str, args: Args) -> str:
-        done = await self._ask("POST", path, {"strategy": args[0]} if args else {})
+    async def _switch(self, path: str, sender: Sender, args: Args) -> str:
+        done = await self._ask("POST", path, {"by": str(sender)} | ({"strategy": args[0]} if args else {}))
         head = f"{done['state']}: {done['why']}" if done.get("why") else done["state"]
         return "\n".join([head, *(f"{one['name']}: {one['state']}" for one in done["strategies"])])
 
-    async def _approvals(self, _chat: int, _args: Args) -> str:
+    async def _approvals(self, _sender: Sender, _args: Args) -> str:
         found = (await self._ask("GET", "/approvals"))["approvals"]
         return "\n".join(map(line_of, found)) or "nothing waits for approval"
 
-    async def _approve(self, chat: int, args: Args) -> str:
+    async def _approve(self, sender: Sender, args: Args) -> str:
         if len(args) != 1:
             return "write /approve ID; /approvals shows the ids"
-        return answer_line(await self._ask("POST", "/approve", {"id": args[0], "by": f"the Telegram chat {chat}"}))
+        return answer_line(await self._ask("POST", "/approve", {"id": args[0], "by": str(sender)}))
 
-    async def _refuse(self, chat: int, args: Args) -> str:
+    async def _refuse(self, sender: Sender, args: Args) -> str:
         if not args:
             return "write /refuse ID [REASON]; /approvals shows the ids"
         reason = {"reason": " ".join(args[1:])} if args[1:] else {}
-        return answer_line(
-            await self._ask("POST", "/refuse", {"id": args[0], "by": f"the Telegram chat {chat}"} | reason)
-        )
+        return answer_line(await self._ask("POST", "/refuse", {"id": args[0], "by": str(sender)} | reason))
 
-    async def _kill(self, chat: int, args: Args) -> str:
+    async def _kill(self, sender: Sender, args: Args) -> str:
         if [*args] not in ([], ["flatten"]):
             return "write /kill or /kill flatten"
+        from bot.cli.operate.kill import check_way
+
+        await asyncio.to_thread(check_way, self._place)  # Says at once why a kill would reach nothing.
         code = f"{secrets.randbelow(9_000) + 1_000}"
-        self._kills[chat] = code, bool(args), self._clock_ns() + CONFIRM_S * 10**9
+        self._kills[sender] = code, bool(args), self._clock_ns() + CONFIRM_S * 10**9
         then = "closes every position" if args else "leaves positions open with their stops"
         return (
             f"This cancels all entries, blocks new ones and {then}. To kill, send within {CONFIRM_S} s: /confirm {code}"
         )
 
-    async def _confirm(self, chat: int, args: Args) -> str:
-        code, flatten, until_ns = self._kills.pop(chat, ("", False, 0))
+    async def _confirm(self, sender: Sender, args: Args) -> str:
+        code, flatten, until_ns = self._kills.pop(sender, ("", False, 0))
         if not code or self._clock_ns() > until_ns:
-            return "nothing waits for a confirmation; send /kill again"
+            return "nothing waits for a confirmation of yours; send /kill again"
         if [*args] != [code]:
             return "this is another code, so nothing was done; send /kill again"
-        from bot.cli.operate.kill import kill_by_daemon
+        from bot.cli.operate.kill import kill_account
 
-        # In a thread, because it waits for the daemon; the other chats are answered meanwhile.
-        key = f"kill-{secrets.token_hex(12)}"
-        done = await asyncio.to_thread(lambda: asyncio.run(kill_by_daemon(self._place, key, flatten=flatten)))
-        log.warning("telegram.killed", chat=chat, flatten=flatten)
+        log.warning("telegram.kill", chat=sender.chat, person=sender.person, flatten=flatten)
+        # In a thread, because it waits for the daemon or the service; the other chats are answered meanwhile.
+        done = await asyncio.to_thread(lambda: asyncio.run(kill_account(self._place, flatten=flatten, by=str(sender))))
+        log.warning("telegram.killed", chat=sender.chat, person=sender.person, flatten=flatten)
         left = ", ".join(one["coin"] for one in done.get("positions", ()))
         return "killed: entries are cancelled and blocked until the owner lifts the switch" + (
             f"; still open: {left}" if left else ""
@@ -150,44 +149,64 @@ def _position_line(position: Mapping[str, Any]) -> str:
 
 
 def serve(place: Place, token: str, settings: Telegram) -> None:
-    """Answer the chats of the config until SIGINT or SIGTERM. ConfigError if Telegram refuses the token; Unreachable if it does not answer."""
+    """Answer the chats of the config until SIGINT or SIGTERM. Ends with an error of `telegram_answers.FAULTS` if Telegram cannot be used."""
     logging.getLogger("httpx").setLevel(logging.WARNING)  # Its lines at info have the token in the address.
     logging.getLogger("telegram").setLevel(logging.CRITICAL)
     application = application_of(Chats(place), token, settings)
-    log.info("telegram.serving", chats=list(settings.chats))
+    log.info("telegram.serving", chats=list(settings.chats), users=list(settings.users))
     try:
         # A message from before the start may be hours old.
         application.run_polling(
             drop_pending_updates=True, bootstrap_retries=START_TRIES, allowed_updates=[Update.MESSAGE]
         )
-    except InvalidToken:  # Its message has the token.
-        raise ConfigError("telegram.token: Telegram refuses this token; ask @BotFather for the present one") from None
-    except NetworkError as error:
-        raise Unreachable(f"{settings.api_url} cannot be reached ({error}); start this again when it answers") from None
+    except TelegramError as error:
+        raise fault_of(error, settings.api_url) from None  # The library's text of a refused token has the token.
+    if application.bot_data.get(REFUSED):
+        raise fault_of(InvalidToken(), settings.api_url)
 
 
 def application_of(chats: Chats, token: str, settings: Telegram) -> Application[Any, Any, Any, Any, Any, Any]:
-    """The commands of `chats` as handlers of python-telegram-bot, behind the list of allowed chats."""
-    built = ApplicationBuilder().token(token).base_url(f"{settings.api_url}/bot").build()
+    """The commands of `chats` as handlers of python-telegram-bot, behind the lists of allowed chats and persons."""
 
-    async def refuse(update: Update, _context: ContextTypes.DEFAULT_TYPE) -> None:
-        chat = update.effective_chat
-        if chat is None or chat.id not in settings.chats:
-            log.warning("telegram.refused", chat=None if chat is None else chat.id)
+    def refused() -> None:
+        built.bot_data[REFUSED] = True
+        built.stop_running()  # The library would stop to fetch and go on without a word.
+
+    async def keep_out(update: Update, _context: ContextTypes.DEFAULT_TYPE) -> None:
+        sender = sender_of(update, settings)
+        if isinstance(sender, Ignored):
+            chat, person = update.effective_chat, update.effective_user
+            log.warning(
+                "telegram.refused",
+                reason=sender.reason,
+                chat=None if chat is None else chat.id,
+                person=None if person is None else person.id,
+            )
             raise ApplicationHandlerStop
 
     async def reply(update: Update, context: ContextTypes.DEFAULT_TYPE) -> None:
-        message, chat = update.effective_message, update.effective_chat
-        if message is None or chat is None or not message.text:
+        message, sender = update.effective_message, sender_of(update, settings)
+        if message is None or isinstance(sender, Ignored) or not message.text:
             return
         command = message.text.split()[0].removeprefix("/").partition("@")[0].lower()
-        log.info("telegram.command", chat=chat.id, command=command)
-        await message.reply_text(await chats.answer(chat.id, command, context.args or []))
+        no = ignored(update, SystemClock().now_ms())
+        log.info("telegram.command", chat=sender.chat, person=sender.person, command=command, ignored=no and no.reason)
+        answer = await chats.answer(sender, command, context.args or []) if no is None else no.answer
+        if answer is not None:
+            await message.reply_text(answer)
 
     async def failed(_update: object, context: ContextTypes.DEFAULT_TYPE) -> None:
         log.error("telegram.failed", error=_plain(context.error, token))
 
-    built.add_handler(TypeHandler(Update, refuse), group=-1)
+    built = (
+        ApplicationBuilder()
+        .token(token)
+        .base_url(f"{settings.api_url}/bot")
+        .request(CheckedRequest())
+        .get_updates_request(CheckedRequest(refused, connection_pool_size=1))
+        .build()
+    )
+    built.add_handler(TypeHandler(Update, keep_out), group=-1)
     built.add_handler(CommandHandler([*chats.commands], reply))
     built.add_error_handler(failed)
     return built
@@ -197,4 +216,4 @@ def _plain(error: Exception | None, token: str) -> str:
     """The text of an error without the token."""
     kind = type(error).__name__
     text = str(error) if isinstance(error, TelegramError) else kind
-    return text.replace(token, "***")
+    return plain(text.replace(token, "***"))

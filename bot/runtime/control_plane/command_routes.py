@@ -27,11 +27,12 @@ class CommandRoutes:
 
     async def pause(self, question: Question) -> Data:
         """Stop new entries of one strategy or of all; exits go on. The answer's `resting` entries may still fill: cancel them if you want."""
+        by = question.text("by")
         strategy = self._strategy_of(question)
         daemon = self._access.require_daemon()
 
         async def work() -> tuple[str, ...]:
-            return daemon.commands.pause(strategy)
+            return daemon.commands.pause(strategy, by=by)
 
         # Urgent, because a reload or a start sends orders while strategies warm up.
         resting = await self._access.mailbox.ask(work, is_urgent=True)
@@ -39,9 +40,10 @@ class CommandRoutes:
 
     async def resume(self, question: Question) -> Data:
         """Allow entries again. A strategy that is named also leaves its quarantine."""
+        by = question.text("by")
         strategy = self._strategy_of(question)
         daemon = self._access.require_daemon()
-        reviewed = await self._access.mailbox.ask(lambda: daemon.commands.resume(strategy))
+        reviewed = await self._access.mailbox.ask(lambda: daemon.commands.resume(strategy, by=by))
         return self._state_of(daemon) | {"looked_at": list(reviewed)}
 
     async def reload_diff(self, question: Question) -> Data:
@@ -140,12 +142,12 @@ class CommandRoutes:
 
     async def kill(self, question: Question) -> Data:
         """Throw the service's kill switch with the daemon's own key, because an embedded service gives out no other key."""
-        flatten, key = question.flag("flatten"), question.text("key")
+        flatten, key, by = question.flag("flatten"), question.text("key"), question.text("by")
         question.nothing_else()
         if key is None:
             raise Problem(400, "invalid_input", "key is the Idempotency-Key of the call")
         client = self._access.require_daemon().client
-        log.warning("control.kill", flatten=flatten)
+        log.warning("control.kill", flatten=flatten, by=by)
         try:
             result = await client.kill(flatten=flatten, key=key)
         except (TryLater, OutcomeUnknown) as error:

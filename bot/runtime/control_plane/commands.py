@@ -112,14 +112,17 @@ class Commands:
 
     # -- changes
 
-    def pause(self, strategy: str | None = None) -> tuple[str, ...]:
-        """Stop new entries of one strategy or of all; exits and protection go on. Returns the resting entries, which may still fill."""
+    def pause(self, strategy: str | None = None, *, by: str | None = None) -> tuple[str, ...]:
+        """Stop new entries of one strategy or of all; exits and protection go on. Returns the resting entries, which may still fill.
+
+        `by` is the person, where the way of the command knows it.
+        """
         kernel = self._run.kernel
         self._known(strategy)
         if kernel.conditions.pauses.pause(strategy):
-            log.warning("strategies.paused", strategy=strategy)
+            log.warning("strategies.paused", strategy=strategy, by=by)
             now_ms = kernel.now_ms()
-            message = "no new entries; exits and protection go on"
+            message = f"no new entries{f', by {by}' if by else ''}; exits and protection go on"
             written = notice(
                 "strategy.paused",
                 f"pause:{now_ms}",
@@ -130,7 +133,7 @@ class Commands:
             kernel.journal.notify([written], now_ms=now_ms)
         return kernel.account.mirror.resting_of(strategy)
 
-    async def resume(self, strategy: str | None = None) -> tuple[str, ...]:
+    async def resume(self, strategy: str | None = None, *, by: str | None = None) -> tuple[str, ...]:
         """Allow entries again. A named strategy also leaves its quarantine: it is built again from its file, or BotError says why not.
 
         Without a name it also ends the degraded states that wait for a person, and returns them as sentences.
@@ -142,7 +145,7 @@ class Commands:
                 f"every strategy is paused, so {strategy} would stay paused: bot resume without a name resumes all"
             )
         if kernel.conditions.pauses.resume(strategy):
-            log.warning("strategies.resumed", strategy=strategy)
+            log.warning("strategies.resumed", strategy=strategy, by=by)
         reviewed: list[str] = []
         if strategy is None:  # The person has reviewed the foreign activity, and the orders that wait because of it.
             reviewed += [kernel.health.degraded[FOREIGN]] if FOREIGN in kernel.health.degraded else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import queue
 import signal
@@ -21,16 +22,34 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from bot.cli.app import call
 from bot.cli.operate.daemon_client import NotRunning, Place
 from bot.cli.operate.telegram_chats import CONFIRM_S, Chats
+from bot.cli.operate.telegram_messages import Sender
+from bot.testing.sandbox import Sandbox
 from tests.cli.operate.daemon_process import WAIT_S, Ran, made
 
 TOKEN = "123456:AAtest-token-that-no-output-may-show"
 OWNER, FOREIGN = 77, 88
+GROUP = -100
+ME = Sender(OWNER, OWNER)
+
+
+@contextlib.contextmanager
+def serving(app: Starlette) -> Iterator[str]:
+    """The address of a server of this app, in a thread."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 class BotApi:
@@ -40,39 +59,36 @@ class BotApi:
         self.waiting: queue.Queue[dict[str, Any]] = queue.Queue()
         self.sent: queue.Queue[tuple[int, str]] = queue.Queue()
         self.polled = threading.Event()
+        self.url = ""
+        self.wrong: list[Response] = []  # answers to the next questions for messages
+        self.is_known = True  # False: the token is refused from now on
         self._ids = itertools.count(1)
-        self._dropped = False
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        app = Starlette(routes=[Route("/bot{token}/{method}", self._answer, methods=["GET", "POST"])])
-        self._server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listener]})
-        self._thread.start()
+        self.app = Starlette(routes=[Route("/bot{token}/{method}", self._answer, methods=["GET", "POST"])])
 
-    def close(self) -> None:
-        self._server.should_exit = True
-        self._thread.join()
-
-    def say(self, chat: int, text: str) -> None:
+    def say(
+        self, chat: int, text: str, *, person: int | None = None, age_s: float = 0, kind: str = "message", **more: Any
+    ) -> None:
         number = next(self._ids)
         entities = [{"type": "bot_command", "offset": 0, "length": len(text.split()[0])}]
         message = {
-            "message_id": number, "date": int(time.time()), "chat": {"id": chat, "type": "private"},
-            "from": {"id": chat, "is_bot": False, "first_name": "Someone"}, "text": text, "entities": entities,
+            "message_id": number, "date": int(time.time() - age_s), "chat": {"id": chat, "type": "private" if chat > 0 else "group", "title": "g"},
+            "from": {"id": person or chat, "is_bot": False, "first_name": "Someone"}, "text": text, "entities": entities,
         }  # fmt: skip
-        self.waiting.put({"update_id": number, "message": message})
+        self.waiting.put({"update_id": number, kind: message | more})
 
     def heard(self) -> tuple[int, str]:
         return self.sent.get(timeout=WAIT_S)
 
-    async def _answer(self, request: Request) -> JSONResponse:
-        if request.path_params["token"] != TOKEN:
+    async def _answer(self, request: Request) -> Response:
+        if request.path_params["token"] != TOKEN or not self.is_known:
             return JSONResponse({"ok": False, "error_code": 401, "description": "Unauthorized"}, 401)
         form = dict(await request.form()) | dict(request.query_params)
         method = request.path_params["method"]
         result: Any = True
         if method == "getMe":
             result = {"id": 1, "is_bot": True, "first_name": "b", "username": "mine_bot"}
+        elif method == "getUpdates" and self.wrong and float(form.get("timeout", 0)):
+            return self.wrong.pop()
         elif method == "getUpdates":
             result = await run_in_threadpool(self._updates, float(form.get("timeout", 0)))
         elif method == "sendMessage":
@@ -90,8 +106,8 @@ class BotApi:
 @pytest.fixture(scope="module")
 def api() -> Iterator[BotApi]:
     server = BotApi()
-    yield server
-    server.close()
+    with serving(server.app) as server.url:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -109,12 +125,13 @@ def process(api: BotApi, daemon: Ran, tmp_path: Path) -> Iterator[subprocess.Pop
     secret.touch(0o600)
     secret.write_text(TOKEN)
     config = tmp_path / "chats.yaml"
-    section = f'telegram: {{token: "${{file:{secret}}}", chats: [{OWNER}], api_url: "{api.url}"}}\n'
+    section = f'telegram: {{token: "${{file:{secret}}}", chats: [{OWNER}, {GROUP}], users: [{OWNER}], api_url: "{api.url}"}}\n'
     config.write_text(
         daemon.config.read_text().replace("state_dir: state", f"state_dir: {daemon.state}") + section
         + f"strategies_dir: {daemon.folder / 'strategies'}\n"
     )  # fmt: skip
     api.polled.clear()
+    api.is_known, api.wrong = True, []
     with (tmp_path / "log").open("w") as log:
         one = subprocess.Popen(
             [sys.executable, "-m", "bot", "telegram", str(config)], stdout=log, stderr=subprocess.STDOUT, text=True
@@ -142,7 +159,26 @@ def answers_proposals(api: BotApi, daemon: Ran) -> None:
     assert "is approved: the entry in BTC of mine is" in api.heard()[1]
     daemon.until("the entry fills", lambda: len(daemon.query("SELECT 1 FROM events WHERE type='fill'")) > fills)
     [(decider,)] = daemon.query("SELECT decider FROM approvals WHERE state='approved'")
-    assert decider == f"the Telegram chat {OWNER}"
+    assert decider == f"the Telegram user {OWNER}"
+
+
+def does_nothing(api: BotApi, daemon: Ran) -> None:
+    """Each message that is no command of a listed person. The strategy runs before, and so it does afterwards."""
+    api.say(GROUP, "/pause mine", person=FOREIGN)
+    api.say(OWNER, "/pause mine", age_s=20 * 3600)
+    assert "20 h old. Nothing was done" in api.heard()[1], "and the stranger in the group was not answered"
+    api.say(OWNER, "/pause mine", kind="edited_message", edit_date=int(time.time()))
+    assert "an edited message is no command" in api.heard()[1]
+    origin = {"type": "hidden_user", "date": 1, "sender_user_name": "x"}
+    api.say(OWNER, "/pause mine", forward_origin=origin)
+    assert "a forwarded message is no command" in api.heard()[1]
+    assert Place(daemon.state).ask("GET", "/strategies")["strategies"][0]["state"] == "RUNNING"
+    api.say(GROUP, "/status@mine_bot", person=OWNER)
+    assert api.heard()[0] == GROUP
+
+
+def log_of(folder: Path) -> str:
+    return (folder / "log").read_text()
 
 
 def waiting(api: BotApi) -> str:
@@ -171,6 +207,7 @@ def test_an_allowed_chat_sees_pauses_approves_and_kills_and_nobody_else_is_answe
     api.say(OWNER, "/resume mine")
     assert "mine: RUNNING" in api.heard()[1]
 
+    does_nothing(api, daemon)
     answers_proposals(api, daemon)
 
     api.say(OWNER, "/kill flatten")
@@ -192,10 +229,33 @@ def test_an_allowed_chat_sees_pauses_approves_and_kills_and_nobody_else_is_answe
 
     process.send_signal(signal.SIGTERM)
     assert process.wait(WAIT_S) == 0
-    log = (tmp_path / "log").read_text()
+    log = log_of(tmp_path)
     assert str(FOREIGN) in log
     assert TOKEN not in log
     assert TOKEN.partition(":")[2] not in log
+    told = [json.loads(line) for line in log.splitlines() if '"telegram.killed"' in line]
+    assert [(one["chat"], one["person"]) for one in told] == [(OWNER, OWNER)]
+    its_log = (daemon.state / "daemon.log").read_text()
+    assert f"the Telegram user {OWNER}" in its_log, "the daemon knows who has paused and killed it"
+
+
+def test_wrong_answers_while_it_runs_leave_it_listening_and_a_token_that_is_taken_away_ends_it(
+    api: BotApi, daemon: Ran, process: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    api.wrong = [
+        HTMLResponse("<html>sign in</html>"),
+        JSONResponse({"ok": True, "result": [{"update_id": "x"}]}),
+        JSONResponse(["x"], 404),
+    ]
+    daemon.until("it has met each wrong answer", lambda: not api.wrong)
+    api.say(OWNER, "/help")
+    assert "/kill also works while the daemon does not run" in api.heard()[1]
+    assert log_of(tmp_path).count("which is no") == 0
+    assert log_of(tmp_path).count("telegram.failed") == 3
+    api.is_known = False
+    assert process.wait(WAIT_S) == 4
+    assert "Telegram refuses this token" in log_of(tmp_path)
+    assert TOKEN not in log_of(tmp_path)
 
 
 def test_a_refused_token_and_a_missing_section_are_config_errors_that_do_not_show_the_token(
@@ -221,23 +281,70 @@ class Dead(Place):
         raise NotRunning("no daemon runs on state")
 
 
+def config_of(folder: Path, base_url: str, key: str | None = None) -> Path:
+    """A config whose daemon does not run."""
+    if key is not None:
+        (folder / "key").touch(0o600)
+        (folder / "key").write_text(key)
+    file = folder / "live.yaml"
+    file.write_text(
+        f'account: {{base_url: "{base_url}", api_key: "${{file:key}}"}}\nstate_dir: state\nstrategies_dir: {folder}\n'
+        'strategies: [{name: mine, use: "nothing_that_loads:Mine", markets: [BTC], budget_usd: 100}]\n'
+    )
+    return file
+
+
 def chats(tmp_path: Path, clock: Callable[[], int] = time.monotonic_ns) -> Chats:
-    return Chats(Dead(tmp_path), clock)
+    return Chats(Dead(tmp_path, config_of(tmp_path, "http://127.0.0.1:9", "a key")), clock)
 
 
 async def test_a_daemon_that_does_not_run_is_an_answer(tmp_path: Path) -> None:
-    assert await chats(tmp_path).answer(OWNER, "status", []) == "error: no daemon runs on state"
+    assert await chats(tmp_path).answer(ME, "status", []) == "error: no daemon runs on state"
 
 
 async def test_a_confirmation_that_comes_too_late_does_nothing(tmp_path: Path) -> None:
     now = [0]
     one = chats(tmp_path, lambda: now[0])
-    code = (await one.answer(OWNER, "kill", [])).rsplit(" ", 1)[1]
+    code = (await one.answer(ME, "kill", [])).rsplit(" ", 1)[1]
     now[0] = CONFIRM_S * 10**9 + 1
-    assert "nothing waits" in await one.answer(OWNER, "confirm", [code])
+    assert "nothing waits" in await one.answer(ME, "confirm", [code])
 
 
-async def test_a_kill_of_one_chat_cannot_be_confirmed_by_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", [Sender(FOREIGN, FOREIGN), Sender(GROUP, OWNER), Sender(OWNER, FOREIGN)])
+async def test_a_kill_is_confirmed_by_the_same_person_in_the_same_chat(other: Sender, tmp_path: Path) -> None:
     one = chats(tmp_path)
-    code = (await one.answer(OWNER, "kill", [])).rsplit(" ", 1)[1]
-    assert "nothing waits" in await one.answer(FOREIGN, "confirm", [code])
+    code = (await one.answer(ME, "kill", [])).rsplit(" ", 1)[1]
+    assert "nothing waits" in await one.answer(other, "confirm", [code])
+
+
+@pytest.mark.sandbox(markets=["BTC"])
+@pytest.mark.parametrize("flatten", [True, False])
+async def test_a_kill_reaches_the_service_while_the_daemon_is_dead(
+    flatten: bool, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    order = {"market": "BTC", "side": "long", "usdAmount": 100, "bracket": {"stopLoss": {"pct": 5}}}
+    assert sandbox.client().post("/v1/orders", json=order).status_code == 200
+    one = Chats(Dead(tmp_path / "state", config_of(tmp_path, sandbox.base_url, sandbox.api_key)))
+    code = (await one.answer(ME, "kill", ["flatten"] if flatten else [])).rsplit(" ", 1)[1]
+    said = await one.answer(ME, "confirm", [code])
+    assert said.startswith("killed: ")
+    assert ("still open: BTC" in said) is not flatten
+    assert (sandbox.client().get("/v1/account").json()["positions"] == []) is flatten
+    assert [one["type"] for one in sandbox.client().get("/v1/guardians").json()["guardians"]] == ["kill_switch"]
+
+
+@pytest.mark.parametrize(
+    ("base_url", "key", "said"),
+    [
+        ("http://127.0.0.1:9", None, "cannot be read"),
+        ("embedded", None, "neither the daemon nor its embedded service runs"),
+    ],
+)
+async def test_a_kill_that_can_reach_nothing_says_so_at_once_and_gives_no_code(
+    base_url: str, key: str | None, said: str, tmp_path: Path
+) -> None:
+    one = Chats(Dead(tmp_path / "state", config_of(tmp_path, base_url, key)))
+    answer = await one.answer(ME, "kill", ["flatten"])
+    assert answer.startswith("error: ")
+    assert said in answer
+    assert "/confirm" not in answer

@@ -1,0 +1,126 @@
+"""Answers of Telegram's Bot API, judged before the library reads them: a page of a proxy or a wrong form is a fault of the network, not of ours.
+
+One table, `FAULTS`, gives each fault of the library its sentence and exit code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
+
+from telegram.error import BadRequest, Forbidden, InvalidToken, NetworkError, TelegramError
+from telegram.request import HTTPXRequest
+
+from bot.errors import BotError, ConfigError, Exit
+
+TEXT_MAX: Final = 200  # characters of a server's words in a sentence of ours
+NOT_TOLD: Final = (
+    HTTPStatus.UNAUTHORIZED,
+    HTTPStatus.NOT_FOUND,
+)  # the Bot API's answers to a token that it does not know
+SHAPES: Final[
+    Mapping[str, Callable[[Any], bool]]
+] = {  # method -> whether its result has the form that the library needs
+    "getMe": lambda result: isinstance(result, dict) and isinstance(result.get("id"), int),
+    "getUpdates": lambda result: (
+        isinstance(result, list)
+        and all(isinstance(one, dict) and isinstance(one.get("update_id"), int) for one in result)
+    ),
+}
+
+
+class Unreachable(BotError):
+    """Telegram cannot be reached."""
+
+    exit_code = Exit.TIMEOUT
+
+
+class BotRefused(BotError):
+    """Telegram answers and refuses the bot."""
+
+    exit_code = Exit.REFUSED
+
+
+class WrongAnswer(NetworkError):
+    """Something answers in Telegram's place, or Telegram has another form than its documentation."""
+
+
+class Fault(NamedTuple):
+    """What an error of the library means. `{url}` is the address, `{text}` the server's words."""
+
+    kind: type[TelegramError]
+    error: type[BotError]
+    sentence: str
+
+
+# The first kind that matches counts.
+FAULTS: Final = (
+    Fault(InvalidToken, ConfigError, "telegram.token: Telegram refuses this token; ask @BotFather for the present one"),
+    Fault(Forbidden, BotRefused, "{url} refuses the bot of telegram.token (403: {text}); ask @BotFather about the bot"),
+    Fault(
+        WrongAnswer,
+        Unreachable,
+        "{url} answered {text}, which is no answer of Telegram's Bot API. A proxy or the sign-in page of a network may stand between, or"
+        " telegram.api_url is wrong; correct that and start this again",
+    ),
+    Fault(BadRequest, BotRefused, "{url} refuses the start ({text}); check telegram.token and telegram.api_url"),
+    Fault(NetworkError, Unreachable, "{url} cannot be reached ({text}); start this again when it answers"),
+    Fault(TelegramError, BotRefused, "{url} refuses the start ({text}); start this again when that is in order"),
+)
+
+
+def fault_of(error: TelegramError, url: str) -> BotError:
+    """The error of ours for an error of the library. Its text has no token: the library's own may have one for a refused token."""
+    found = next(one for one in FAULTS if isinstance(error, one.kind))
+    return found.error(found.sentence.format(url=url, text=plain(str(error))))
+
+
+def plain(text: str) -> str:
+    """A server's words in one line, without control characters, at most TEXT_MAX characters."""
+    line = "".join(c if c.isprintable() else " " for c in text)
+    return line if len(line) <= TEXT_MAX else line[:TEXT_MAX] + " ..."
+
+
+class CheckedRequest(HTTPXRequest):
+    """The library's HTTP requests with judged answers. `refused` is called when Telegram does not know the token any more."""
+
+    def __init__(self, refused: Callable[[], None] = lambda: None, **named: Any) -> None:
+        super().__init__(**named)
+        self._refused = refused
+
+    async def do_request(self, url: str, method: str, *args: Any, **named: Any) -> tuple[int, bytes]:
+        code, payload = await super().do_request(url, method, *args, **named)
+        code, payload = judged(url.rsplit("/", 1)[-1], code, payload)
+        if code in NOT_TOLD:
+            self._refused()
+        return code, payload
+
+
+def judged(operation: str, code: int, payload: bytes) -> tuple[int, bytes]:
+    """The answer in the form that the library reads without a fault of its own. WrongAnswer if it is not the Bot API's."""
+    try:
+        body = json.loads(payload)
+    except (ValueError, RecursionError):
+        raise WrongAnswer(f"{code} with {_kind_of(payload)}") from None
+    if not isinstance(body, dict) or not isinstance(body.get("ok"), bool):
+        raise WrongAnswer(f"{code} with JSON of another form")
+    if HTTPStatus.OK <= code <= 299:
+        if not body["ok"] or "result" not in body or not SHAPES.get(operation, lambda _result: True)(body["result"]):
+            raise WrongAnswer(f"{code} with JSON of another form")
+        return code, payload
+    parameters = body.get("parameters")
+    numbers = parameters.items() if isinstance(parameters, dict) else ()
+    cleaned = {
+        "ok": False,
+        "description": plain(str(body.get("description", ""))),
+        "parameters": {name: value for name, value in numbers if type(value) is int},
+    }
+    return code, json.dumps(cleaned).encode()
+
+
+def _kind_of(payload: bytes) -> str:
+    if not payload.strip():
+        return "an empty body"
+    return "an HTML page" if payload.lstrip()[:1] == b"<" else "text that is no JSON"
