@@ -1,11 +1,14 @@
-"""Checks of files that config, daemon and service share. Opens no file."""
+"""How all packages look at files, and how they write one that must be whole: `replacing`, `write_private`."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 # Faults of a disk that is full, read-only or failing. A change of the config does not help; a later start may succeed.
 DISK_FAULTS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
@@ -17,3 +20,41 @@ def is_file(path: Path) -> bool:
         return stat.S_ISREG(path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
         return False
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, mode: int = 0o600) -> Iterator[IO[bytes]]:
+    """A file that takes the place of `path` when the block ends: a reader sees the old file or the whole new one.
+
+    It is written beside `path`, synced and renamed, and then the folder is synced. After a failure nothing of it is left. OSError
+    if the disk fails. For its owner only, unless `mode` says more.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.unlink(missing_ok=True)
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
+            yield file
+            file.flush()
+            os.fsync(descriptor)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a whole file for its owner only, and wait until it is on disk. OSError if the disk fails."""
+    with replacing(path) as file:
+        file.write(data)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or the names in a folder are on disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

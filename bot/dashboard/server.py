@@ -26,6 +26,7 @@ from bot.dashboard.page_models import Sources
 from bot.dashboard.sign_in import KEY_BYTES, SignIn
 from bot.dashboard.sources import Control, DaemonSource, ServiceSource
 from bot.errors import ConfigError
+from bot.files import write_private
 from bot.runtime.control_plane.acceptor import HOST, loopback_listener
 
 log = structlog.get_logger()
@@ -71,13 +72,7 @@ def key_of(folder: Path) -> bytes:
         if len(found) == KEY_BYTES:
             return found
     made = secrets.token_bytes(KEY_BYTES)
-    part = path.with_suffix(".part")
-    with contextlib.suppress(FileNotFoundError):
-        part.unlink()
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(made)
-    part.replace(path)
+    write_private(path, made)
     return made
 
 

@@ -21,6 +21,7 @@ from bot.backtest.data import column_files
 from bot.backtest.data.candles import COLUMNS, Candles, folder_of_market, read_file, store_files
 from bot.clock import iso
 from bot.errors import BotError, ConfigError
+from bot.files import replacing, sync
 from bot.words import many
 
 CSV_ROWS: Final = 8_192  # written at once
@@ -150,17 +151,10 @@ class Store:
     def write_beside(self, market: str, name: str, text: str) -> Path:
         """Write a text file into the folder of a market. A reader sees either the old file or the new one."""
         path = self.root / folder_of_market(market) / name
-        part = path.with_name(f".{name}.{os.getpid()}{PART}")
         with self._alone():
             path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                with part.open("w", encoding="utf-8") as file:
-                    file.write(text)
-                    file.flush()
-                    os.fsync(file.fileno())
-                _put_in_place(part, path)
-            finally:
-                part.unlink(missing_ok=True)
+            with replacing(path, mode=0o644) as file:
+                file.write(text.encode())
         return path
 
     def _place(self, candles: Candles) -> Path:
@@ -266,11 +260,7 @@ def _part(path: Path, candles: Candles, *, is_alone: bool = False) -> Iterator[P
 
 def _put_in_place(part: Path, path: Path) -> None:
     part.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync(path.parent)
 
 
 def _write_parquet(file: IO[bytes], candles: Candles) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 from pathlib import Path
 from typing import Final
 
 import bot
 from bot.errors import BotError
+from bot.files import replacing
 
 # In the project's tree these are links to configs/ and strategies/; a built wheel holds the files themselves.
 EXAMPLES: Final = Path(bot.__file__).parent / "examples"
@@ -25,33 +23,16 @@ def write_atomic(path: Path, text: str, *, mode: int = 0o644) -> None:
 
     For a link its target is written. A pipe or a device is written to and never replaced.
     """
-    given = path
     judge_text(path, text)
     try:
         if path.exists() and not path.is_file():
             with path.open("w", encoding="utf-8") as stream:
                 stream.write(text)
             return
-        path = path.resolve()
-        descriptor, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fchmod(file.fileno(), mode)
-                os.fsync(file.fileno())
-            Path(part).replace(path)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                Path(part).unlink()
-            raise
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        with replacing(path.resolve(), mode=mode) as file:
+            file.write(text.encode())
     except OSError as error:
-        raise BotError(f"{given} cannot be written: {error.strerror or error}") from None
+        raise BotError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
 def judge_text(path: Path, text: str) -> None:

@@ -19,6 +19,7 @@ import click
 from bot import __version__
 from bot.cli.operate.daemon_client import NotRunning, Place, Silent, where
 from bot.errors import BotError, ConfigError, Exit
+from bot.files import sync, write_private
 
 EPILOG = """\b
 Examples:
@@ -93,7 +94,6 @@ def write_backup(place: Place, dest: Path) -> Manifest:
     """Write a backup of the daemon's files. `dest` appears when the backup is complete."""
     from bot.clock import SystemClock
     from bot.runtime.journal import queries
-    from bot.runtime.journal.backup import sync
 
     if dest.exists() or dest.is_symlink():
         raise Exists(f"{dest} exists already; a backup overwrites nothing: name another folder")
@@ -109,7 +109,7 @@ def write_backup(place: Place, dest: Path) -> Manifest:
             files={path.relative_to(part).as_posix(): sha256(path) for path in sorted(_files(part))},
             strategies_dir=strategies_dir,
         )
-        _write_private(part / MANIFEST, (json.dumps(manifest.as_json(), indent=2) + "\n").encode())
+        write_private(part / MANIFEST, (json.dumps(manifest.as_json(), indent=2) + "\n").encode())
         sync(part)
         part.rename(dest)
         sync(dest.absolute().parent)
@@ -150,7 +150,7 @@ def _copy_state(source: Path, target: Path) -> None:
             write_copy(source / name, target / name)
     for name in BESIDE:
         if (source / name).exists():
-            _write_private(target / name, (source / name).read_bytes())
+            write_private(target / name, (source / name).read_bytes())
 
 
 def _copy_project(config: Path, target: Path) -> str | None:
@@ -158,7 +158,7 @@ def _copy_project(config: Path, target: Path) -> str | None:
     config = config.absolute()
     for folder in (CONFIG, STRATEGIES):
         (target / folder).mkdir(mode=0o700)
-    _write_private(target / CONFIG / config.name, config.read_bytes())
+    write_private(target / CONFIG / config.name, config.read_bytes())
     strategies = _strategies_of(config)
     if strategies is None or not strategies.is_dir():
         return None
@@ -170,7 +170,7 @@ def _copy_project(config: Path, target: Path) -> str | None:
     for path in files:
         place = target / STRATEGIES / path.relative_to(strategies)
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write_private(place, path.read_bytes())
+        write_private(place, path.read_bytes())
     is_near = strategies.is_relative_to(config.parent.parent)
     return os.path.relpath(strategies, config.parent) if is_near else str(strategies)
 
@@ -194,12 +194,3 @@ def _name_of(config: Path) -> str:
 
 def _files(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.is_file())
-
-
-def _write_private(path: Path, data: bytes) -> None:
-    """Write a new file for its owner only, and wait until it is on disk."""
-    number = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    with os.fdopen(number, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(number)

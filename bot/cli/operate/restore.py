@@ -33,6 +33,7 @@ from bot.cli.operate.backup import (
 )
 from bot.cli.operate.daemon_client import folder_of
 from bot.errors import BotError, ConfigError
+from bot.files import replacing, sync
 
 EPILOG = """\b
 Examples:
@@ -215,17 +216,8 @@ def _write_missing(source: Path, target: Path, written: list[Path], left: list[P
 
 def _copy_private(source: Path, target: Path) -> None:
     """Copy a file for its owner only. `target` appears when it is whole and on disk."""
-    part = target.with_name(f".{target.name}.part")
-    part.unlink(missing_ok=True)
-    try:
-        number = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with source.open("rb") as content, os.fdopen(number, "wb") as file:
-            shutil.copyfileobj(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.rename(target)
-    finally:
-        part.unlink(missing_ok=True)
+    with source.open("rb") as content, replacing(target) as file:
+        shutil.copyfileobj(content, file)
 
 
 # ── State ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -233,7 +225,6 @@ def _copy_private(source: Path, target: Path) -> None:
 
 def _restore_state(source: Path, folder: Path, written: list[Path], aside: list[Path]) -> None:
     from bot.clock import SystemClock, iso
-    from bot.runtime.journal.backup import sync
     from bot.runtime.liveness.instance_lock import hold_state, private_dir
 
     private_dir(folder)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from bot.errors import BotError
+from bot.files import sync
 from bot.runtime.journal.failover import copy_into, disk_hint
 
 BUSY_MS: Final = 5_000  # wait for a process that locks the file against reading
@@ -53,12 +54,3 @@ def faults(db: sqlite3.Connection) -> str | None:
     """What `PRAGMA integrity_check` finds; None for a sound database."""
     found = [str(row[0]) for row in db.execute("PRAGMA integrity_check(3)")]
     return None if found == ["ok"] else "; ".join(found)
-
-
-def sync(path: Path) -> None:
-    """Wait until a file or a folder is on disk."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

@@ -16,6 +16,7 @@ from typing import Any, Final
 import structlog
 
 from bot.descriptors import reserved
+from bot.files import sync
 from bot.runtime.journal.failover import seal
 
 log = structlog.get_logger()
@@ -107,7 +108,7 @@ class HaltFlagsFile:
                     _write(self.path, text, "r+")
                     return
                 raise error from None
-            _sync_folder(self.path.parent)
+            sync(self.path.parent)
         except OSError as error:
             log.error("safety.not_written", path=str(self.path), message=error.strerror or str(error))
             with contextlib.suppress(OSError):
@@ -145,11 +146,3 @@ def _write(path: Path, text: str, mode: str) -> None:
         file.truncate()
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

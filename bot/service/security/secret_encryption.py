@@ -7,13 +7,13 @@ with any service that starts unattended.
 
 from __future__ import annotations
 
-import os
 import secrets
 from pathlib import Path
 from typing import Final
 
 from bot.encryption import Cipher
 from bot.errors import ConfigError
+from bot.files import write_private
 
 KEY_BYTES: Final = 32
 KEY_FILE_SUFFIX: Final = ".webhook-key"  # the key file's name: the database's name and this suffix
@@ -54,18 +54,7 @@ def _key_file(path: Path) -> bytes:
     """The key of the file. A new file is durable before the key is used."""
     try:
         if not path.exists():
-            part = path.with_name(path.name + ".part")
-            fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(fd, "wb") as file:
-                file.write(secrets.token_bytes(KEY_BYTES))
-                file.flush()
-                os.fsync(fd)
-            part.replace(path)
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            write_private(path, secrets.token_bytes(KEY_BYTES))
         if path.stat().st_mode & 0o077:
             raise ConfigError(
                 f"{path}: other users may read this key file; chmod 600 it, and give every webhook a new secret"
