@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, Final
 
 from bot.backtest.backtest import Backtest
-from bot.backtest.data.bootstrap import bootstrapped
+from bot.backtest.data.bootstrap import bootstrapped, observed_ms
 from bot.backtest.engine.options import start_of, within
 from bot.backtest.inputs import Inputs
 from bot.backtest.report.risk_statistics import quantile
@@ -77,9 +77,11 @@ def check_bootstrap(inputs: Inputs, made: Backtest, block_ms: int) -> None:
                 f"--bootstrap: {spec.strategy.name} asks a language model, and no answers are recorded for other histories; leave it out"
             )
     start_ms, end_ms = _span(inputs)
-    if end_ms - start_ms < 2 * block_ms:
+    candles_ms = observed_ms(inputs.candles, start_ms, end_ms)
+    if candles_ms < 2 * block_ms:
         raise ConfigError(
-            f"--bootstrap-block {duration(block_ms)}: the range of {duration(end_ms - start_ms)} is shorter than two blocks; take shorter blocks or more data"
+            f"--bootstrap-block {duration(block_ms)}: the range has candles of {duration(candles_ms)}, which is shorter than two blocks; "
+            "take shorter blocks or more data"
         )
 
 

@@ -44,7 +44,7 @@ class Task(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The end of a trial. `figures` are those of the report, `returns` one for each UTC day. refused: the strategy does not accept the params."""
+    """The end of a trial. `figures` are those of the report, `returns` one for each UTC day with prices. refused: the strategy does not accept the params."""
 
     number: int
     state: State
@@ -168,7 +168,9 @@ def evaluate(bundle: Bundle, task: Task) -> Outcome:
     if result.stats.quarantined:
         return Outcome(task.number, "failed", message="; ".join(result.stats.quarantined.values()))
     curve = result.curve
-    returns = daily_returns(curve.at_ms, curve.equity, start_ms=result.start_ms, start_usd=result.start_usd)
+    returns = daily_returns(
+        curve.at_ms, curve.equity, start_ms=result.start_ms, start_usd=result.start_usd, only_with_prices=True
+    )
     return Outcome(task.number, "complete", dict(result.figures), returns, result.digest, message, early)
 
 

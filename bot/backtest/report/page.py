@@ -110,7 +110,7 @@ def _parts(run: StoredRun) -> list[str]:
         section("Attributed to each strategy, with its share of shared positions", _booked(run)),
         section("Costs", table(("", "USD"), [(name, usd_text(value)) for name, value in costs_of(run).items()])),
         section("Open at the end", bullets(run.summary.get("left", ()))), section("Path policies compared", _band(run)),
-        section("How sure", bullets(run_lines(daily_of(run), run.summary.get("monteCarlo")))),
+        section("How sure", bullets(run_lines(daily_of(run, only_with_prices=True), run.summary.get("monteCarlo")))),
         section("Guardians", _guardians(run)), section("Outages", _outages(run)),
         *(section(title, _failures(run, by)) for by, title in FAILURES.items()),
         _config(run, "Config"), _assumptions(run, "Assumptions"),

@@ -253,15 +253,17 @@ def failure_text(one: Mapping[str, Any]) -> str:
     return f"at {iso(one['atMs'])[:19]}, {one['strategy']} in {one['market']}: {one['message']}"
 
 
-def daily_of(run: StoredRun) -> list[float]:
+def daily_of(run: StoredRun, *, only_with_prices: bool = False) -> list[float]:
     """The daily returns of a run, as fractions (`statistics.daily_returns`)."""
     start_ms, start_usd = run.summary["course"]["fromMs"], float(run.summary["startUsd"])
-    return daily_returns(run.at_ms, run.equity, start_ms=start_ms, start_usd=start_usd)
+    return daily_returns(
+        run.at_ms, run.equity, start_ms=start_ms, start_usd=start_usd, only_with_prices=only_with_prices
+    )
 
 
 def risk_of(run: StoredRun) -> dict[str, float | None]:
-    """Value at risk and expected shortfall of one day, in percent of the equity; None for a run of too few days."""
-    returns = daily_of(run)
+    """Value at risk and expected shortfall of one day with prices, in percent of the equity; None for a run of too few such days."""
+    returns = daily_of(run, only_with_prices=True)
     found: dict[str, float | None] = {}
     for level in LEVELS:
         for name, formula in (("Value at Risk", value_at_risk), ("Exp. Shortfall", expected_shortfall)):

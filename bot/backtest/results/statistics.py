@@ -1,7 +1,8 @@
 """The usual statistics of a run, computed from its equity curve and its trades. Each formula names its source.
 
-Returns are daily, from 00:00 to 00:00 UTC, and a year has 365 days. A day without prices (a weekend of shares) has the return 0, so annual figures agree
-with the usual ones for shares, which use 252 days. The risk-free rate is 0. A figure whose divisor would be 0 is None.
+Returns are daily, from 00:00 to 00:00 UTC, and a year has 365 days. In annual figures a day without prices (a weekend of shares) has the return 0, so they
+agree with the usual ones for shares, which use 252 days. What is a quantile, a moment or a count of days (value at risk, skewness, the probabilistic and
+the deflated Sharpe ratio) counts only days with prices. The risk-free rate is 0. A figure whose divisor would be 0 is None.
 """
 
 from __future__ import annotations
@@ -128,15 +129,18 @@ def deviation(values: Sequence[float]) -> float | None:
     return math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1))
 
 
-def daily_returns(at_ms: Sequence[int], usd: Sequence[float], *, start_ms: int, start_usd: float) -> list[float]:
+def daily_returns(
+    at_ms: Sequence[int], usd: Sequence[float], *, start_ms: int, start_usd: float, only_with_prices: bool = False
+) -> list[float]:
     """Returns from one 00:00 UTC to the next; the first and last day may be shorter. A value at midnight belongs to the day that ends there.
-    A day without a value has the return 0. After a loss of everything there are no more returns."""
+    A day without a value has the return 0, or is left out if `only_with_prices`. After a loss of everything there are no more returns."""
     found: list[float] = []
     row, before = 0, start_usd
     last = start_ms // DAY_MS * DAY_MS
     while row < len(at_ms) and before > 0:
         midnight = -(-at_ms[row] // DAY_MS) * DAY_MS
-        found += [0.0] * ((midnight - last) // DAY_MS - 1)
+        if not only_with_prices:
+            found += [0.0] * ((midnight - last) // DAY_MS - 1)
         last = midnight
         row = bisect_right(at_ms, midnight, row)
         found.append(usd[row - 1] / before - 1)

@@ -154,7 +154,7 @@ def report_lines(run: StoredRun) -> list[str]:
         lines.append("  exits: " + ", ".join(f"{name} {count:,}" for name, count in summary["exits"].items()))
     lines += [f"  {line}" for by in FIRST for line in refusals_text(summary, by)]
     lines += [f"  {one}" for one in (band_lines(summary["band"]) if summary.get("band") else ())]
-    lines += [f"  {one}" for one in run_lines(daily_of(run), summary.get("monteCarlo"))]
+    lines += [f"  {one}" for one in run_lines(daily_of(run, only_with_prices=True), summary.get("monteCarlo"))]
     lines += [
         f"  down {iso(outage['atMs'])[:19]} for {outage['forMs'] // 1000} s: {many(outage['events'], 'event')}, "
         f"equity {outage['equityBeforeUsd']:,.2f} -> {outage['equityAfterUsd']:,.2f}"

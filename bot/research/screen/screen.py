@@ -122,7 +122,7 @@ class Screened:
         found = statistics(
             at_ms, equity, trades, start_ms=ground.start_ms, start_usd=start_usd, prices=prices, exposed=exposed
         )
-        return found, daily_returns(at_ms, equity, start_ms=ground.start_ms, start_usd=start_usd)
+        return found, daily_returns(at_ms, equity, start_ms=ground.start_ms, start_usd=start_usd, only_with_prices=True)
 
 
 def _extremes(equity: Any, ground: Ground) -> list[Any]:
