@@ -10,11 +10,11 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from bot.errors import Refusal
+from bot.model.events import Event
 from bot.money import parse_e8
 from bot.venue import codec, index, matching
 from bot.venue import commands as c
 from bot.venue.apply import Applied, apply
-from bot.venue.events import Event
 from bot.venue.quiet_band import band_of
 from bot.venue.state import Account, GuardianSpec, LegSpec, MarketSpec, OrderSpec, Position, Rules, State
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from bot.errors import Refusal
+from bot.model import events as ev
 from bot.venue import commands as c
-from bot.venue import events as ev
 from bot.venue import ledger
 from bot.venue.numbers import text_of
 from bot.venue.state import Account, GuardianSpec, OrderSpec, Rules, guardian_id, oid_text, side_name

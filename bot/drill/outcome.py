@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from bot.backtest.data.candles import Candles
 from bot.drill.faults import Fault
 from bot.drill.judgment import Failure, Finding
-from bot.venue.events import Event, Fill, GuardianMoved
+from bot.model.events import Event, Fill, GuardianMoved
 from bot.venue.numbers import E8
 
 

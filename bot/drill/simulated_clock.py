@@ -13,9 +13,9 @@ from typing import Final
 from bot.backtest.engine.simulated_exchange import SimulatedExchange
 from bot.client.retry import Backoff
 from bot.drill.faults import Fault
+from bot.model.events import GuardianMoved
 from bot.service.state_machine.clock import ServiceClock
 from bot.service.views import event_views
-from bot.venue.events import GuardianMoved
 from bot.venue.ledger import account_value
 from bot.venue.state import guardian_id
 

@@ -25,6 +25,7 @@ from starlette.types import ASGIApp
 
 from bot.clock import Clock, SystemClock
 from bot.errors import BotError, ConfigError, Exit
+from bot.model.events import Event
 from bot.service.docs.routes import add_documents
 from bot.service.http.event_stream import StreamOperations, Streams, add_stream
 from bot.service.http.fault_injection import Faults
@@ -51,7 +52,6 @@ from bot.service.state_machine.named_snapshots import NamedSnapshot, Replies
 from bot.service.state_machine.restore import StateRestorer
 from bot.service.webhooks.dispatcher import WebhookDispatcher
 from bot.service.webhooks.outbox import Outbox
-from bot.venue.events import Event
 from bot.wire.headers import SANDBOX_CLOCK_HEADER, format_sandbox_clock
 
 if TYPE_CHECKING:

@@ -20,6 +20,8 @@ _NOTHING: Final = ()
 
 def intents_of(answer: Any, hook: str) -> Iterable[Any]:
     """The intents of a hook's answer. StrategyError, also while they are read, if a part of the answer would be lost."""
+    if type(answer) is tuple or type(answer) is list:
+        return answer
     if answer is None:
         return _NOTHING
     if isinstance(answer, GeneratorType):

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from bot import cron
 from bot.errors import Refusal
+from bot.model.events import AccountChanged, Event
 from bot.venue import commands as c
 from bot.venue import (
     drawdown_floors,
@@ -31,7 +32,6 @@ from bot.venue import (
     text_set,
     webhooks,
 )
-from bot.venue.events import AccountChanged, Event
 from bot.venue.numbers import E8
 from bot.venue.record import emit, next_seq
 from bot.venue.state import KEYS_MAX, Account, Key, Market, State, guardian_id

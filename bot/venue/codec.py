@@ -1,6 +1,6 @@
 """Converts state and commands to plain JSON values and back, for command log and snapshots. Derived fields are not stored.
 
-Every array begins with its kind: a class of the venue followed by its fields in order, or "!l" a list, "!t" a tuple, "!q" a deque,
+Every array begins with its kind: a class of the venue or an event followed by its fields in order, or "!l" a list, "!t" a tuple, "!q" a deque,
 "!d" a dict (key, value, key, value ...), "!b" bytes. The order of fields is the format: a snapshot of other classes cannot be read.
 """
 
@@ -16,7 +16,8 @@ from hashlib import sha256
 from operator import attrgetter
 from typing import Any, Final
 
-from bot.venue import commands, events, state
+from bot.model import events
+from bot.venue import commands, state
 
 _DERIVED: Final = {
     "Market": {"falling", "rising", "ticks", "lot", "tiers", "level_sizes", "watches"},
@@ -27,8 +28,8 @@ PACKING: Final = 1  # zlib's fastest level, because callers wait while a page is
 
 
 def _classes() -> dict[str, type]:
-    found: dict[str, type] = {}
-    for module in (state, commands, events):
+    found: dict[str, type] = {cls.__name__: cls for cls in events.CLASSES}
+    for module in (state, commands):
         for name, value in vars(module).items():
             if isinstance(value, type) and is_dataclass(value) and value.__module__ == module.__name__:
                 found[name] = value
@@ -40,11 +41,18 @@ CLASSES: Final = _classes()
 
 def _fields(name: str, cls: type) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """The stored fields of a class in order, and the positions (after the class name) of those that are not plain values."""
+    if cls in events.CLASSES:
+        types = {field: of.__forward_arg__ for field, of in cls.__annotations__.items()}
+        return tuple(types), tuple(at for at, field in enumerate(types, 1) if not _is_plain(types[field]))
     derived = _DERIVED.get(name, set())
     stored = tuple(f for f in fields(cls) if f.init and f.name not in derived)
     assert all(f.name in derived or not f.init for f in fields(cls)[len(stored) :]), name
-    deep = (at for at, f in enumerate(stored, 1) if not set(str(f.type).split(" | ")) <= _PLAIN)
+    deep = (at for at, f in enumerate(stored, 1) if not _is_plain(str(f.type)))
     return tuple(f.name for f in stored), tuple(deep)
+
+
+def _is_plain(annotation: str) -> bool:
+    return set(annotation.split(" | ")) <= _PLAIN
 
 
 def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:

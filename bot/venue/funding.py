@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from bot.model.events import FundingPaid
 from bot.venue import ledger
 from bot.venue.book import walk
-from bot.venue.events import FundingPaid
 from bot.venue.index import schedule_funding
 from bot.venue.numbers import E8, E12, toward_zero
 from bot.venue.record import emit, next_seq

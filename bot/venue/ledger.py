@@ -5,8 +5,8 @@ After every command, exact to 1e-8: balance + isolated margins = start + realise
 
 from __future__ import annotations
 
+from bot.model.events import fill as fill_event
 from bot.venue import drawdown_floors, index, outcome
-from bot.venue.events import Fill
 from bot.venue.numbers import E8, div_up, fee_of
 from bot.venue.record import emit, next_seq
 from bot.venue.state import (
@@ -297,11 +297,11 @@ def _fill_open(
     if order.opens is not None:
         order.opens -= size
     seq = next_seq(account)
-    emit(state, account, Fill(
+    emit(state, account, fill_event((
         account.id, seq, state.now_ms, "entry", spec.coin, trade.id, oid_text(account, order.number), trade.kind, side_name(position.side), "open",
         order.reduce_only, size, px, fee, None, "maker" if maker else "taker", order.size - order.filled, position.size, position.entry_px(),
-        account.balance, order.request_id, order.idempotency_key,
-    ))  # fmt: skip
+        account.balance, order.request_id, order.idempotency_key, 0,
+    )))  # fmt: skip
 
 
 def _fill_close(
@@ -333,11 +333,11 @@ def _fill_close(
     trade.absorbed += absorbed
     realize_today(account, state.now_ms, realized + absorbed)
     seq = next_seq(account)
-    emit(state, account, Fill(
+    emit(state, account, fill_event((
         account.id, seq, state.now_ms, "exit", spec.coin, trade.id, oid_text(account, order.number), trade.kind, side_name(position.side), "close",
         order.reduce_only, size, px, fee, realized, "maker" if maker else "taker", order.size - order.filled, position.size,
         None if flat else position.entry_px(), account.balance, order.request_id, order.idempotency_key, absorbed,
-    ))  # fmt: skip
+    )))  # fmt: skip
 
 
 def _book_trade(state: State, trade: Trade, notional: int, size: int, fee: int, realized: int | None) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from bot.model.events import Liquidated
 from bot.venue import exits, ledger, open_orders, order_fills, protection
 from bot.venue.book import walk
-from bot.venue.events import Liquidated
 from bot.venue.numbers import E8
 from bot.venue.record import emit, next_seq, open_trade
 from bot.venue.state import Account, Market, Position, State, Trade, side_name

@@ -9,6 +9,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Final
 
+from bot.model.events import triggered
 from bot.venue import (
     exits,
     funding,
@@ -25,7 +26,6 @@ from bot.venue import (
 )
 from bot.venue.book import level_px, walk
 from bot.venue.commands import PassBar, PricePoint, QuotePoint
-from bot.venue.events import Triggered
 from bot.venue.numbers import E8, div_up
 from bot.venue.order_margin import freed_by_closing
 from bot.venue.order_sizes import CLOSE_SLIPPAGE_BPS, bound_of, cost_of_opening, size_at_fill
@@ -283,10 +283,10 @@ def fire_trigger(state: State, account: Account, market: Market, order: Order, r
     index.unwatch_order(market, order)
     order.size, order.status = position.size, "fired"
     trade = open_trade(state, account, order, kind=order.kind, intent="close", side=position.side, size=position.size)
-    emit(state, account, Triggered(
+    emit(state, account, triggered((
         account.id, next_seq(account), state.now_ms, order.kind, market.spec.coin, oid_text(account, order.number), trade.id,
         side_name(position.side), position.size, trigger, market.mark,
-    ))  # fmt: skip
+    )))  # fmt: skip
     sibling = position.target_oid if order.kind == "stop_loss" else position.stop_oid
     if order.kind == "stop_loss":
         position.stop_oid = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
-from bot.venue.events import AccountChanged, Event, GuardianMoved, OrderChanged, Triggered
+from bot.model.events import AccountChanged, Event, GuardianMoved, OrderChanged, Triggered
 from bot.venue.numbers import E8
 from bot.venue.state import DAY_MS, HOUR_MS, Account, Stand, State
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bot.errors import Refusal
+from bot.model.events import AccountChanged
 from bot.venue import exits, ledger, limits, open_orders, order_fills, outcome, pages, quote
 from bot.venue.book import walk
 from bot.venue.commands import ClosePosition, ConfirmPlan, PlaceOrder
-from bot.venue.events import AccountChanged
 from bot.venue.numbers import E8, div_up, text_of
 from bot.venue.order_margin import leverage_margin, position_at_its_turn
 from bot.venue.order_sizes import CLOSE_SLIPPAGE_BPS, bound_of, invalid, least_size

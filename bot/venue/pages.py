@@ -11,8 +11,8 @@ from functools import lru_cache
 from itertools import islice, takewhile
 from typing import Any, Final
 
+from bot.model.events import Event
 from bot.venue import codec, text_set
-from bot.venue.events import Event
 from bot.venue.state import Account, Page, Trade
 
 PAGE: Final = 64  # small enough to unpack on a read, large enough to pack well

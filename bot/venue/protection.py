@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from bot.model.events import GuardianMoved
 from bot.venue import guardians, index, ledger, outcome, pages
 from bot.venue.brackets import PERCENT, off_entry
-from bot.venue.events import GuardianMoved
 from bot.venue.numbers import E8
 from bot.venue.order_margin import liquidation_of_fills
 from bot.venue.order_sizes import entry_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bot.venue.events import Event, OrderChanged
+from bot.model.events import Event, OrderChanged, order_changed
 from bot.venue.state import EVENTS_KEPT, Account, Order, State, Trade, oid_text, trade_id
 
 
@@ -31,8 +31,13 @@ def forget_oldest(account: Account) -> None:
 
 
 def emit_order(state: State, account: Account, order: Order, subtype: str, *, reason: str | None = None) -> None:
+    """`emit` for the state of an order, with the next number: most events of a session come through here."""
     account.event_seq += 1
-    emit(state, account, order_as_event(state, account, order, subtype, reason))
+    event = order_as_event(state, account, order, subtype, reason)
+    account.events.append(event)
+    state.fresh.append(event)
+    if event.seq - account.events_first >= EVENTS_KEPT:
+        forget_oldest(account)
 
 
 def order_as_event(
@@ -40,11 +45,11 @@ def order_as_event(
 ) -> OrderChanged:
     """The event that shows an order's present state, with the number of the account's newest event."""
     is_long = order.side > 0
-    return OrderChanged(
+    return order_changed((
         account.id, account.event_seq, state.now_ms, subtype, order.coin, oid_text(account, order.number), order.trade, order.kind,
         "long" if is_long else "short", "close" if order.reduce_only or is_long != (order.buy > 0) else "open", order.size, order.filled,
         order.limit_px, order.trigger_px, reason, order.request_id, order.idempotency_key,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def next_oid(account: Account) -> int:

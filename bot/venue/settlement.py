@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bot.model.events import Settled
 from bot.venue import exits, ledger, open_orders, order_fills, outcome, protection
-from bot.venue.events import Settled
 from bot.venue.numbers import E8
 from bot.venue.record import emit, next_seq, open_trade
 from bot.venue.state import Account, Market, Position, State, side_name

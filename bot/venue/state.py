@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
+from bot.model.events import Event
 from bot.venue import text_set
-from bot.venue.events import Event
 from bot.venue.numbers import E8, tick_table
 
 LONG: Final = 1

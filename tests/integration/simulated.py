@@ -32,6 +32,7 @@ from bot.client.retry import MAX_MS, SPREAD
 from bot.clock import boot_ns, monotonic_ns
 from bot.config import Settings
 from bot.errors import Exit, JournalError, Refused
+from bot.model.events import GuardianMoved
 from bot.runtime import startup, supervisor
 from bot.runtime.control_plane.command_routes import CommandRoutes
 from bot.runtime.control_plane.daemon_access import DaemonAccess
@@ -56,7 +57,6 @@ from bot.service.security import auth
 from bot.service.state_machine.command_log import SavedClock
 from bot.service.state_machine.machine import LEASE_REAL_MS
 from bot.strategy import Bar, Bracket, Fill, Intent, Open, Strategy, View
-from bot.venue.events import GuardianMoved
 from bot.venue.numbers import E8
 from bot.venue.state import guardian_id
 from tests.fakes import Crash

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from bot.model.events import AccountChanged, Event, Fill, FundingPaid, Liquidated, OrderChanged, Settled, Triggered
 from bot.venue import pages
 from bot.venue import state as s
-from bot.venue.events import AccountChanged, Event, Fill, FundingPaid, Liquidated, OrderChanged, Settled, Triggered
 from bot.venue.numbers import E8, E12
 
 

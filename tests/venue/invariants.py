@@ -6,11 +6,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from bot import cron
 from bot.errors import Refusal
-from bot.venue import book, cron, drawdown_floors, index, ledger, liquidation, pages
+from bot.model.events import Event, Fill, GuardianMoved, Liquidated, OrderChanged
+from bot.venue import book, drawdown_floors, index, ledger, liquidation, pages
 from bot.venue import commands as c
 from bot.venue import state as s
-from bot.venue.events import Event, Fill, GuardianMoved, Liquidated, OrderChanged
 from bot.venue.numbers import E8
 from tests.venue import visitors
 from tests.venue.books import Books, demand
@@ -58,6 +59,7 @@ class Watch:
             demand(not events, "calm", *events)
         opened: set[tuple[str, str]] = set()
         for event in events:
+            demand(len(event) == len(event._fields), "an event with another number of values than fields", event)
             account = state.accounts[event.account]
             books = self.books.get(event.account)
             if books is None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bot import cron
+from bot.model.events import Fill, GuardianMoved, OrderChanged
 from bot.venue import commands as c
 from bot.venue import ledger
-from bot.venue.events import Fill, GuardianMoved, OrderChanged
 from bot.venue.numbers import text_of
 from bot.venue.state import DAY_MS, GuardianSpec, Key, Rules
 from tests.builders import T0, VenueDriver, code_of, dead_man, drawdown, e8, hold, market, order, trail

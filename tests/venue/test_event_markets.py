@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from bot.errors import Refusal
+from bot.model.events import FundingPaid, Liquidated, OrderChanged, Settled
 from bot.money import format_e8
 from bot.venue import codec, ledger
 from bot.venue import commands as c
 from bot.venue.book import book
-from bot.venue.events import FundingPaid, Liquidated, OrderChanged, Settled
 from bot.venue.state import MarketSpec
 from bot.venue.suggestion import Suggestion, suggest
 from tests.builders import HOUR_MS, T0, VenueDriver, code_of, e8, market, order, trail

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from bot.model.events import FundingPaid
 from bot.venue import commands as c
 from bot.venue import ledger
 from bot.venue.apply import apply
-from bot.venue.events import FundingPaid
 from bot.venue.numbers import E8, E12
 from bot.venue.state import GuardianSpec
 from tests.builders import HOUR_MS, T0, VenueDriver, e8, market, order

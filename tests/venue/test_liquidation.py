@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from bot.model.events import Fill, Liquidated
 from bot.venue import ledger
-from bot.venue.events import Fill, Liquidated
 from bot.venue.numbers import E8, text_of
 from bot.venue.state import Rules
 from tests.builders import VenueDriver, code_of, e8, market, order

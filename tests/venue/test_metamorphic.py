@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
+from bot.model.events import Fill
 from bot.venue import commands as c
-from bot.venue.events import Fill
 from bot.venue.numbers import E8
 from bot.venue.state import LegSpec, OrderSpec, Rules
 from tests.builders import MINUTE_MS, VenueDriver, market, order

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from bot.model.events import Fill
 from bot.venue import commands as c
 from bot.venue import guardians
-from bot.venue.events import Fill
 from bot.venue.numbers import E8
 from bot.venue.state import Guardian, LegSpec, OrderSpec, Rules
 from tests.builders import HOUR_MS, MINUTE_MS, VenueDriver, e8, market, trail

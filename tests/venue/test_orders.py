@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from bot.model.events import OrderChanged
 from bot.venue.commands import CancelCoin, CancelOrder, ClosePosition, CreateKey
-from bot.venue.events import OrderChanged
 from bot.venue.numbers import E8
 from bot.venue.state import Key, Rules, oid_text
 from tests.builders import VenueDriver, code_of, e8, market, order

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from bot.model.events import Fill
 from bot.venue import book, matching
 from bot.venue import commands as c
 from bot.venue.apply import apply
-from bot.venue.events import Fill
 from bot.venue.numbers import E8
 from bot.venue.quiet_band import band_of
 from bot.venue.state import GuardianSpec, Market, Rules

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
+from bot.model.events import Event, Fill, FundingPaid, Liquidated
 from bot.service.state_machine.quiet_marks import QuietMarks
 from bot.venue.book import book
 from bot.venue.commands import PlaceOrder, QuotePoint, SetBook, SetMarket, SetQuotes
-from bot.venue.events import Event, Fill, FundingPaid, Liquidated
 from bot.venue.state import HOUR_MS
 from tests.builders import T0, VenueDriver, e8, market, order, trail
 from tests.venue.world import check

@@ -7,11 +7,11 @@ import traceback
 from typing import Any, NamedTuple
 
 from bot.errors import Refusal
+from bot.model.events import Event
 from bot.venue import codec, index
 from bot.venue import commands as c
 from bot.venue import state as s
 from bot.venue.apply import apply
-from bot.venue.events import Event
 from bot.venue.numbers import E8
 from bot.venue.quiet_band import band_of
 from tests.venue.author import Log, write

@@ -15,6 +15,7 @@ from typing import Any, Final
 from bot.backtest.engine.caps import Cap, cap_requests
 from bot.backtest.engine.market_cursor import MarketCursor
 from bot.backtest.engine.options import SessionOptions
+from bot.model.events import Event, OrderChanged
 from bot.runtime.ports import Calm
 from bot.service.market_data.candles import CandleStore
 from bot.service.market_data.instruments import CATALOGUE, listing_at
@@ -40,7 +41,6 @@ from bot.venue.commands import (
     SetMarket,
     SetRules,
 )
-from bot.venue.events import Event, OrderChanged
 from bot.venue.numbers import E8
 from bot.venue.quiet_band import FOREVER_MS
 from bot.venue.record import forget_oldest

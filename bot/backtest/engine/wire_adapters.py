@@ -12,9 +12,9 @@ from functools import lru_cache, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from bot.model import events as e
 from bot.money import decimal_of_e8, format_e12
 from bot.service.views import account_views, event_views
-from bot.venue import events as e
 from bot.venue.state import event_id
 from bot.wire import Event, Plan
 

@@ -11,9 +11,9 @@ from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, Final
 
+from bot.model.events import Event, Fill, OrderChanged
 from bot.money import format_e8
 from bot.service.views import event_views
-from bot.venue.events import Event, Fill, OrderChanged
 
 AMOUNTS_KEPT: Final = 512  # the same size and levels come in all events of an order
 

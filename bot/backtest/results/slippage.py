@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from bot.backtest.engine.market_cursor import MarketCursor
-from bot.venue.events import Fill, GuardianMoved, Triggered
+from bot.model.events import Fill, GuardianMoved, Triggered
 from bot.venue.numbers import E8
 from bot.venue.state import px_inside
 

@@ -16,9 +16,9 @@ from bot.backtest.engine.memory_journal import OrderFailure, OrderFailures
 from bot.backtest.results.column_store import ColumnStore
 from bot.backtest.results.event_lines import line_of, line_of_body
 from bot.backtest.results.slippage import SlippageMeter
+from bot.model.events import Event, Fill, FundingPaid, GuardianMoved, Liquidated, OrderChanged, Settled, Triggered
 from bot.money import format_e8
 from bot.runtime.model.shares import FOREIGN
-from bot.venue.events import Event, Fill, FundingPaid, GuardianMoved, Liquidated, OrderChanged, Settled, Triggered
 from bot.venue.numbers import E8
 
 # Why the venue ended an order that nobody canceled, by the `reason` of its event.

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from bot.errors import Refusal
+from bot.model.events import Event
 from bot.service.http.routes_v1 import Router, call_of
 from bot.service.operations.accounts import AccountOperations, cursor_lost, feed_replaced
 from bot.service.security.auth import Access, Principal, authenticate, refuse_access
@@ -27,7 +28,6 @@ from bot.service.views.read_access import peek
 from bot.service.views.responses import Refused
 from bot.service.views.strict_json import dumps
 from bot.venue import pages
-from bot.venue.events import Event
 from bot.venue.state import event_id
 from bot.wire.queries import EventStreamQuery
 

@@ -7,6 +7,7 @@ import secrets
 from typing import Any, Final
 
 from bot.errors import Refusal
+from bot.model.events import AccountChanged, Event
 from bot.money import format_e8
 from bot.service.operations.executor import Context, OperationExecutor
 from bot.service.operations.orders import PLAN_TTL_REAL_MS, exact
@@ -15,7 +16,6 @@ from bot.service.views import account_views, event_views
 from bot.service.views.responses import Answer, Refused, invalid
 from bot.venue import ledger, pages
 from bot.venue.commands import OpenAccount, ResetAccount
-from bot.venue.events import AccountChanged, Event
 from bot.venue.state import EVENTS_KEPT, GUARDIANS_MAX, KEYS_MAX, MIN_NOTIONAL, OPEN_ORDERS_MAX, Account, Key, event_id
 from bot.wire.headers import LIMITS_VERSION
 from bot.wire.queries import EventsQuery, TradesQuery

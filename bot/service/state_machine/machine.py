@@ -15,6 +15,7 @@ import structlog
 from pydantic_core import to_json
 
 from bot.clock import SystemClock
+from bot.model.events import Event
 from bot.service.market_data.price_feed import Point, PriceFeed, points_of
 from bot.service.market_data.simulator import Candle
 from bot.service.market_data.trading_hours import session_at
@@ -45,7 +46,6 @@ from bot.venue.commands import (
     ShiftDeadlines,
     StorePlan,
 )
-from bot.venue.events import Event
 from bot.venue.state import State
 
 log = structlog.get_logger()

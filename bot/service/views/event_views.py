@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from bot.money import format_e8, format_e12
-from bot.service.views.account_views import opt
-from bot.venue.events import (
+from bot.model.events import (
     AccountChanged,
     Event,
     Fill,
@@ -18,6 +16,8 @@ from bot.venue.events import (
     Settled,
     Triggered,
 )
+from bot.money import format_e8, format_e12
+from bot.service.views.account_views import opt
 from bot.venue.state import event_id
 
 Body = dict[str, Any]

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bot.clock import Clock
+from bot.model.events import Event
 from bot.service.state_machine.command_log import CommandLog, Statement
 from bot.service.views import event_views
 from bot.service.views.strict_json import dumps
-from bot.venue.events import Event
 from bot.venue.state import State, Webhook, event_id
 
 BACKLOG_MAX: Final = 10_000  # pending deliveries of one endpoint; an endpoint with more is disabled

@@ -33,6 +33,21 @@ DIGESTS = Path(__file__).with_name("session_digests.txt")
 COUNT = 150
 BARS = 900
 PRICES = {"BTC": 100_000.0, "ETH": 2_500.0, "SOL": 150.0, "XRP": 2.0}
+# What a new key of the summary leaves as it was.
+FILES = ("trades.csv", "equity.npy", "chart.json")
+FIGURES = (
+    "figures",
+    "costs",
+    "exits",
+    "strategies",
+    "booked",
+    "guardians",
+    "outages",
+    "refusals",
+    "rejections",
+    "unfilled",
+    "left",
+)
 DRAWDOWN = {"type": "account_drawdown", "max_loss_pct_from_day_start": 2, "action": "flatten"}
 
 
@@ -147,9 +162,10 @@ def digests_of(seed: int) -> str:
     result = test.run(events=lines)
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), result, {})
-        files = [(path.name, path.read_bytes()) for path in sorted(Path(folder).iterdir())]
-    events = lines.getvalue()
-    return f"{seed} {events.count(chr(10))} {_digest(events)} {_digest(repr([*_booked(test)]))} {_digest(repr(files))}"
+        files = [(path.name, path.read_bytes()) for path in sorted(Path(folder).iterdir()) if path.name in FILES]
+    events, summary = lines.getvalue(), result.summary()
+    figures = [(name, summary[name]) for name in FIGURES]
+    return f"{seed} {events.count(chr(10))} {_digest(events)} {_digest(repr([*_booked(test)]))} {_digest(repr([*files, figures]))}"
 
 
 def _booked(test: Backtest) -> Iterable[object]:

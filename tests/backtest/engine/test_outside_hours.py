@@ -10,11 +10,11 @@ from itertools import pairwise
 import pytest
 
 from bot.backtest.data.candles import Candles
+from bot.model.events import FundingPaid
 from bot.service.market_data.instruments import CATALOGUE
 from bot.service.market_data.trading_hours import session_at
 from bot.strategy import Bar, Bracket, Intent, Open, View
 from bot.venue.commands import PassPoints, SetMarket
-from bot.venue.events import FundingPaid
 from bot.venue.numbers import E8
 from bot.wire import INTERVAL_MS
 from tests.backtest.builders import FREE, ran, settings

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import fields
 from decimal import Decimal
 from random import Random
 from typing import Any
@@ -19,8 +18,8 @@ from bot.backtest.engine.timeline import series_of, timeline_of
 from bot.backtest.engine.wire_adapters import EVENTS, wire_event
 from bot.backtest.results.event_lines import line_of, line_of_body
 from bot.errors import ApiError
+from bot.model.events import Fill, FundingPaid, GuardianMoved, OrderChanged, Triggered
 from bot.service.views import event_views
-from bot.venue.events import Fill, FundingPaid, GuardianMoved, OrderChanged, Triggered
 from bot.wire import BracketRequest, CloseRequest, Event, LegRequest, OrderRequest, OrderResult, PlanResult
 from tests.backtest.builders import MINUTE_MS, START_MS, minutes, placing, ran, settings
 
@@ -56,9 +55,10 @@ def test_a_line_of_any_event_equals_the_wire_form_as_json():
     }
     for kind in (Fill, OrderChanged, Triggered, FundingPaid, GuardianMoved):
         for _ in range(200):
+            types = {name: of.__forward_arg__ for name, of in kind.__annotations__.items()}
             given = {
-                one.name: None if "None" in str(one.type) and chance.random() < 0.4 else values[str(one.type).removesuffix(" | None")]()
-                for one in fields(kind)
+                name: None if "None" in type_ and chance.random() < 0.4 else values[type_.removesuffix(" | None")]()
+                for name, type_ in types.items()
             } | {"seq": chance.randrange(10**9), "ts": chance.randrange(10**13)}  # fmt: skip
             event = kind(**given)
             body = event_views.event(event)

@@ -25,6 +25,7 @@ from bot.clock import SystemClock
 from bot.errors import Refusal
 from bot.market_data.ccxt_source import CcxtSource
 from bot.market_data.source import LiveSource
+from bot.model.events import Fill
 from bot.service.live_prices.listings import live_options
 from bot.service.live_prices.live_market import AGE_MAX_MS
 from bot.service.live_prices.live_prices import SAVED_AGE_MS, LivePrices
@@ -36,7 +37,6 @@ from bot.service.state_machine.machine import Machine
 from bot.venue import commands as c
 from bot.venue.apply import Applied, apply
 from bot.venue.book import level_px
-from bot.venue.events import Fill
 from bot.venue.state import GuardianSpec, LegSpec, OrderSpec, State
 from bot.wire.vocabulary import INTERVAL_MS
 from tests.integration.virtual import virtual_time

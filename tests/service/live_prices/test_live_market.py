@@ -11,12 +11,12 @@ import pytest
 from bot.errors import ConfigError, Refusal
 from bot.market_data.quote_filter import scaled
 from bot.market_data.source import NoAnswer, NotOffered, Page
+from bot.model.events import Fill
 from bot.service.live_prices.listings import live_options
 from bot.service.live_prices.live_market import AGE_MAX_MS, candle_of
 from bot.service.state_machine.bootstrap import PriceOptions, open_machine
 from bot.service.state_machine.command_log import CommandLog
 from bot.venue.commands import ClosePosition, OpenAccount, PlaceOrder
-from bot.venue.events import Fill
 from bot.venue.orders import OrderPlaced
 from bot.venue.state import GuardianSpec, LegSpec, OrderSpec
 from tests.service.live_prices.source import BTC, ETH, MINUTE, NOW, START, FakeSource, Live, quote, row
