@@ -30,6 +30,13 @@ BRAKES: Final = (
     "kill_switch",
 )  # They block all openings of the account, whichever key armed them.
 OUTCOMES_BOOK: Final = "events"
+CAPS: Final = (
+    ("maxExposureUsd", "max_exposure"),
+    ("maxDailyNotionalUsd", "max_daily_notional"),
+    ("maxLeverage", "max_leverage"),
+    ("maxOpenPositions", "max_open_positions"),
+)  # a key's caps on openings: name in the interface, attribute
+SAME_REACH: Final = "a key disarms only what it could have armed with the same reach"
 
 Largest = Callable[[int], dict[str, Any] | None]
 
@@ -57,6 +64,39 @@ def reaches(state: State, guardian: Guardian, coin: str) -> bool:
 def covers(state: State, guardian: Guardian, other: Guardian) -> bool:
     """True if this guardian acts in every market where the other one acts."""
     return all(reaches(state, guardian, coin) for coin in state.markets if reaches(state, other, coin))
+
+
+def beyond_reach(state: State, key: Key, guardian: Guardian) -> Refusal | None:
+    """Refuse a key that could not have armed this guardian with the same reach: its markets, and for a scheduled order its caps.
+
+    A guardian of one position acts in its own market, which the caller checks.
+    """
+    if guardian.spec.order is not None:
+        return _tighter_caps(key, None if guardian.key is None else state.keys[guardian.key])
+    if guardian.spec.coin is not None:
+        return None
+    for coin, market in state.markets.items():
+        if not reaches(state, guardian, coin):
+            continue
+        if not has_scope(key, market.spec):
+            scope = "outcomes" if market.spec.book == OUTCOMES_BOOK else "trade"
+            text = f"this guardian also acts in {coin}, where this key lacks the scope {scope}; {SAME_REACH}"
+            return Refusal("forbidden", text, details={"requiredScope": scope})
+        if key.allowed_coins is not None and coin not in key.allowed_coins:
+            text = f"this guardian also acts in {coin}, which this key may not trade; {SAME_REACH}"
+            details = {"cap": "allowedCoins", "allowed": list(key.allowed_coins)}
+            return Refusal("key_limit_exceeded", text, details=details)
+    return None
+
+
+def _tighter_caps(key: Key, armed_by: Key | None) -> Refusal | None:
+    """Refuse a key whose own caps would hold back the orders of a schedule that this key or session has armed."""
+    for field, name in CAPS:
+        own, theirs = getattr(key, name), None if armed_by is None else getattr(armed_by, name)
+        if own is not None and (theirs is None or theirs > own):
+            text = f"this schedule opens beyond the {field} of this key; {SAME_REACH}"
+            return Refusal("key_limit_exceeded", text, details={"cap": field})
+    return None
 
 
 def blocker(state: State, account: Account, coin: str) -> Guardian | None:

@@ -31,7 +31,7 @@ from bot.venue.commands import (
     PlaceOrder,
     StorePlan,
 )
-from bot.venue.limits import BRAKES
+from bot.venue.limits import BRAKES, beyond_reach
 from bot.venue.open_orders import OrderCanceled, unprotected
 from bot.venue.orders import OrderPlaced
 from bot.venue.quote_draft import Quote
@@ -296,9 +296,8 @@ class OrderOperations(OperationExecutor):
         self, principal: Principal, request: GuardianRequest, context: Context, confirm_token: str | None = None
     ) -> Answer:
         """POST /v1/guardians. `confirm_token`: of a plan with the schedule's order; without that plan the schedule is not armed."""
-        if principal.close_only and request.type not in CLOSE_ONLY_GUARDIANS:
-            text = f"this key may arm only {', '.join(sorted(CLOSE_ONLY_GUARDIANS))}"
-            return self.refusal(Refusal("forbidden", text, details={"requiredScope": "trade"}), context)
+        if refused := self._refuse_type(principal, request.type):
+            return self.refusal(refused, context)
         spec = guardian_spec(request)
         self._check_guarded(principal, spec)
 
@@ -315,6 +314,14 @@ class OrderOperations(OperationExecutor):
             return expired(context, now) or armed
 
         return self.decide(principal, context, command, view)
+
+    @staticmethod
+    def _refuse_type(principal: Principal, guardian_type: str) -> Refusal | None:
+        """Refuse a type of guardian that a key of trade:close_only may neither arm nor disarm."""
+        if not principal.close_only or guardian_type in CLOSE_ONLY_GUARDIANS:
+            return None
+        text = f"this key may arm only {', '.join(sorted(CLOSE_ONLY_GUARDIANS))}"
+        return Refusal("forbidden", text, details={"requiredScope": "trade"})
 
     def _check_guarded(self, principal: Principal, spec: GuardianSpec) -> None:
         """A guardian may trade only where its key may trade, and may block openings only if its key may open."""
@@ -341,16 +348,22 @@ class OrderOperations(OperationExecutor):
             raise Refused(Refusal("key_limit_exceeded", f"this key may not trade {coin}", details=details))
 
     def disarm(self, principal: Principal, guardian: str, context: Context) -> Answer:
-        """DELETE /v1/guardians/{id}. Only the owner may remove a latched guardian."""
+        """DELETE /v1/guardians/{id}. A key removes only what it could have armed with the same reach; a latched guardian only the owner."""
         self.machine.catch_up()
         account = self.account(principal)
         found = next((g for g in account.guardians.values() if guardian_id(account, g.number) == guardian), None)
         if found is None or not _GUARDIAN_ID.fullmatch(guardian):
             return self.refusal(Refusal("not_found", f"no guardian {guardian[:40]!r}"), context)
-        self._check_reach(principal, found.spec)
         if (found.status == "latched" or found.spec.type == "kill_switch") and not principal.owner:
             text = "only the owner's key may remove a guardian that blocks trading"
             return self.refusal(Refusal("forbidden", text, details={"requiredScope": "owner"}), context)
+        self._check_guarded(principal, found.spec)
+        key = None if principal.owner else self.key(principal)
+        refused = self._refuse_type(principal, found.spec.type)
+        if refused is None and key is not None:
+            refused = beyond_reach(self.machine.state, key, found)
+        if refused is not None:
+            return self.refusal(refused, context)
 
         def view(disarmed: Guardian, now: int) -> Any:
             return {"id": guardian, "type": disarmed.spec.type, "disarmed": True}
