@@ -13,9 +13,9 @@ Map of the package. A package imports only from lines below it; two packages on 
     strategy           what an author of strategies uses
     wire               requests, answers and events of the /v1 interface, shared by client and service
     cron               the only reader of cron lines
-    chart_library, money, clock, descriptors, encryption, errors, files, logs, model, words
+    chart_library, money, clock, descriptors, encryption, errors, logs, model, words
     terminal           the guard in front of standard output and error
-    plain_text         text of others in a form that is safe to show
+    files, plain_text  checks of files | text of others in a form that is safe to show
 
 The daemon knows only the interface (never `venue` or `service`), so that it behaves the same against any service.
 

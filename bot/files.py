@@ -58,3 +58,12 @@ def sync(path: Path) -> None:
         os.fsync(number)
     finally:
         os.close(number)
+
+
+def is_moved(descriptor: int, path: Path) -> bool:
+    """True if the open file is no longer the one at the path: it was renamed, as a log rotation does, or removed."""
+    try:
+        there = path.stat()
+    except OSError:
+        return True
+    return not os.path.samestat(os.fstat(descriptor), there)

@@ -13,11 +13,13 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final, Literal, TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from bot.files import is_moved
 from bot.plain_text import one_line, visible
 from bot.terminal import unguarded
 
@@ -145,15 +147,29 @@ def _dumps(event_dict: EventDict, **_options: Any) -> str:
 
 
 class _LossyStream(io.TextIOBase):
-    """A stream that drops a line if its reader is gone or its disk is full, so that a log line never ends the daemon."""
+    """A stream that drops a line if its reader is gone or its disk is full, so that a log line never ends the daemon.
 
-    def __init__(self, out: TextIO) -> None:
+    `file`: where the process's standard output and error go. If that file is renamed or removed, a new one takes its place.
+    """
+
+    def __init__(self, out: TextIO, file: Path | None = None) -> None:
         self._out = out
+        self._file = file
 
     def write(self, text: str, /) -> int:
         with contextlib.suppress(OSError):
+            if self._file is not None and is_moved(self._out.fileno(), self._file):
+                self._open_again(self._file)
             self._out.write(text)
         return len(text)
+
+    def _open_again(self, file: Path) -> None:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            for standard in (sys.stdout.fileno(), self._out.fileno()):
+                os.dup2(descriptor, standard)
+        finally:
+            os.close(descriptor)
 
     def flush(self) -> None:
         if self._out.closed:  # Its owner has closed it; the destructor of this object still calls `flush`.
@@ -167,16 +183,21 @@ class _Handler(logging.StreamHandler[_LossyStream]):
 
 
 def configure(
-    pretty: bool | None = None, level: str = "info", stream: TextIO | None = None, listen: Listener | None = None
+    pretty: bool | None = None,
+    level: str = "info",
+    stream: TextIO | None = None,
+    listen: Listener | None = None,
+    file: Path | None = None,
 ) -> None:
     """Send all logging, structlog's and the standard library's, to `stream` (standard error by default).
 
     `pretty` None chooses by the stream: lines for people on a terminal, JSON otherwise. `listen` also gets every event,
-    without its secrets, for a command that prints its own lines. May be called again; the last call wins.
+    without its secrets, for a command that prints its own lines. `file`: what `stream` writes into, made anew if it is moved.
+    May be called again; the last call wins.
     """
     out = sys.stderr if stream is None else stream
     # The renderer writes colors of its own, so it cleans the texts, not the stream.
-    lossy = _LossyStream(unguarded(out) if pretty else out)
+    lossy = _LossyStream(unguarded(out) if pretty else out, file)
     if pretty is None:
         pretty = out.isatty()
     global _shown_from, _wrapper  # noqa: PLW0603 - one process has one log

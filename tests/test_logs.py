@@ -3,8 +3,11 @@
 import io
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 import structlog
@@ -198,3 +201,18 @@ def test_the_last_configuration_rules_also_for_loggers_made_before() -> None:
 def test_an_unknown_level_is_a_mistake_of_ours() -> None:
     with pytest.raises(KeyError):
         logs.configure(level="loud")
+
+
+def test_a_process_whose_output_file_is_moved_writes_into_a_new_one(tmp_path: Path) -> None:
+    file = tmp_path / "sandbox.log"
+    script = (
+        "import sys, structlog; from pathlib import Path; from bot import logs; file = Path(sys.argv[1]);"
+        "logs.configure(file=file); structlog.get_logger().info('first');"
+        "file.rename(file.with_name('sandbox.log.1')); structlog.get_logger().info('second');"
+        "file.unlink(); structlog.get_logger().info('third'); print('a line of standard output')"
+    )
+    with file.open("ab") as out:
+        subprocess.run([sys.executable, "-c", script, str(file)], stdout=out, stderr=out, check=True)
+    assert "first" in (tmp_path / "sandbox.log.1").read_text()
+    text = file.read_text()
+    assert "third" in text and "a line of standard output" in text and "second" not in text

@@ -298,6 +298,8 @@ class Supervisor:
         self.progress.cycle_done(boot_ns=boot_ns(), last_bar_at_ms=STARTING if is_of_start else last_bar_ms)
         self.watchdog.pass_done()
         self.passed_ns = monotonic_ns()
+        if self.access.tail is not None:
+            self.access.tail.follow()
         if self.notifier is not None:
             self.notifier.wake()
         if not self.stop.is_set() and self.heartbeats.check():

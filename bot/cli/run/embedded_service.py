@@ -291,6 +291,8 @@ class Embedded:
             self.clock,
             "--control-socket",
             str(self.socket),
+            "--log-file",
+            str(self.log),
         ]
         if self.seed is not None:
             given += ["--seed", str(self.seed)]

@@ -92,11 +92,18 @@ Then, from anywhere on this machine:
     hidden=True,
     help="File to write when requests are served.",
 )
+@click.option(
+    "--log-file",
+    type=click.Path(path_type=Path),
+    default=None,
+    hidden=True,
+    help="File that standard output and error go to; made anew if it is moved.",
+)
 def sandbox(
     port: int, host: str, db: str, clock: str, seed: int | None, data: tuple[Candles, ...], prices: tuple[str, ...], markets: str,
     control_socket: Path | None, no_rate_limits: bool, origins: tuple[str, ...], invite_codes: Path | None,
     private_webhooks: bool | None, as_json: bool, start: int | None, ready_fd: int | None,
-    ready_file: Path | None,
+    ready_file: Path | None, log_file: Path | None,
 ) -> int:  # fmt: skip
     """Run the trading service on play money, offline unless --prices is given. Ctrl-C stops it; with --db the next start continues."""
     import json
@@ -106,7 +113,7 @@ def sandbox(
 
     if prices and (clock != "real" or data or start is not None):
         raise click.UsageError("--prices needs the real clock and no --data; remove --clock, --data and --start")
-    logs.configure()
+    logs.configure(file=log_file)
     options = HostOptions(
         host=host, port=port, db=MEMORY if db == MEMORY else Path(db), clock=clock, seed=seed,
         data=recordings(data, otherwise=None), markets=tuple(map(_market, filter(None, map(str.strip, markets.split(","))))),

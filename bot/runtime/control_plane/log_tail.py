@@ -1,6 +1,7 @@
 """The tail of the log: the newest lines in memory for `bot logs`, and a bounded file for after the run. bot.logs calls it, without secrets.
 
-A log file that cannot be written stops nothing: it is tried again after RETRY_MS, and a line in memory says so.
+A log file that cannot be written stops nothing: it is tried again after RETRY_MS, and a line in memory says so. A file that was renamed or
+removed is made anew, with the newest lines, so that `bot logs` shows them when the daemon is dead.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from bot.clock import SystemClock
+from bot.files import is_moved
 
 FILE: Final = "daemon.log"
 LINES_MAX: Final = 2_000
 FILE_BYTES_MAX: Final = 8 * 1024 * 1024  # a longer file is renamed to the older one, and replaces it
 RETRY_MS: Final = 60_000  # before a file that could not be written is tried again
+LINES_AGAIN: Final = 100  # in a file that takes the place of one that was moved
 LINE_CHARS_MAX: Final = 16_000
 VALUE_CHARS_MAX: Final = 4_000  # of one field of a line
 # Fields of an event that have the name of a line's own field, renamed: `at_ms` of a bar is when it closed.
@@ -77,11 +80,23 @@ class Tail:
             os.close(self._file)
             self._file = None
 
+    def follow(self) -> None:
+        """Make the file anew if it was renamed or removed. Called at each pass, because a quiet daemon logs rarely."""
+        at_ms = self._clock.now_ms()
+        with self._lock:
+            if self.path is not None and self._file is not None and at_ms >= self._retry_ms:
+                self._write(b"", at_ms, self.path)
+
     def _write(self, raw: bytes, at_ms: int, path: Path) -> None:
         try:
+            if self._file is not None and is_moved(self._file, path):
+                self._close()
+                raw = b"".join(_raw(line.event, line.at_ms) for line in self.newest(LINES_AGAIN))
             if self._file is None:
                 self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
                 self._size = os.fstat(self._file).st_size
+            if not raw:
+                return
             os.write(self._file, raw)
             self._size += len(raw)
             if self._size > self._bytes_max:

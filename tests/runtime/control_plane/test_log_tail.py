@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import pytest
 
 from bot.runtime.control_plane.log_tail import Tail, last_lines, older
 
@@ -78,3 +81,39 @@ def test_one_line_cannot_fill_the_file(tmp_path: Path) -> None:
     tail.close()
     assert last_lines(tmp_path / "daemon.log", 1)[0]["event"] == "long"
     assert (tmp_path / "daemon.log").stat().st_size < 5_000
+
+
+@pytest.mark.parametrize("is_quiet", [False, True])
+@pytest.mark.parametrize("moved", ["renamed", "removed", "replaced"])
+def test_a_moved_file_is_made_anew_with_the_newest_lines(moved: str, *, is_quiet: bool, tmp_path: Path) -> None:
+    path = tmp_path / "daemon.log"
+    tail = Tail(path)
+    for n in range(3):
+        tail({"event": "n", "n": n})
+    if moved == "removed":
+        path.unlink()
+    else:
+        path.rename(tmp_path / "daemon.log.20260101")
+    if moved == "replaced":
+        path.write_text("")
+    if is_quiet:
+        tail.follow()
+        tail.follow()
+    else:
+        tail({"event": "n", "n": 3})
+    tail.close()
+    assert [one["n"] for one in last_lines(path, 9)] == list(range(3 if is_quiet else 4))
+    assert path.stat().st_mode & 0o077 == 0 or moved == "replaced"
+
+
+def test_a_truncated_file_is_written_on_and_a_file_that_nobody_opened_is_not_made(tmp_path: Path) -> None:
+    path = tmp_path / "daemon.log"
+    tail = Tail(path)
+    tail.follow()
+    assert not path.exists()
+    tail({"event": "n", "n": 0})
+    os.truncate(path, 0)
+    tail.follow()
+    tail({"event": "n", "n": 1})
+    tail.close()
+    assert [one["n"] for one in last_lines(path, 9)] == [1]
