@@ -16,7 +16,7 @@ import structlog
 from bot.client import Client
 from bot.clock import SystemClock, boot_id
 from bot.descriptors import keep_reserve
-from bot.errors import ApiError, Exit
+from bot.errors import Exit
 from bot.runtime.assembly import place_strategies, source_digests
 from bot.runtime.control_plane import reporting, server
 from bot.runtime.control_plane.daemon_access import DaemonAccess
@@ -51,7 +51,8 @@ async def run(request: RunRequest, *, held: Held | None = None) -> DaemonEnd:
     async with AsyncExitStack() as stack:
         state_dir = await _open_state_dir(stack, request, held)
         access = await _serve_control_socket(stack, request, state_dir)
-        specs = place_strategies(request.settings)
+        async with reporting.telling_failure(request.settings, SystemClock().now_ms):
+            specs = place_strategies(request.settings)
         client = await stack.enter_async_context(Client(request.base_url, request.api_key))
         log.info(
             "daemon.started", name=request.settings.name, base_url=request.base_url, state_dir=str(state_dir),
@@ -64,13 +65,14 @@ async def run(request: RunRequest, *, held: Held | None = None) -> DaemonEnd:
         account = stack.enter_context(hold_account(snapshot.address, state_dir))
         if account is not None:
             await stack.enter_async_context(kept(account))
-        journal, damage = open_or_rebuild(
-            state_dir / queries.FILE,
-            address=snapshot.address,
-            now_ms=SystemClock().now_ms(),
-            was_used=was_used,
-            secret=request.api_key.get_secret_value(),
-        )
+        async with reporting.telling_failure(request.settings, client.clock.now_ms):
+            journal, damage = open_or_rebuild(
+                state_dir / queries.FILE,
+                address=snapshot.address,
+                now_ms=SystemClock().now_ms(),
+                was_used=was_used,
+                secret=request.api_key.get_secret_value(),
+            )
         stack.callback(journal.close)
         _note_start(request, journal, specs, client, snapshot)
         last_sign = reporting.last_sign(journal, state_dir)  # Before the supervisor writes this run's first stamp.
@@ -109,11 +111,8 @@ async def _reach_service(
     request: RunRequest, client: Client, access: DaemonAccess, *, was_used: bool
 ) -> AccountSnapshot | None:
     """The account, however long the service is away; None if the stop came first. `was_used`: an earlier run has used the state directory."""
-    try:
+    async with reporting.telling_failure(request.settings, client.clock.now_ms):
         return await until_up(client.account, request.stop, access.set_away, is_known=was_used)
-    except ApiError as error:
-        await reporting.send_failure_of_start(request.settings, error, now_ms=client.clock.now_ms())
-        raise
 
 
 def _note_start(

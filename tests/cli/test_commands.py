@@ -393,8 +393,14 @@ def test_recorded_prices_that_a_run_could_not_use_are_named(
 @pytest.mark.parametrize(
     ("guardian", "said"),
     [
-        ('{type: schedule, cron: "0 0 L * *", action: flatten}', "guardians[0].cron: day-of-month: "),
-        ('{type: schedule, cron: "0 9 * * MON#1", action: flatten}', "guardians[0].cron: day-of-week: "),
+        (
+            '{type: schedule, cron: "0 0 L * *", action: flatten}',
+            "guardians[0].cron: is not a cron line: day-of-month: ",
+        ),
+        (
+            '{type: schedule, cron: "0 9 * * MON#1", action: flatten}',
+            "guardians[0].cron: is not a cron line: day-of-week: ",
+        ),
         ("{market: BTC, side: long, usdAmout: 50}", "guardians[0].order_template.usdAmout: "),
         ("{market: BTC, side: long, usd_amount: 50}", "usdAmount"),
         ("{market: BTC, side: long, size: 0.01}", "guardians[0].order_template.size: "),

@@ -38,7 +38,8 @@ Examples:
   bot status --config configs/paper.yaml --json
 
 \b
-Exit 0: the daemon runs and each of its positions has a stop. 3: the daemon does not run. 6: one of its positions has no stop.
+Exit 0: the daemon runs and each of its positions has a stop. 3: the daemon does not run. 4: nor can this version start it, because another
+version wrote its files. 6: one of its positions has no stop.
 """
 POSITIONS = "\b\nExample:\n  bot positions --json"
 ORDERS = "\b\nExample:\n  bot orders"
@@ -60,6 +61,7 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="The daemon's answer as one JSON object.")
 def status(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
     """Show the state of the daemon, its account and its profit. If the daemon does not run: the last state in its journal and its age, with exit code 3."""
+    from bot.checks.stored_files import stored_problems
     from bot.cli.operate.daemon_client import NotRunning, find
     from bot.errors import Exit
 
@@ -69,19 +71,22 @@ def status(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
         answer = place.ask("GET", "/status")
     except NotRunning as error:
         last, why_not = (None, "") if place is None else _last(place)
+        unreadable = [] if place is None else stored_problems(place.folder, embedded=True)
         if as_json:
-            message = f"{error}; {why_not}" if why_not else str(error)
+            message = "; ".join(filter(None, (str(error), why_not, *unreadable)))
             click.echo(json.dumps({"running": False, "state": "NOT_RUNNING", "message": message, "last": last}))
         else:
             click.echo(f"NOT RUNNING  {error}")
             if place is not None:
                 for line in [f"  {why_not}"] if last is None else _last_lines(last):
                     click.echo(line)
+                for problem in unreadable:
+                    click.echo(f"  CANNOT START  {problem}")
                 named = "CONFIG" if place.config is None else quote(str(place.config))
                 click.echo(
                     f"Start it: bot run {named}. Close everything without it: bot kill --flatten --config {named}"
                 )
-        return int(Exit.NOT_RUNNING)
+        return int(Exit.CONFIG if unreadable else Exit.NOT_RUNNING)
     if as_json:
         click.echo(json.dumps({"running": True, **answer}))
     else:

@@ -161,7 +161,9 @@ async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
     from bot.cli.run.dashboard_process import served_line
     from bot.cli.run.embedded_service import Embedded, ServiceFailed, service_markets, service_prices
     from bot.cli.run.run_daemon import play, stopped_by_signals
+    from bot.clock import SystemClock
     from bot.errors import ApiError, BotError, Exit
+    from bot.runtime.control_plane.reporting import telling_failure
     from bot.runtime.liveness.systemd import asking_for_time, is_managed
     from bot.runtime.shutdown import DaemonEnd, LeftBehind
     from bot.runtime.startup import until_up
@@ -199,7 +201,10 @@ async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
                     raise
                 raise ServiceFailed(f"the service has died; its log is {service.log}", int(Exit.ERROR)) from None
 
-        async with asking_for_time(lambda: "STARTING: the embedded service does not answer yet"):
+        async with (
+            telling_failure(settings, SystemClock().now_ms),
+            asking_for_time(lambda: "STARTING: the embedded service does not answer yet"),
+        ):
             running = await asyncio.to_thread(service.ensure)
             minted = await until_up(mint, stop)
         if minted is None:

@@ -44,12 +44,15 @@ def check(config_file: Path, *, as_json: bool) -> int:
     import json
 
     from bot.checks.config_check import called, checked_config
+    from bot.checks.stored_files import stored_problems
     from bot.errors import ConfigError, Exit
     from bot.runtime.strategy_host.loader import load
 
     outside = _outside(config_file)
     try:
         source, notes = called(checked_config(config_file, outside))
+        if stored := stored_problems(source.settings.state_dir, embedded=source.settings.account.embedded):
+            raise ConfigError("\n".join(stored))
     except ConfigError as error:
         if not as_json:
             raise

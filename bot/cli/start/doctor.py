@@ -110,6 +110,7 @@ def _examined(patient: Patient) -> list[Finding]:
     _state_dir(patient)
     _disk(patient)
     _journal(patient)
+    _stored(patient)
     _daemon(patient)
     _notify(patient)
     _metrics(patient)
@@ -336,6 +337,27 @@ def _journal(patient: Patient) -> None:
         patient.say("journal", "ok", f"whole, {size_mb:.1f} MB")
 
 
+def _stored(patient: Patient) -> None:
+    """The journal and the embedded service's database, if a later start of this version would refuse them."""
+    from bot.checks.stored_files import journal_problem, service_problem
+    from bot.errors import Exit
+
+    settings, folder = patient.settings, patient.place.folder
+    journal = folder / "journal.db"
+    problem = journal_problem(journal) if journal.exists() and journal.stat().st_size else None
+    if problem is not None:
+        patient.say("journal", "fail", problem, "run the newer version, or restore an older backup", int(Exit.CONFIG))
+    if settings is None or not settings.account.embedded or not (folder / "sandbox.db").exists():
+        return
+    problem = service_problem(folder)
+    if problem is None:
+        patient.say("database", "ok", "this version can continue with the embedded service's database")
+    else:
+        message, _, way_out = problem.partition(". Run the version")
+        patient.say("database", "fail", message, f"run the version{way_out}" if way_out else _DAMAGED, int(Exit.CONFIG))
+
+
+_DAMAGED: Final = "restore a backup (bot restore), or move the file away: the next start begins a new account"
 _ASK: Final = "run this as the user who runs the daemon, or as root (sudo)"
 _OPEN: Final = "the user who runs the daemon must be able to read and write it: chown or chmod it, or end the program that locks it"
 _ANEW: Final = (

@@ -47,6 +47,7 @@ TEXT: Final = "text/plain; charset=utf-8"
 EXPOSITION: Final = "text/plain; version=0.0.4; charset=utf-8"
 UNENDED: Final = "unended"  # the note of a run that has not ended yet: the boot id of the machine when it began
 END_S: Final = 3.5  # for notices, from the stop on; a run ends within 5 s, and the rest takes time on a busy machine
+FAILED_START: Final = "failed-start"  # in the state directory: the notice of a start that had no journal
 FAILED_AGAIN_MS: Final = 600_000  # runs that fail in the same way cause one notice in this time
 
 
@@ -123,14 +124,39 @@ async def write_failure(settings: Settings, journal: Journal, message: str, code
 
 
 async def send_failure_of_start(settings: Settings, error: BotError, *, now_ms: int) -> None:
-    """Send the notice of a start that fails before it has opened its journal, by the journal of an earlier run if there is one."""
+    """Send the notice of a start that fails before it has opened its journal, by the journal of an earlier run if one can be used.
+
+    Without a journal a file keeps the newest notice, so that a start that is tried again and again is told once in FAILED_AGAIN_MS.
+    """
     failed = _failed(*failure(error), now_ms=now_ms)
-    with contextlib.suppress(BotError):  # The caller raises the error of the start.
+    with contextlib.suppress(BotError, OSError):  # The caller raises the error of the start.
+        journal = _earlier_journal(settings)
+        if journal is None:
+            told = settings.state_dir / FAILED_START
+            if told.exists() and told.read_text(encoding="utf-8") == failed.event_id:
+                return
+            told.write_text(failed.event_id, encoding="utf-8")
+            journal = open_journal(None, address="")
+        await _send_by(journal, settings, failed, now_ms=now_ms)
+
+
+def _earlier_journal(settings: Settings) -> Journal | None:
+    try:
         with queries.opened(settings.state_dir) as db:
             address = queries.address_of(db)
-        if address is not None:
-            journal = open_journal(settings.state_dir / queries.FILE, address=address)
-            await _send_by(journal, settings, failed, now_ms=now_ms)
+        return None if address is None else open_journal(settings.state_dir / queries.FILE, address=address)
+    except BotError:  # There is none, or it cannot be used.
+        return None
+
+
+@contextlib.asynccontextmanager
+async def telling_failure(settings: Settings, now_ms: Callable[[], int]) -> AsyncIterator[None]:
+    """Send the notice of a start that fails in the block."""
+    try:
+        yield
+    except BotError as error:
+        await send_failure_of_start(settings, error, now_ms=now_ms())
+        raise
 
 
 def _failed(message: str, code: Exit, *, now_ms: int) -> Notice:

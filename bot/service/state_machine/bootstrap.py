@@ -22,6 +22,7 @@ from bot.service.state_machine.command_log import CommandLog, Push, Recovered, S
 from bot.service.state_machine.machine import Machine
 from bot.service.state_machine.named_snapshots import NamedSnapshot
 from bot.service.state_machine.replay import EMPTY_CHAIN, PricePosition, replay
+from bot.service.state_machine.stored_version import META, program
 from bot.venue import codec, index
 from bot.venue.commands import ListMarket
 from bot.venue.outcome import is_paid
@@ -105,6 +106,8 @@ def open_machine(command_log: CommandLog, *, speed: float, prices: PriceOptions)
             _begin(machine, made)
         else:
             _go_on(machine, made, recovered, recovered.clock, replayed.place)
+        if recovered.meta.get(META) != program():
+            command_log.save_meta(META, program())
     except BotError:
         command_log.close()
         raise

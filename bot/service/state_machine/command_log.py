@@ -26,6 +26,7 @@ from bot.clock import SystemClock
 from bot.errors import BotError, ConfigError, Exit
 from bot.files import DISK_FAULTS
 from bot.service.state_machine.snapshots import KeptAccount
+from bot.service.state_machine.stored_version import WAY_OUT
 from bot.venue import text_set
 
 log = structlog.get_logger()
@@ -213,7 +214,7 @@ def _page_counts(db: sqlite3.Connection) -> tuple[int, int]:
     return free, int(db.execute("PRAGMA page_count").fetchone()[0]) - free
 
 
-def _check_file(db: sqlite3.Connection, path: Path) -> None:
+def check_file(db: sqlite3.Connection, path: Path) -> None:
     """Refuse another program's file before changing a byte of it."""
     ours = db.execute("PRAGMA application_id").fetchone()[0]
     tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -222,8 +223,8 @@ def _check_file(db: sqlite3.Connection, path: Path) -> None:
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if tables and version != SCHEMA_VERSION:
         raise ConfigError(
-            f"{path}: was written by another version of the service (format {version}, this one reads {SCHEMA_VERSION}); "
-            "use that version, or start with a new file"
+            f"{path}: was written by another version of the service (format {version}, this one reads {SCHEMA_VERSION}). "
+            f"{WAY_OUT}"
         )
     if tables and db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
         raise _damaged(path)
@@ -238,7 +239,7 @@ def _create(db: sqlite3.Connection) -> None:
     db.executescript(script)
 
 
-def _read(db: sqlite3.Connection) -> Recovered:
+def read_all(db: sqlite3.Connection) -> Recovered:
     meta = dict(db.execute("SELECT name, value FROM meta"))
     clock = db.execute("SELECT alive_ms, ceiling_ms, offset_ms FROM clock").fetchone()
     last = db.execute("SELECT seq, at_ms, state, chain, events FROM snapshots ORDER BY seq DESC LIMIT 1").fetchone()
@@ -303,14 +304,14 @@ class CommandLog:
                 if fresh:
                     self.path.chmod(0o600)
                 else:
-                    _check_file(writer, self.path)
+                    check_file(writer, self.path)
                 if fresh:  # SQLite accepts it only for an empty file.
                     writer.execute("PRAGMA auto_vacuum=INCREMENTAL")
                 writer.execute("PRAGMA journal_mode=WAL")
                 writer.execute("PRAGMA synchronous=FULL")
                 if fresh or not _has_schema(writer):
                     _create(writer)
-                recovered = _read(writer)
+                recovered = read_all(writer)
             except BaseException:
                 writer.close()
                 raise

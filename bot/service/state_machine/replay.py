@@ -6,10 +6,11 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final
 
-from bot.errors import BotError
+from bot.errors import ConfigError
 from bot.service.state_machine.command_log import Recovered
 from bot.service.state_machine.machine import chain_of
 from bot.service.state_machine.snapshots import assembled, tracked
+from bot.service.state_machine.stored_version import META, WAY_OUT, versions_text
 from bot.venue import codec, index
 from bot.venue.apply import apply
 from bot.venue.commands import (
@@ -23,8 +24,8 @@ from bot.venue.commands import (
 from bot.venue.state import State
 
 
-class ReplayError(BotError):
-    """Replay of the log gives other events than when the log was written."""
+class ReplayError(ConfigError):
+    """Replay of the log gives other events than when the log was written. No later start succeeds."""
 
 
 @dataclass(slots=True)
@@ -73,7 +74,7 @@ def replay(recovered: Recovered, path: str) -> Replayed:
                 made.events += len(events)
             made.seq = row.seq
             if made.chain != row.chain:
-                raise ReplayError(_differs(path, row.seq))
+                raise ReplayError(_differs(path, row.seq, recovered))
             if isinstance(command, PricePoint):
                 made.place = PricePosition(row.at_ms, command.coin)
             elif isinstance(command, ListMarket | PayFunding) or (
@@ -83,13 +84,11 @@ def replay(recovered: Recovered, path: str) -> Replayed:
             elif not isinstance(command, SetMarks | RunOverdue):  # further prices of their instant may follow these
                 made.place = PricePosition(row.at_ms)
     except (LookupError, TypeError, ValueError, AssertionError) as error:
-        raise ReplayError(f"{_differs(path, None)} ({type(error).__name__}: {error})") from error
+        raise ReplayError(_differs(path, None, recovered)) from error
     return made
 
 
-def _differs(path: str, seq: int | None) -> str:
+def _differs(path: str, seq: int | None, recovered: Recovered) -> str:
     where = "" if seq is None else f" at row {seq}"
-    return (
-        f"{path}: replaying the log{where} does not give the events that were written: it belongs to another version of the program "
-        "or is damaged. Use that version, restore a copy, or start with a new file"
-    )
+    versions = versions_text(recovered.meta.get(META))
+    return f"{path}: replaying the log{where} does not give the events that were written. {versions}. {WAY_OUT}"

@@ -225,7 +225,11 @@ async def test_a_file_whose_replay_gives_other_events_is_refused(tmp_path: Path)
         build(options(db))
     with sqlite3.connect(db) as raw:
         raw.execute("UPDATE commands SET command = replace(command, 'PricePoint', 'FuturePoint')")
-    with pytest.raises(ReplayError, match="another version"):
+    with pytest.raises(ReplayError, match="wrote it and reads it, so it is damaged"):
+        build(options(db))
+    with sqlite3.connect(db) as raw:
+        raw.execute("UPDATE meta SET value = 'Bracketbot 0.0.9 (rules 0)' WHERE name = 'program'")
+    with pytest.raises(ReplayError, match=r"0\.0\.9 \(rules 0\) wrote it, and this is .*another version"):
         build(options(db))
 
 
