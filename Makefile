@@ -73,22 +73,37 @@ lint: .venv/dev.stamp
 
 install: $(READY)
 
-$(UV_READY):
-	@[ -n "$(PYTHON)" ] || { echo "Bracketbot needs Python 3.11 to 3.14; python3 here is $$(python3 --version 2>&1 || true)." \
-		"Install one, or name it: make demo PYTHON=/path/to/python3.12" >&2; exit 1; }
-	@"$(PYTHON)" -m pip --version >/dev/null 2>&1 || { echo "$(PYTHON) has no pip (on Debian: apt install python3-pip)." >&2; exit 1; }
-	@echo "Installing uv $(UV_VERSION) into .tools"
-	@PIP_USER=0 "$(PYTHON)" -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --upgrade \
-		--require-hashes --target .tools -r requirements-uv.txt
+# One `make` at a time changes the environment; another one waits, and installs nothing that the first has installed.
+LOCK = exec 9>.make.lock; flock 9; if [ -n "$$(find $@ $(addprefix -newer ,$^) 2>/dev/null)" ]; then exit 0; fi;
 
+define check_python
+	@[ -n "$(PYTHON)" ] && "$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null || { \
+		echo "Bracketbot needs Python 3.11 to 3.14; $(or $(PYTHON),python3) here is $$("$(or $(PYTHON),python3)" --version 2>&1 || true)." \
+		"Install one, or name it: make demo PYTHON=/path/to/python3.12" >&2; exit 1; }
+endef
+
+$(UV_READY):
+	$(check_python)
+	@"$(PYTHON)" -m pip --version >/dev/null 2>&1 || { echo "$(PYTHON) has no pip (on Debian: apt install python3-pip)." >&2; exit 1; }
+	@$(LOCK) echo "Installing uv $(UV_VERSION) into .tools"; \
+	PIP_USER=0 "$(PYTHON)" -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --upgrade \
+		--require-hashes --target .tools -r requirements-uv.txt; touch $@
+
+# `bot` stays in place meanwhile, because a daemon may be started: the package is never uninstalled, and what is not needed is removed last.
+# The hashes are checked first, since an editable package has none.
+FILL = $(UV) pip install --quiet --compile-bytecode --require-hashes --no-deps --python $(BIN)/python -r $(1) && \
+	{ cat $(1); echo "-e ."; } > .venv/wanted.txt && \
+	$(UV) pip install --quiet --exact --no-deps --python $(BIN)/python -r .venv/wanted.txt && $(BIN)/bot --version >/dev/null
+NEW_VENV = $(UV) venv --quiet --clear --python "$(PYTHON)" .venv && pwd > .venv/home
+
+# The stamp is written after `bot --version` ran. What an interrupted installation has left is made anew. Who has the tools of the tests keeps them.
 define install
-	@[ -n "$(PYTHON)" ] || { echo "Bracketbot needs Python 3.11 to 3.14: make demo PYTHON=/path/to/python3.12" >&2; exit 1; }
-	@[ -e .venv/run.stamp ] || [ -e .venv/dev.stamp ] || $(UV) venv --quiet --clear --python "$(PYTHON)" .venv
-	@echo "Installing $(1) into .venv"
-	@$(UV) pip sync --quiet --compile-bytecode --require-hashes --python $(BIN)/python $(1)
-	@$(UV) pip install --quiet --no-deps --python $(BIN)/python --editable .
-	@pwd > .venv/home
-	@touch $@
+	$(check_python)
+	@$(LOCK) if [ $@ = .venv/run.stamp ] && [ -e .venv/dev.stamp ]; then touch $@; exit 0; fi; rm -f $@; \
+	[ -x $(BIN)/python ] && [ "$$(cat .venv/home 2>/dev/null)" = "$$PWD" ] || { $(NEW_VENV); }; \
+	echo "Installing $(1) into .venv"; \
+	{ $(FILL); } || { echo "Starting again with an empty .venv" >&2; $(NEW_VENV) && $(FILL); }; \
+	touch $@
 endef
 
 .venv/run.stamp: requirements.txt pyproject.toml $(UV_READY)
@@ -99,10 +114,10 @@ endef
 
 # The feeder process of exchange prices: ccxt pins versions that differ from ours, so it has an environment of its own.
 .venv/markets.stamp: requirements-markets.txt .venv/dev.stamp
-	@echo "Installing requirements-markets.txt into .venv/markets"
-	@[ -e .venv/markets/bin/python ] || $(UV) venv --quiet --clear --python $(BIN)/python .venv/markets
-	@$(UV) pip sync --quiet --compile-bytecode --require-hashes --python .venv/markets/bin/python requirements-markets.txt
-	@touch $@
+	@$(LOCK) echo "Installing requirements-markets.txt into .venv/markets"; rm -f $@; \
+	[ -e .venv/markets/bin/python ] || $(UV) venv --quiet --clear --python $(BIN)/python .venv/markets; \
+	$(UV) pip sync --quiet --compile-bytecode --require-hashes --python .venv/markets/bin/python requirements-markets.txt; \
+	touch $@
 
 # The pins are for Python 3.11 to 3.14 on every platform at once, and name no registry.
 PIN = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header
@@ -113,4 +128,4 @@ pins: $(UV_READY)
 	$(PIN) --group pyproject.toml:markets -o requirements-markets.txt
 
 clean:
-	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	rm -rf .venv .tools .make.lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
