@@ -7,7 +7,8 @@ Map of the package. A package imports only from lines below it; two packages on 
     research | drill   many backtests: sweeps of params, here or on a cluster | worlds of faults around the daemon's kernel
     backtest           the daemon's kernel on the service's venue in simulated time; candles, statistics, report, replay
     checks             checks of a whole config before anything starts
-    service | runtime  the service: HTTP, MCP, prices, durable log | the daemon: kernel, journal, heartbeat (read runtime/kernel.py first)
+    service | runtime | local_exchange  the service: HTTP, MCP, prices, durable log | the daemon: kernel, journal, heartbeat (read
+                       runtime/kernel.py first) | an exchange in Hyperliquid's wire form, for tests of bots; only cli and testing use it
     venue | client | market_data   pure rules: orders, margin, guardians; no I/O, no clock | one typed method for each operation | sources of real prices
     agents | config    strategies that ask a language model | YAML to frozen settings; an error has line, column and "did you mean"
     strategy           what an author of strategies uses

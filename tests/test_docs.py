@@ -144,6 +144,7 @@ TERMS = re.findall(r"^\| ([^|]+?) \| [^|]+ \|$", PAGES["glossary"], re.MULTILINE
 
 # Standard words of programming and protocols, and plain English that a module name may use beside the terms of the glossary.
 _PLAIN = """
+admission extra info raw socket visibility
 api python ranking accept acceptor access acting action activity adapter address alert answer app apply approval arithmetic assembly assertion attempt auth backup base bootstrap
 builder call chart chat cli client clock column common condition config connection consumer context control cors count counter crash credential cron
 data database date deadline delivery demo descriptor device diff docs doctor document draft driver embedded encryption engine equity error evidence

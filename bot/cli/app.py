@@ -91,6 +91,11 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
     },
     "Sandbox": {
         "sandbox": Entry("bot.cli.sandbox.sandbox", "sandbox", "Run the trading service alone, on play money."),
+        "exchange": Entry(
+            "bot.cli.exchange.exchange",
+            "exchange",
+            "Run a local exchange in Hyperliquid's wire form, for tests of bots.",
+        ),
     },
     "Backtests": {
         "backtest": Entry(

@@ -1,0 +1,1 @@
+"""`bot exchange`: a local exchange for tests of trading bots."""

@@ -1,0 +1,167 @@
+"""Liquidation at the mark price: through the book, below two thirds of maintenance by the backstop; auto-deleveraging
+when nothing is left.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bot.clock import SECOND_MS
+from bot.local_exchange.engine import lifecycle, matching, order_checks
+from bot.local_exchange.engine.records import Report
+from bot.local_exchange.engine.state import (
+    LIQUIDATOR,
+    MAKER,
+    Coin,
+    Exchange,
+    User,
+    account_id,
+    position_size,
+)
+from bot.local_exchange.engine.venue_rules import (
+    E8,
+    MICRO,
+    Account,
+    Position,
+    maintenance_of,
+    notional_of,
+    standing_of,
+    value_of,
+)
+
+PARTIAL_FROM: Final = {"mainnet": 100_000 * E8, "testnet": 10_000 * E8}
+COOLDOWN_MS: Final = 30 * SECOND_MS
+DELEVERAGED: Final = "Auto-Deleveraging"
+
+
+def check(exchange: Exchange, coin: Coin) -> None:
+    """Liquidate every account whose equity does not cover its maintenance margin, after a change of this mark price."""
+    for name in list(coin.market.holders):
+        account = exchange.venue.accounts[name]
+        position = account.positions.get(coin.name)
+        address = name.partition("/")[0]
+        if position is not None and address not in (MAKER, LIQUIDATOR):
+            _check_account(exchange, exchange.users[address], account, position)
+
+
+def _check_account(exchange: Exchange, user: User, account: Account, position: Position | None) -> None:
+    while position is not None:
+        equity, need = standing_of(exchange.venue, account, position)
+        if equity >= need:
+            return
+        coins = {position.coin} if position.isolated else {c for c, p in account.positions.items() if not p.isolated}
+        lifecycle.cancel_all(exchange, user, "liquidatedCanceled", coins=coins)
+        if equity < 0:
+            _deleverage(exchange, user, account, position)
+        elif 3 * equity < 2 * need:
+            _backstop(exchange, user, account, position)
+        elif not _to_the_book(exchange, user, account, position):
+            return
+        others = [other for other in account.positions.values() if not other.isolated]
+        if position.isolated:
+            position = account.positions.get(position.coin)
+        else:
+            position = max(others, key=lambda p: maintenance_of(exchange.venue.markets[p.coin], p), default=None)
+
+
+def _scope(account: Account, position: Position) -> list[Position]:
+    """The position alone if isolated, otherwise all cross positions."""
+    return [position] if position.isolated else [p for p in account.positions.values() if not p.isolated]
+
+
+def _to_the_book(exchange: Exchange, user: User, account: Account, position: Position) -> bool:
+    """Send a market order for the position, or for a fifth of a large one. False if the next price update goes on."""
+    coin = exchange.coins[position.coin]
+    size, held = position.size, position.size
+    limit = PARTIAL_FROM[exchange.network]
+    partial = notional_of(coin.market.mark, size) > limit and exchange.now_ms >= user.liquidation_until.get(
+        coin.name, 0
+    )
+    if partial:
+        size = max(coin.market.lot, size // 5 // coin.market.lot * coin.market.lot)
+        user.liquidation_until[coin.name] = exchange.now_ms + COOLDOWN_MS
+    buy = position.side < 0
+    away = coin.market.mark * order_checks.SLIPPAGE_PCT // 100
+    bound = coin.market.mark + away if buy else coin.market.mark - away
+    px = bound - bound % coin.market.tick(bound)
+    order = matching.forced_order(exchange, user.address, coin, buy=buy, px=px, size=size)
+    matching.match(exchange, coin, order, bound, (user.address, coin.market.mark, "market"))
+    if order.sz:
+        lifecycle.end(exchange, order, "filled" if order.filled else "marketOrderNoLiquidityRejected")
+    _tell(exchange, user, account, notional_of(coin.market.mark, order.filled))
+    if not order.filled:
+        _backstop(exchange, user, account, position)
+        return True
+    return not partial and abs(position_size(exchange, user.address, coin.name)) < held
+
+
+def _backstop(exchange: Exchange, user: User, account: Account, position: Position) -> None:
+    """The liquidator takes over positions and margin at mark."""
+    raw = exchange.raw[account_id(user.address, exchange.coins[position.coin].dex)]
+    scope = _scope(account, position)
+    kept = account.balance
+    for taken in scope:
+        coin = exchange.coins[taken.coin]
+        label = f"Liquidated {'Isolated' if taken.isolated else 'Cross'} {'Long' if taken.side > 0 else 'Short'}"
+        matching.close_apart(exchange, user, coin, coin.market.mark, label, "backstop")
+    left = account.balance - kept if position.isolated else account.balance
+    lost = max(0, left)
+    account.balance -= lost
+    account.margin_lost += lost
+    raw.add("forfeited", -lost)
+    exchange.users[LIQUIDATOR].spot_usd += lost
+    _tell(exchange, user, account, lost)
+    raw.check(account)
+
+
+def _deleverage(exchange: Exchange, user: User, account: Account, position: Position) -> None:
+    """Close positions without value at the previous mark price against the best-ranked positions of the other side."""
+    for closed in _scope(account, position):
+        coin = exchange.coins[closed.coin]
+        px = coin.previous_mark or coin.market.mark
+        for address in [*_ranked(exchange, coin, -closed.side), MAKER]:
+            left = abs(position_size(exchange, user.address, coin.name))
+            other = left if address == MAKER else abs(position_size(exchange, address, coin.name))
+            if left:
+                _cross(exchange, user.address, address, coin, px, min(left, other))
+    _tell(exchange, user, account, 0)
+
+
+def _ranked(exchange: Exchange, coin: Coin, side: int) -> list[str]:
+    """Addresses with a position on this side, by profit times leverage: (mark / entry) x (notional / account value)."""
+    ranks = []
+    for name in coin.market.holders:
+        account = exchange.venue.accounts[name]
+        position = account.positions[coin.name]
+        if position.side == side:
+            notional = notional_of(coin.market.mark, position.size)
+            gain = E8 * notional // position.entry_notional
+            profit = gain if side > 0 else E8 * E8 // max(1, gain)
+            rank = profit * notional // max(1, value_of(exchange.venue, account))
+            ranks.append((-rank, name.partition("/")[0]))
+    return [address for _, address in sorted(ranks)]
+
+
+def _cross(exchange: Exchange, loser: str, winner: str, coin: Coin, px: int, size: int) -> None:
+    """One auto-deleveraging trade."""
+    held = position_size(exchange, loser, coin.name)
+    orders = [
+        matching.forced_order(exchange, address, coin, buy=(held < 0) == (address == loser), px=px, size=size)
+        for address in (loser, winner)
+    ]
+    for order, other in zip(orders, reversed(orders), strict=True):
+        if order.user == MAKER:
+            continue
+        user = exchange.users[order.user]
+        matching.execute_apart(exchange, user, coin, order, other.oid, DELEVERAGED, None)
+
+
+def _tell(exchange: Exchange, user: User, account: Account, notional: int) -> None:
+    """Report a liquidation to the address."""
+    row = {
+        "lid": exchange.next_oid,
+        "liquidated_user": user.address,
+        "liquidated_ntl_pos": notional - notional % MICRO,
+        "liquidated_account_value": value_of(exchange.venue, account),
+    }
+    exchange.reports.append(Report("liquidation", user.address, row))

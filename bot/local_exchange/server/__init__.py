@@ -1,0 +1,1 @@
+"""HTTP, WebSockets, clock, control and durable state around the engine. Start with `service`."""
