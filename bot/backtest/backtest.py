@@ -276,7 +276,8 @@ def _without_instants(trip: RoundTrip) -> tuple[str, ...]:
 @dataclass(frozen=True, slots=True)
 class Proof:
     """`cut_ms` are the instants at which the data ended in the repeated runs. `differs` names the first event that was different, if any.
-    Not whole: a run was stopped, no cut was possible, a strategy read something besides the candles (`outside`), or the candles' times are not those of
+    Not whole: a run was stopped, no cut was possible, a strategy read something besides the candles (`outside`), or
+    the candles' times are not those of
     their source (`moved`, a sentence about each market). Then nothing is proved."""
 
     cut_ms: tuple[int, ...]
@@ -287,7 +288,8 @@ class Proof:
     moved: tuple[str, ...] = ()
 
     def of_moved(self, moved: Sequence[str]) -> Proof:
-        """This proof for candles whose times were changed or doubted, as `moved` says. The same object if there are none."""
+        """This proof for candles whose times were changed or doubted, as `moved` says. The same object if there "
+        "are none."""
         return replace(self, is_whole=False, moved=tuple(moved)) if moved else self
 
     def spoiled_by(self, outside: Sequence[str]) -> Proof:

@@ -29,10 +29,11 @@ from bot.errors import BotError, ConfigError, JournalError
 from bot.market_data.source import Instrument
 from bot.money import format_decimal
 from bot.runtime.journal import queries
+from bot.service.market_data.file_names import coin_of
 from bot.service.market_data.instruments import CATALOGUE
-from bot.service.market_data.recorded import coin_of
 
-# Kinds of findings after which a candle's time need not be its source's: rows that moved, and rows in a doubtful time zone.
+# Kinds of findings after which a candle's time need not be its source's: rows that moved, and rows in a doubtful time
+# zone.
 MOVING: Final = ("off_grid", "hours")
 STRATEGY_LOG: Final = "log.jsonl"
 
@@ -203,7 +204,8 @@ class _Lines:
 
 
 def moved_of(reports: Sequence[AuditReport]) -> list[str]:
-    """A sentence for each market whose times are not those of its source, or not surely UTC. Cutting such candles proves nothing."""
+    """A sentence for each market whose times are not those of its source, or not surely UTC. Cutting such candles "
+    "proves nothing."""
     return [
         f"{report.market}: {found.text} (accepted by --accept-{found.accept})"
         for report in reports
@@ -231,7 +233,7 @@ def fundings_of(texts: Sequence[str], markets: Sequence[str]) -> dict[str, Fundi
         if not path.exists() or path.is_dir():
             raise ConfigError(f"--funding {path}: there is no such file")
         judge_file(path)
-        market = market_name(name) if name else coin_of(path, tuple(markets))
+        market = market_name(name) if name else coin_of(path, tuple(markets), of_prices=False)
         if market not in markets:
             raise ConfigError(f"--funding {text}: no strategy trades {market}; they trade {', '.join(markets)}")
         if market in found:

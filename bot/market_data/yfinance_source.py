@@ -108,7 +108,8 @@ def open_source(argument: str) -> YfinanceSource:
 def _rows(frame: Any, interval: str) -> list[tuple[Row, int]]:
     """The rows of a table, oldest first, each with the instant at which it ends for Yahoo and in the store.
 
-    A day opens at 00:00 UTC of its date. An hour moves forward to the full hour (New York opens at half past): moved back it would close before it ends.
+    A day opens at 00:00 UTC of its date. An hour moves forward to the full hour (New York opens at half past): moved
+    back it would close before it ends.
     """
     step = INTERVAL_MS[interval]
     columns = (frame[name] for name in ("Open", "High", "Low", "Close", "Volume"))

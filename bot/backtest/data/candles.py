@@ -15,11 +15,13 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import islice
 from operator import le, sub
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final
 
 from bot.backtest.data import column_files
@@ -87,7 +89,8 @@ class Candles:
     def grid_ms(self) -> array[int]:
         """The instants on the grid of the interval (UTC), which nothing reaches before its own end.
 
-        A candle off the grid moves forward to the next start, never back: moved back it would close before it ends. A sample that is at most
+        A candle off the grid moves forward to the next start, never back: moved back it would close before it ends. A
+        sample that is at most
         `LATE_SHARE` late stays in the interval that it opens.
         """
         step, late = self.step_ms, late_ms(self.step_ms) if self.are_samples else 0
@@ -149,7 +152,8 @@ class Candles:
 
 
 def late_ms(step_ms: int) -> int:
-    """How far an instant may lie beside the grid of an interval and still mean the grid: 23:59:59 is the end of a day."""
+    """How far an instant may lie beside the grid of an interval and still mean the grid: 23:59:59 is the end of a "
+    "day."""
     return min(step_ms // LATE_SHARE, LATE_MAX_MS)
 
 
@@ -245,10 +249,18 @@ def sources(
                 column_files.judge_file(path)
                 found.append((market_of(path, name, listed=listed), path, _store_interval(path)))
             else:
-                raise ConfigError(f"{path}: there is no such file or folder")
+                raise ConfigError(_symbol_given(path) or f"{path}: there is no such file or folder")
         except OSError as error:
             raise ConfigError(f"{error.filename or path}: cannot be read: {error.strerror or error}") from None
     return found
+
+
+def _symbol_given(path: Path) -> str | None:
+    """What to write in place of `BTC/USDT:USDT=file.csv`; None for anything else."""
+    from bot.service.market_data.file_names import way_of_symbol
+
+    symbol, sign, file = str(path).partition("=")
+    return way_of_symbol(symbol, f"={file}") if sign else None
 
 
 def _inside(
@@ -273,13 +285,24 @@ def _inside(
     if odd := sorted(set(here).difference(files)):
         report(f"{folder}: left out, and not taken for candles: {_names(odd, folder)}")
     if not files:
+        for file in odd:
+            column_files.refuse_other(file)
         raise ConfigError(f"{folder}: no candles in this folder: neither a store nor .csv, .csv.gz or .parquet files")
     if name is None and (nameless := next((file for file in files if file not in known), None)):
+        _refuse_ambiguous(nameless)
         raise ConfigError(
             f"{nameless}: the name speaks of no known market; rename it, like BTC_{nameless.name}, take it out of the folder, or name the files "
             f"one by one, this one as MARKET={nameless}"
         )
     return [(market_of(file, name, listed=listed), file, None) for file in files]
+
+
+def _refuse_ambiguous(file: Path) -> None:
+    """ConfigError if a file's name may mean several markets; nothing if it means none."""
+    from bot.service.market_data.file_names import NamesNoMarket
+
+    with suppress(NamesNoMarket):
+        market_of(file, None)
 
 
 def _names_market(file: Path) -> bool:
@@ -344,15 +367,15 @@ def market_of(path: Path, given: str | None, *, listed: bool = True) -> str:
     """The market of a file: as given, or by its folder in a store, or by its name."""
     if given is not None:
         return market_name(given, listed=listed)
+    from bot.service.market_data.file_names import NamesNoMarket, coin_of
     from bot.service.market_data.instruments import CATALOGUE
-    from bot.service.market_data.recorded import coin_of
 
     if path.name in STORE_NAMES:
         return market_of_folder(path.parent.name)
     try:
         return coin_of(path, tuple(CATALOGUE))
-    except ConfigError:
-        raise ConfigError(
+    except NamesNoMarket:
+        raise NamesNoMarket(
             f"{path}: the name speaks of no known market; write MARKET={path}, for example BTC={path}"
         ) from None
 
@@ -360,12 +383,15 @@ def market_of(path: Path, given: str | None, *, listed: bool = True) -> str:
 def market_name(text: str, *, listed: bool = True) -> str:
     """A market's name as the service writes it: `perp:btc` is BTC. ConfigError with similar names if `listed` and the service does not list the market;
     without `listed` any valid name is accepted."""
+    from bot.service.market_data.file_names import way_of_symbol
     from bot.service.market_data.instruments import CATALOGUE
 
     name = text.strip()
     name = f"event:{name[6:].upper()}" if name[:6].lower() == "event:" else name.upper().removeprefix("PERP:")
     if name in CATALOGUE or (not listed and re.fullmatch(rf"(event:)?{_NAME}", name)):
         return name
+    if (way := way_of_symbol(text, "")) is not None:
+        raise ConfigError(f"market {way}")
     if not listed:
         raise ConfigError(
             f"market {text!r}: a name has at most 64 letters, digits, dots, underscores and dashes, and begins with a letter or digit"
@@ -419,7 +445,10 @@ def interval_of(path: Path, at_ms: array[int], named: str | None) -> str:
     if name is None:
         if not MS_MIN <= min(at_ms) <= max(at_ms) < MS_MAX:
             return named or "1m"
-        raise ConfigError(f"{path}: its candles are {_apart(step_ms)} apart, which is none of {', '.join(INTERVAL_MS)}")
+        raise ConfigError(
+            f"{path}: its candles are {_apart(step_ms)} apart, which is none of "
+            f"{', '.join(INTERVAL_MS)}{_way_of(path, step_ms)}"
+        )
     if named is not None and named != name:
         if len(at_ms) < 3 and INTERVAL_MS[named] < step_ms:
             return named  # Two candles with a gap between them.
@@ -427,6 +456,16 @@ def interval_of(path: Path, at_ms: array[int], named: str | None) -> str:
             f"{path}: its name says {named} candles, but most of its rows are {name} apart; rename it, or cut what is not {named}"
         )
     return name
+
+
+def _way_of(path: Path, step_ms: int) -> str:
+    """What to do with candles of an interval that is not known."""
+    joined = next(
+        (name for name, ms in INTERVAL_MS.items() if step_ms > 0 and ms > step_ms and ms % step_ms == 0), None
+    )
+    if joined is None:
+        return "; get finer ones from their source, for example days"
+    return f"; `bot data import {quote(str(path))} --interval {joined}` joins them to {joined}"
 
 
 def distances(at_ms: array[int]) -> Counter[int]:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import chain, repeat
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final, NamedTuple, TextIO
 
 from pydantic_core import from_json
@@ -34,7 +35,17 @@ OTHERS: Final = {
     b"PAR1": "is Parquet: its name must end with .parquet",
     b"\xff\xfe": "is not text in UTF-8, but in UTF-16; save it as UTF-8",
     b"\xfe\xff": "is not text in UTF-8, but in UTF-16; save it as UTF-8",
+    b"ARROW1": "is Feather (Arrow): convert it to Parquet with polars, which bracketbot[research] has: {feather}",
+    b"FEA1": "is Feather of the old version 1: write it as CSV with the program that made it",
+    b"\x89HDF": "is HDF5: write the table of one market as CSV or Parquet with the program that made it",
+    b"\xd0\xcf\x11\xe0": "is an old spreadsheet (.xls): save it as CSV",
+    b"SQLite format 3": "is a SQLite database: write its table of candles as CSV with the program that made it",
 }
+# JSON by the beginning of its text, and the command that makes CSV of it.
+_JSON: Final = (
+    (r"\s*\[\s*\[", "a list of rows", "w = csv.writer(sys.stdout); w.writerows(rows)"),
+    (r"\s*\[\s*\{", "a list of objects", "w = csv.DictWriter(sys.stdout, rows[0]); w.writeheader(); w.writerows(rows)"),
+)
 DELIMITERS: Final = (",", ";", "\t", "|")
 COLUMNS_MIN: Final = 5  # time, open, high, low, close
 HEAD_CHARS: Final = 4_096
@@ -51,6 +62,63 @@ class Block(NamedTuple):
     columns: list[list[str]]
     rows: Sequence[int]
     plain: bool = False  # True: ASCII without underscores, so that Python's number parser is strict enough (it accepts 1_000 and digits of other scripts)
+
+
+def other_format(path: Path, begins: bytes) -> str | None:
+    """What a file is whose first bytes are not those of text, and what to do with it; None for text."""
+    way = next((way for other, way in OTHERS.items() if begins.startswith(other)), None)
+    if way is None:
+        return None
+    parquet = f"{_stem(path)}.parquet"
+    script = f"import polars as pl; pl.read_ipc({str(path)!r}).write_parquet({parquet!r})"
+    return way.replace("{feather}", _python(script))
+
+
+def judge_text(path: Path, lines: Sequence[str]) -> None:
+    """ConfigError for text that is no table: JSON or a web page. The sentence has the command that makes CSV of it."""
+    text = "\n".join(lines[:2])
+    if re.match(r"\s*<(?:!doctype|html|\?xml)", text, re.IGNORECASE):
+        raise ConfigError(
+            f"{path}: is a web page or XML, and no table: the download has failed, or wants another address"
+        )
+    if not re.match(r"\s*[\[{]", text):
+        return
+    for begins, what, command in _JSON:
+        if re.match(begins, text):
+            read = "gzip.open" if _is_zipped(path) else "open"
+            script = f"import csv, gzip, json, sys; rows = json.load({read}({str(path)!r})); {command}"
+            csv_file = quote(f"{_stem(path)}.csv")
+            raise ConfigError(f"{path}: is JSON, {what}: convert it to CSV: {_python(script)} > {csv_file}")
+    raise ConfigError(
+        f"{path}: is JSON: write its candles as CSV with the columns time, open, high, low, close, volume"
+    )
+
+
+def refuse_other(path: Path) -> None:
+    """ConfigError for a file of a known format that is no table here; nothing for any other file."""
+    with opened(path) as stream:
+        try:
+            judge_text(path, stream.read(HEAD_CHARS).splitlines())
+        except UnicodeDecodeError:
+            return
+
+
+def _python(script: str) -> str:
+    """The command that runs a script, for a shell."""
+    return f"python -c {quote(script)}" if re.search(r'["$`\\!]', script) else f'python -c "{script}"'
+
+
+def _stem(path: Path) -> str:
+    """The name of a file without the endings of its format, for a new file in the current folder."""
+    name = path.name.replace(".parquet", ".new")  # The file itself stays as it is.
+    for ending in (".gz", ".feather", ".json", ".arrow", ".ipc", ".csv", ".txt"):
+        name = name.removesuffix(ending) or name
+    return name
+
+
+def _is_zipped(path: Path) -> bool:
+    with path.open("rb") as raw:
+        return raw.read(2) == b"\x1f\x8b"
 
 
 def is_parquet(path: Path) -> bool:
@@ -89,11 +157,10 @@ def opened(path: Path) -> Iterator[TextIO]:
     """Open a text file, gzipped or not. Lines end with LF. Errors of the file become a ConfigError with its name."""
     try:
         with path.open("rb") as raw:
-            begins = raw.read(8)
+            begins = raw.read(16)
             zipped = begins.startswith(b"\x1f\x8b")
-            for other, why in OTHERS.items():
-                if begins.startswith(other):
-                    raise ConfigError(f"{path}: {why}")
+            if (what := other_format(path, begins)) is not None:
+                raise ConfigError(f"{path}: {what}")
             raw.seek(0)
             binary: Any = gzip.GzipFile(fileobj=raw) if zipped else raw
             with io.TextIOWrapper(io.BufferedReader(binary, 1 << 16) if zipped else binary, "utf-8-sig") as text:
@@ -328,6 +395,10 @@ def scan_parquet(path: Path) -> Any:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or str(error).splitlines()[0]}") from None
     except (pl.exceptions.PolarsError, ValueError) as error:
+        with path.open("rb") as raw:
+            begins = raw.read(16)
+        if not begins.startswith(b"PAR1") and (what := other_format(path, begins)) is not None:
+            raise ConfigError(f"{path}: {what}") from None
         raise ConfigError(f"{path}: is no Parquet file: {str(error).splitlines()[0]}") from None
     return frame
 

@@ -3,25 +3,28 @@ the row; nothing is repaired silently."""
 
 from __future__ import annotations
 
+import math
 import re
 from array import array
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from difflib import get_close_matches
-from itertools import islice, pairwise
+from itertools import groupby, islice, pairwise
 from operator import lt, sub
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
-from bot.backtest.data import column_files
+from bot.backtest.data import column_files, date_texts
 from bot.backtest.data.candles import (
     COLUMNS,
     MS_MAX,
     MS_MIN,
+    NAMES,
     Candles,
     Part,
     interval_in,
@@ -31,41 +34,23 @@ from bot.backtest.data.candles import (
     unit_of,
 )
 from bot.backtest.data.gaps import CONTINUOUS, hours_of
+from bot.backtest.data.table_layout import (
+    ALIASES,
+    judge_order,
+    layout_of,
+    market_place,
+    other_time,
+    places_of,
+    volume_of,
+)
+from bot.backtest.data.table_layout import Mapped as Mapped
+from bot.backtest.data.table_layout import columns_of as columns_of
 from bot.clock import DAY_MS
 from bot.errors import ConfigError
 from bot.wire.vocabulary import INTERVAL_MS
-from bot.words import many
 
-# Column names in the exports of exchanges, terminals and data vendors. Others are given by --columns.
-ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
-    "ts": (
-        "ts",
-        "timestamp",
-        "time",
-        "date",
-        "datetime",
-        "open_time",
-        "opentime",
-        "open time",
-        "unix",
-        "date_time",
-        "gmt time",
-        "t",
-    ),
-    "open": ("open", "o", "open_price"),
-    "high": ("high", "h", "high_price", "max"),
-    "low": ("low", "l", "low_price", "min"),
-    "close": ("close", "c", "close_price", "last"),
-    "volume": ("volume", "vol", "v", "base_volume", "tick_volume", "tickvol"),
-}
-UNITS: Final = ("auto", "s", "ms", "us", "ns", "iso")
-STAMPS: Final = ("open", "close")
-NO_COLUMN: Final = "none"  # as in volume=none
-PRICE: Final = "price"  # the column of a file with samples, instead of open, high, low and close
 MARKETS_MAX: Final = 10_000  # in one file; a column with more different values is not a column of markets
 ABOUT: Final = 0.1  # tolerated deviation of samples from their interval, as a share of it
-SAMPLE_CHARS: Final = 65_536
-SAMPLE_LINES: Final = 20
 DATE_CHARS: Final = 10  # 2025-06-01
 HOURS: Final = ("%H", "%I", "%X", "%c")  # directives of strptime that give the hour
 QUARTER_MS: Final = 900_000  # offsets of time zones are multiples of a quarter of an hour
@@ -79,79 +64,13 @@ _ZULU: Final = re.compile(r"(?<=[0-9]) ?(?:UTC|GMT)$")
 _STAMP: Final = re.compile(r"[+-]?[0-9]{1,20}(\.[0-9]{1,12})?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Mapped:
-    """How to read a file of another program. `columns` maps our names to the file's names, to numbers from 1, to two names joined by `+`, or the volume to
-    `none`. The name `price` stands for open, high, low and close. `market` is a pattern like `event:{id}`, where `id` is the column with each row's market."""
-
-    columns: Mapping[str, str] = field(default_factory=dict)
-    tz: str = "UTC"
-    unit: str = "auto"  # one of UNITS, or a strptime format
-    stamp: str = "open"  # whether a row's time is the open or the close of its candle
-    decimal: str = "."
-    interval: str | None = None
-    skip: int = 0  # lines before the header
-    market: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.unit not in UNITS and "%" not in self.unit:
-            raise ConfigError(
-                f"--unit {self.unit!r} is not known; write {', '.join(UNITS)}, or a format like '%d/%m/%Y %H:%M'"
-            )
-        if self.stamp not in STAMPS:
-            raise ConfigError(f"--stamp is open or close, not {self.stamp!r}")
-        if self.market is not None and self.market_column is None:
-            raise ConfigError(f"--market {self.market!r} names no column; write it like event:{{id}}")
-        if self.decimal not in (".", ","):
-            raise ConfigError(f"--decimal is a point or a comma, not {self.decimal!r}")
-        try:
-            ZoneInfo(self.tz)
-        except (ZoneInfoNotFoundError, ValueError):
-            raise ConfigError(f"--tz {self.tz!r} is no time zone; write one like UTC or America/New_York") from None
-
-    @property
-    def is_of_samples(self) -> bool:
-        return "open" in self.columns and len({self.columns.get(name) for name in _PRICES}) == 1
-
-    @property
-    def market_column(self) -> str | None:
-        found = None if self.market is None else re.fullmatch(r"[^{}]*\{([^{}]+)\}[^{}]*", self.market)
-        return None if found is None else found[1].strip()
-
-
-def columns_of(text: str) -> dict[str, str]:
-    """Parse `ts=Time,open=O,volume=none` to a mapping. ConfigError if it is wrong."""
-    found: dict[str, str] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        name, sign, column = (one.strip() for one in part.partition("="))
-        if not sign or not column:
-            raise ConfigError(f"--columns {part!r} says no column; write it like ts=Time,open=O")
-        if name not in (*COLUMNS, PRICE):
-            near = get_close_matches(name, (*COLUMNS, PRICE), n=1)
-            raise ConfigError(
-                f"--columns {name!r} is none of {', '.join((*COLUMNS, PRICE))}{f'; did you mean {near[0]}?' if near else ''}"
-            )
-        if name in found:
-            raise ConfigError(f"--columns names {name} twice")
-        found[name] = column
-    if PRICE in found:
-        twice = sorted(set(found) & set(_PRICES))
-        if twice:
-            raise ConfigError(f"--columns names price, which is {twice[0]} too; leave one of them out")
-        price = found.pop(PRICE)
-        found |= dict.fromkeys(_PRICES, price)
-        found.setdefault("volume", NO_COLUMN)
-    return found
-
-
-_PRICES: Final = ("open", "high", "low", "close")
-
-
 @dataclass(slots=True)
 class _Table:
-    """What a file says: the columns with the source's own instants, each row's number and its market (empty if the file has one market).
+    """What a file says: the columns with the source's own instants, each row's number and its market (empty if the
+    file has one market).
 
-    `dates_ms` is 00:00 UTC of each row's local date if every time is a local midnight. `is_behind`: some midnight was that of a zone behind UTC.
+    `dates_ms` is 00:00 UTC of each row's local date if every time is a local midnight. `is_behind`: some midnight was
+    that of a zone behind UTC.
     """
 
     columns: tuple[array[Any], ...]
@@ -208,14 +127,15 @@ def _read(path: Path, mapped: Mapped, report: Callable[[int], None]) -> _Table:
 
 
 def _candles(path: Path, market: str, mapped: Mapped, table: _Table) -> Candles:
+    table = _joined(path, table, mapped)
     rows, at_ms = table.rows, table.columns[0]
     if not at_ms:
         raise ConfigError(f"{path}: has no candles")
     if not MS_MIN <= min(at_ms) <= max(at_ms) < MS_MAX:
         at, row = next((at, row) for at, row in zip(at_ms, rows, strict=True) if not MS_MIN <= at < MS_MAX)
         raise ConfigError(
-            f"{path}: row {row}: its time is {_day(at)}, and candles are taken from 1973-03-04 to the year 5138 alone; cut other rows out, "
-            "or say with --unit how the times are written"
+            f"{path}: row {row}: its time is {_day(at)}, and candles are taken from 1973-03-04 to the year 5138 alone; "
+            + date_texts.way_of_early(at)
         )
     interval = _interval(path, at_ms, mapped)
     _, opens, highs, lows, closes, volumes = table.columns
@@ -226,11 +146,45 @@ def _candles(path: Path, market: str, mapped: Mapped, table: _Table) -> Candles:
     return replace(read, at_ms=_opens(read, table, mapped))
 
 
+def _joined(path: Path, table: _Table, mapped: Mapped) -> _Table:
+    """The rows joined to candles of --interval, if they are of an interval that is not known and fits into it. A
+    candle without its first or last row
+    is left out at the beginning and at the end of the file."""
+    at_ms, target = table.columns[0], INTERVAL_MS.get(mapped.interval or "", 0)
+    order = sorted(range(len(at_ms)), key=at_ms.__getitem__)
+    apart = Counter(at_ms[b] - at_ms[a] for a, b in pairwise(order) if at_ms[b] > at_ms[a])
+    step = -max(((count, -gap) for gap, count in apart.items()), default=(0, 0))[1]
+    if mapped.is_of_samples or step <= 0 or step in NAMES or target <= step or target % step:
+        return table
+    opens = [at_ms[index] - (step if mapped.stamp == "close" else 0) for index in order]
+    # A row belongs to the candle in which it ends.
+    starts = [(at + step - 1) // target * target for at in opens]
+    groups = [list(group) for _, group in groupby(range(len(order)), key=starts.__getitem__)]
+    if opens[groups[0][0]] > starts[0]:
+        groups.pop(0)
+    if groups and opens[groups[-1][-1]] + step < starts[groups[-1][0]] + target:
+        groups.pop()
+    if not groups:
+        raise ConfigError(f"{path}: has no whole candle of {mapped.interval}")
+    _, opened, highs, lows, closes, volumes = (array(c.typecode, [c[index] for index in order]) for c in table.columns)
+    shift = target if mapped.stamp == "close" else 0
+    columns = (
+        array("q", [starts[group[0]] + shift for group in groups]),
+        array("d", [opened[group[0]] for group in groups]),
+        array("d", [max(highs[index] for index in group) for group in groups]),
+        array("d", [min(lows[index] for index in group) for group in groups]),
+        array("d", [closes[group[-1]] for group in groups]),
+        array("d", [math.fsum(volumes[index] for index in group) for group in groups]),
+    )
+    return _Table(columns, array("q", [table.rows[order[group[0]]] for group in groups]), [], None, table.is_behind)
+
+
 def _opens(read: Candles, table: _Table, mapped: Mapped) -> array[int]:
     """When each candle opened, on the source's own clock; none closes earlier for it than at its source.
 
     - A close up to `late_ms` before the grid (00:59:59.999) is the close on the grid.
-    - A day from midnight to midnight of a local clock keeps its date, because it ends before the UTC day of that date does. West of Greenwich it ends
+    - A day from midnight to midnight of a local clock keeps its date, because it ends before the UTC day of that date
+      does. West of Greenwich it ends
       later, so there only markets with trading hours keep the date: their session ends earlier.
     """
     step, before = read.step_ms, read.step_ms if mapped.stamp == "close" else 0
@@ -277,7 +231,8 @@ def _interval(path: Path, at_ms: array[int], mapped: Mapped) -> str:
         raise ConfigError(f"{path}: most of its rows are {found} apart, not {wanted}; {way}")
     if wanted is None and said is not None and said != found:
         raise ConfigError(
-            f"{path}: its name says {said} candles, but most of its rows are {found} apart; say which with --interval"
+            f"{path}: its name says {said} candles, but most of its rows are {found} apart; if they are {found}, "
+            f"say --interval {found}"
         )
     return found
 
@@ -298,10 +253,13 @@ def _text(path: Path, mapped: Mapped, report: Callable[[int], None]) -> _Table:
     columns: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
     rows = array("q")
     markets: list[str] = []
-    delimiter, header, cells, ahead = _sniff(path, mapped)
-    places = _places(path, header, cells, mapped)
-    market_at = _market_place(path, mapped, header, len(cells))
-    wanted = sorted({index for indices in places.values() for index in indices} | set(market_at))
+    layout = layout_of(path, mapped)
+    header = layout.header
+    places = places_of(path, header, layout.width, mapped)
+    market_at = market_place(path, mapped, header, layout.width)
+    others = other_time(header, mapped)
+    volumes = [array("d") for _ in places["volume"]]
+    wanted = sorted({index for indices in places.values() for index in indices} | {*market_at, *others})
     title = "" if header is None else " ".join(header[index] for index in places["ts"])
     stamps = _Stamps(path, mapped, title)
 
@@ -311,20 +269,22 @@ def _text(path: Path, mapped: Mapped, report: Callable[[int], None]) -> _Table:
         texts = times[0] if len(times) == 1 else list(map(" ".join, zip(*times, strict=True)))
         names = [name.strip() for index in market_at for name in by_index[index]]
         columns[0].extend(stamps.read(texts, block.rows, names))
-        for number, name in enumerate(COLUMNS[1:], start=1):
-            if not places[name]:
-                columns[number].frombytes(bytes(8 * len(block.rows)))
-                continue
+        if not rows and header is not None and others:
+            _judge_times(path, mapped, {header[index]: by_index[index][0] for index in (*places["ts"], *others)})
+        for number, name in enumerate(COLUMNS[1:5], start=1):
             texts = by_index[places[name][0]]
             columns[number].extend(_floats(texts, block.rows, path, name, mapped, is_plain=block.plain))
+        for volume, index in zip(volumes, places["volume"], strict=True):
+            volume.extend(_floats(by_index[index], block.rows, path, "volume", mapped, is_plain=block.plain))
         markets.extend(names)
         rows.extend(block.rows)
 
     with column_files.opened(path) as stream:
-        first = ahead + (1 if header is None else 2)
-        for _ in range(first - 1):
+        for _ in range(layout.first_row - 1):
             stream.readline(column_files.LINE_CHARS_MAX)
-        for block in column_files.blocks(stream, path, width=len(cells), wanted=wanted, delimiter=delimiter, row=first):
+        for block in column_files.blocks(
+            stream, path, width=layout.width, wanted=wanted, delimiter=layout.delimiter, row=layout.first_row
+        ):
             try:
                 take(block)
             except ConfigError:  # This error is from one column; another column may have an error in an earlier row.
@@ -332,7 +292,30 @@ def _text(path: Path, mapped: Mapped, report: Callable[[int], None]) -> _Table:
                     take(column_files.Block([[column[at]] for column in block.columns], [row], block.plain))
                 raise
             report(len(rows))
-    return _Table(columns, rows, markets, stamps.dates_ms, stamps.is_behind)
+    if header is None and not mapped.columns:
+        judge_order(path, layout.first_row, columns)
+    names = ["" if header is None else header[index] for index in places["volume"]]
+    volume = volume_of(path, names, volumes) if volumes else array("d", bytes(8 * len(rows)))
+    return _Table((*columns[:5], volume), rows, markets, stamps.dates_ms, stamps.is_behind)
+
+
+def _judge_times(path: Path, mapped: Mapped, texts: Mapping[str, str]) -> None:
+    """ConfigError if two columns of the first row, `texts` by name, are different times. A date without an hour "
+    "is no other time."""
+    found: dict[str, int] = {}
+    for name, text in texts.items():
+        with suppress(ConfigError):
+            stamps = _Stamps(path, mapped)
+            at = stamps.read([text], [1])[0]
+            if not stamps.is_date(text.strip()):
+                found[name] = at
+    for (one, at), (other, then) in pairwise(found.items()):
+        if at != then:
+            raise ConfigError(
+                f"{path}: row 1: {one!r} and {other!r} may both be the time, and they differ; say which with "
+                f"--columns ts={one} "
+                f"or --columns ts={other}"
+            )
 
 
 def _floats(
@@ -361,107 +344,6 @@ def _way(text: str, mapped: Mapped) -> str:
     return "; when the comma is its decimal point, say --decimal ," if is_comma else ""
 
 
-def _sniff(path: Path, mapped: Mapped) -> tuple[str, list[str] | None, list[str], int]:
-    """Detect the delimiter, the header (None if the first row has values), the cells of the first row, and the number of lines before it."""
-    with column_files.opened(path) as stream:
-        read = stream.read(SAMPLE_CHARS).splitlines()
-    ahead = next((number for number, line in enumerate(read) if number >= mapped.skip and line.strip()), mapped.skip)
-    lines = [line for line in read[ahead:][:SAMPLE_LINES] if line.strip()]
-    if not lines:
-        raise ConfigError(f"{path}: the file is empty")
-    if len(lines[0]) > column_files.LINE_CHARS_MAX:
-        raise ConfigError(
-            f"{path}: row 1: is longer than {column_files.LINE_CHARS_MAX:,} characters; this is no table of candles"
-        )
-    apart = {delimiter: min(line.count(delimiter) for line in lines) for delimiter in column_files.DELIMITERS}
-    usable = [delimiter for delimiter in column_files.DELIMITERS if not (delimiter == "," == mapped.decimal)]
-    delimiter = max(usable, key=lambda one: (apart[one], one == ","))
-    if not apart[delimiter]:  # With decimal commas in quotes the delimiter may be a comma too.
-        delimiter = ","
-    cells = column_files.split_line(lines[0], delimiter)
-    least, what = (
-        (2, "samples have at least time and price")
-        if mapped.is_of_samples
-        else (5, "candles have at least time, open, high, low, close")
-    )
-    if len(cells) < least:
-        raise ConfigError(
-            f"{path}: row {ahead + 1}: {lines[0][:80]!r} has {many(len(cells), 'column')} by {delimiter!r}; {what}. --skip-rows leaves out lines before the header"
-        )
-    names = [cell.strip().strip("<>").strip() for cell in cells]
-    is_header = sum(
-        1 for name in names if re.search(r"[A-Za-z]", name) and not re.fullmatch(r"[0-9TZ:.+\- ]+", name)
-    ) >= min(4, len(names))
-    return delimiter, names if is_header else None, cells, ahead
-
-
-def _places(path: Path, header: list[str] | None, cells: list[str], mapped: Mapped) -> dict[str, list[int]]:
-    """The position of each column: by --columns, by the usual names, or by the order in a file without a header."""
-    if header is None and not mapped.columns:
-        if len(cells) < 6:
-            raise ConfigError(
-                f"{path}: row 1: there is no header and {many(len(cells), 'column')}; say which is which, like --columns ts=1,open=2,high=3,low=4,close=5,volume=none"
-            )
-        return {name: [index] for index, name in enumerate(COLUMNS)}
-    names = _lower(header)
-    found: dict[str, list[int]] = {}
-    for name in COLUMNS:
-        given = mapped.columns.get(name)
-        if given is not None and given.lower() == NO_COLUMN:
-            if name != "volume":
-                raise ConfigError(f"--columns {name}=none: only the volume can be missing")
-            found[name] = []
-        elif given is not None:
-            found[name] = [
-                _place(path, part.strip(), names, len(cells)) for part in given.split("+" if name == "ts" else "\0")
-            ]
-        elif name == "ts" and "date" in names and "time" in names:
-            found[name] = [names.index("date"), names.index("time")]
-        else:
-            alias = next((alias for alias in ALIASES[name] if alias in names), None)
-            if alias is None and name == "ts" and names[:1] == [""]:  # An index of a pandas frame may have no name.
-                found[name] = [0]
-                continue
-            if alias is None:
-                shown = ",".join(header) if header is not None else f"{len(cells)} without names"
-                none = " (volume=none when there is none)" if name == "volume" else ""
-                raise ConfigError(
-                    f"{path}: row 1: no column for {name!r} among {shown[:200]!r}; say it with --columns {name}=NAME{none}"
-                )
-            found[name] = [_place(path, alias, names, len(cells))]
-    return found
-
-
-def _market_place(path: Path, mapped: Mapped, header: list[str] | None, width: int) -> list[int]:
-    """The position of the market column; empty if the file has one market."""
-    column = mapped.market_column
-    return [] if column is None else [_place(path, column, _lower(header), width)]
-
-
-def _lower(header: list[str] | None) -> list[str]:
-    return [] if header is None else [name.lower() for name in header]
-
-
-def _place(path: Path, column: str, names: list[str], width: int) -> int:
-    if names.count(column.lower()) > 1:
-        raise ConfigError(
-            f"{path}: row 1: {column!r} is there twice; say which it is by its number, like --columns open=2"
-        )
-    if column.lower() in names:
-        return names.index(column.lower())
-    if column.isascii() and column.isdigit() and 1 <= int(column) <= width:
-        return int(column) - 1
-    near = get_close_matches(column.lower(), names, n=1)
-    hint = (
-        f"did you mean {near[0]!r}?"
-        if near
-        else f"there are {', '.join(names)[:200]}"
-        if names
-        else f"there are 1 to {width}"
-    )
-    raise ConfigError(f"{path}: row 1: there is no column {column!r}; {hint}")
-
-
 class _Stamps:
     """Convert the times of rows to milliseconds UTC. A file has one unit: a row with another unit is an error."""
 
@@ -481,6 +363,7 @@ class _Stamps:
         if self._unit == "auto":
             text = texts[0].strip()
             if _STAMP.fullmatch(text) and not re.fullmatch(r"(19|20)[0-9]{6}", text):
+                self._refuse_two_readings(text, rows[0])
                 self._unit = unit_of(int(float(text)))
             else:
                 self._unit = "iso" if not re.fullmatch(r"[0-9]{4}\.[0-9]{2}\.[0-9]{2}.*", text) else "dotted"
@@ -493,7 +376,9 @@ class _Stamps:
                 moments.append(parse(text.strip()))
             except ValueError:
                 self._refuse_title(text, row)
-                raise ConfigError(f"{self._path}: row {row}: {text.strip()[:40]!r} is no time {self._wish()}") from None
+                raise ConfigError(
+                    f"{self._path}: row {row}: {text.strip()[:40]!r} is no time {self._wish(text.strip())}"
+                ) from None
         names = markets or [""] * len(moments)
         walls = [(moment.replace(tzinfo=None) - _EPOCH) // timedelta(milliseconds=1) for moment in moments]
         self._zone.look(walls, names)
@@ -502,7 +387,7 @@ class _Stamps:
             offset = moment.utcoffset()
             if offset is not None:
                 found.append(wall_ms - offset // timedelta(milliseconds=1))
-            elif self._is_date(text.strip()):
+            elif self.is_date(text.strip()):
                 found.append(wall_ms)  # A date is a UTC day, because the service's daily candles are.
             else:
                 found.append(self._zone.utc(wall_ms, row, name))
@@ -528,8 +413,10 @@ class _Stamps:
                 self.dates_ms.extend(walls)
         return found
 
-    def _is_date(self, text: str) -> bool:
+    def is_date(self, text: str) -> bool:
         """True for a date without an hour."""
+        if self._unit in _PER_MS:
+            return False
         return not any(name in self._unit for name in HOURS) if "%" in self._unit else len(text) <= DATE_CHARS
 
     def _in_full(self, text: str, row: int) -> str:
@@ -543,6 +430,16 @@ class _Stamps:
             )
         return format(stamp, "f")
 
+    def _refuse_two_readings(self, text: str, row: int) -> None:
+        """ConfigError for digits that may be a date and an hour written together, like 20250303093000."""
+        unit = unit_of(int(float(text)))
+        if (form := date_texts.written_together(text)) is not None:
+            raise ConfigError(
+                f"{self._path}: row {row}: time {text[:40]} may be a date written without signs, or "
+                f"{_UNIT_NAMES[unit]} from 1970; "
+                f"say which with --unit '{form}' or --unit {unit}"
+            )
+
     def _refuse_title(self, text: str, row: int) -> None:
         if self._title and text.strip().lower() == self._title:
             raise ConfigError(f"{self._path}: row {row}: is the header again; cut it out") from None
@@ -555,10 +452,10 @@ class _Stamps:
         form = self._unit
         return lambda text: datetime.strptime(text, form)  # noqa: DTZ007 - its zone is the file's
 
-    def _wish(self) -> str:
+    def _wish(self, text: str) -> str:
         if self._unit in ("iso", "dotted"):
-            return "like 2025-06-01T00:00:00Z; say its form with --unit, like --unit '%d/%m/%Y %H:%M'"
-        return f"of the form {self._unit!r}"
+            return f"like 2025-06-01T00:00:00Z; {date_texts.way_of(text)}"
+        return f"of the form {self._unit!r}{date_texts.way_of_mixed_zones(self._unit, text, self._path)}"
 
     def _numbers(self, texts: Sequence[str], rows: Sequence[int]) -> array[int]:
         if not self._zone.is_utc:
@@ -649,24 +546,24 @@ def _parquet(path: Path, mapped: Mapped) -> _Table:
     frame = column_files.scan_parquet(path)
     schema = frame.collect_schema()
     header = list(schema.names())
-    places = _places(path, _with_index(schema, mapped), header, mapped)
+    places = places_of(path, _with_index(schema, mapped), len(header), mapped)
     if len(places["ts"]) != 1:
         raise ConfigError(f"{path}: a Parquet file's time is one column")
     table = column_files.collected(frame, path)
     if not len(table):
         raise ConfigError(f"{path}: has no candles")
     rows = array("q", range(1, len(table) + 1))
-    at = _market_place(path, mapped, header, len(header))
+    at = market_place(path, mapped, header, len(header))
     markets = [str(value).strip() for index in at for value in table.get_column(header[index])]
     times = table.get_column(header[places["ts"][0]])
     stamps = _Stamps(path, mapped)
     columns: list[array[Any]] = [_parquet_times(path, times, stamps, rows, markets)]
-    for name in COLUMNS[1:]:
-        if not places[name]:
-            columns.append(array("d", bytes(8 * len(table))))
-            continue
+    for name in COLUMNS[1:5]:
         columns.append(_parquet_numbers(path, name, table.get_column(header[places[name][0]]), mapped, rows))
-    return _Table(tuple(columns), rows, markets, stamps.dates_ms, stamps.is_behind)
+    names = [header[index] for index in places["volume"]]
+    volumes = [_parquet_numbers(path, "volume", table.get_column(name), mapped, rows) for name in names]
+    volume = volume_of(path, names, volumes) if volumes else array("d", bytes(8 * len(table)))
+    return _Table((*columns, volume), rows, markets, stamps.dates_ms, stamps.is_behind)
 
 
 def _with_index(schema: Any, mapped: Mapped) -> list[str]:
@@ -724,7 +621,8 @@ def ordered(candles: Candles) -> Candles:
 
 
 def closed(candles: Candles, now_ms: int) -> Candles:
-    """Remove the candles that are not closed at `now_ms`, by the source's own times: their values will change. Candles of the future stay."""
+    """Remove the candles that are not closed at `now_ms`, by the source's own times: their values will change. "
+    "Candles of the future stay."""
     step = candles.step_ms
     kept = [index for index, at in enumerate(candles.at_ms) if not at <= now_ms < at + step]
     return candles if len(kept) == len(candles) else candles.pick(kept)

@@ -118,8 +118,8 @@ def speed_of(clock: str) -> float:
 def recordings(given: tuple[Candles, ...], *, otherwise: str | None) -> tuple[tuple[str, Path], ...]:
     """Each file with its market: the given one, else from the file's name, else `otherwise`. ConfigError if none of these names a market."""
     from bot.errors import ConfigError
+    from bot.service.market_data.file_names import NamesNoMarket, coin_of
     from bot.service.market_data.instruments import CATALOGUE
-    from bot.service.market_data.recorded import coin_of
 
     found: list[tuple[str, Path]] = []
     for coin, path in given:
@@ -132,7 +132,7 @@ def recordings(given: tuple[Candles, ...], *, otherwise: str | None) -> tuple[tu
         if coin is None:
             try:
                 coin = coin_of(path, tuple(CATALOGUE))
-            except ConfigError:
+            except NamesNoMarket:
                 if otherwise is None:
                     raise
                 coin = otherwise

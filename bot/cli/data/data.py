@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from bot.backtest.data.candles import Candles
     from bot.backtest.data.findings import AuditReport
     from bot.backtest.data.history import Target
-    from bot.backtest.data.importers import Mapped
     from bot.backtest.data.origins import Origin
     from bot.backtest.data.store import Store, Written
+    from bot.backtest.data.table_layout import Mapped
     from bot.errors import BotError, ConfigError
 
 STORE: Final = Path("data")
@@ -208,9 +208,9 @@ def import_(
     **flags: Any,
 ) -> int:
     """Import FILES of candles (CSV, gzip, Parquet) from any source into the store: all of them, or none."""
-    from bot.backtest.data.importers import Mapped, columns_of
     from bot.backtest.data.quality import checked
     from bot.backtest.data.store import Store
+    from bot.backtest.data.table_layout import Mapped, columns_of
     from bot.errors import ConfigError, Exit
     from bot.wire import INTERVAL_MS
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import re
 import zlib
 from itertools import pairwise
 from pathlib import Path
@@ -127,12 +126,3 @@ def interval_of(path: Path, candles: list[Candle]) -> int:
             f"{path}: its candles are {step / 1000:g} s apart; the interval must be one of {', '.join(INTERVAL_MS)}"
         )
     return step
-
-
-def coin_of(path: Path, known: tuple[str, ...]) -> str:
-    """The market in a file's name: `binance_BTCUSDT_1m_202505.csv.gz` -> BTC. ConfigError if there is none."""
-    for word in re.split(r"[-_.\s()]", path.name.upper()):
-        for coin in sorted(known, key=len, reverse=True):
-            if word == coin or any(word == coin + quote for quote in ("USDT", "USDC", "USD", "PERP")):
-                return coin
-    raise ConfigError(f"{path}: the file name does not name a market; write COIN={path} with one of {', '.join(known)}")

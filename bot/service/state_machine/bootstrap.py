@@ -12,10 +12,11 @@ from typing import Any, Final
 from bot.clock import SystemClock
 from bot.errors import BotError, ConfigError
 from bot.service.market_data.event_series import EventSeries
+from bot.service.market_data.file_names import coin_of
 from bot.service.market_data.instruments import CATALOGUE, Listing, LiveListing, listing_at, select, starting_at
 from bot.service.market_data.live_candles import LiveCandles
 from bot.service.market_data.price_feed import PriceFeed, RecordedSource, SimulatedSource, Source
-from bot.service.market_data.recorded import coin_of, interval_of, read_candles
+from bot.service.market_data.recorded import interval_of, read_candles
 from bot.service.market_data.simulator import SimulatedMarket
 from bot.service.state_machine.clock import ServiceClock
 from bot.service.state_machine.command_log import CommandLog, Push, Recovered, SavedClock

@@ -24,6 +24,7 @@ START = datetime(2025, 6, 16, tzinfo=UTC)
 MS = 1_750_032_000_000
 MINUTE = 60_000
 DAY = 86_400_000
+HEAD = "ts,open,high,low,close,volume"
 NEW_YORK = ZoneInfo("America/New_York")
 STRATEGIES = Path(__file__).resolve().parents[1] / "strategies"
 
@@ -153,11 +154,11 @@ def test_a_column_that_is_there_twice_is_chosen_by_its_number(tmp_path: Path) ->
 
 
 def test_only_candles_that_are_newest_first_are_reversed(tmp_path: Path) -> None:
-    backward = read_foreign(foreign(tmp_path, None, [str(at) for at in reversed(stamps())]), "BTC", Mapped())
+    backward = read_foreign(foreign(tmp_path, HEAD, [str(at) for at in reversed(stamps())]), "BTC", Mapped())
     turned = ordered(backward)
     assert list(turned.at_ms) == stamps()
-    assert turned.where(0) == (tmp_path / "x.csv", 5)
-    hours = foreign(tmp_path, None, [str(MS - n * 3_600_000) for n in range(4)])
+    assert turned.where(0) == (tmp_path / "x.csv", 6)
+    hours = foreign(tmp_path, HEAD, [str(MS - n * 3_600_000) for n in range(4)])
     assert read_foreign(hours, "BTC", Mapped()).interval == "1h"
     mixed = read_foreign(foreign(tmp_path, None, [str(MS + n * MINUTE) for n in (0, 2, 1, 3, 4)]), "BTC", Mapped())
     assert ordered(mixed) is mixed
@@ -206,7 +207,7 @@ def test_the_repeated_hour_of_a_clock_change_follows_the_order_of_the_rows(tmp_p
     read = read_foreign(foreign(tmp_path, None, wall), "SPY", Mapped(tz="America/New_York"))
     instants = [int(one.timestamp()) * 1000 for one in moments]
     assert list(read.at_ms) == instants
-    newest_first = read_foreign(foreign(tmp_path, None, wall[::-1]), "SPY", Mapped(tz="America/New_York"))
+    newest_first = read_foreign(foreign(tmp_path, HEAD, wall[::-1]), "SPY", Mapped(tz="America/New_York"))
     assert list(ordered(newest_first).at_ms) == instants
     both = samples(tmp_path, [f"{at},{name},0.5,1" for at in wall for name in ("a", "b")])
     for one in read_markets(both, replace(SAMPLES, interval=None, tz="America/New_York")):

@@ -23,8 +23,7 @@ from bot.market_data.yfinance_source import YfinanceSource
 from bot.service.market_data.price_feed import RecordedSource
 from bot.service.market_data.simulator import Candle
 from bot.wire import INTERVAL_MS
-from tests.backtest.builders import START_MS, minutes, research
-from tests.backtest.test_backtest_command import config, write
+from tests.backtest.builders import START_MS, config, minutes, research, write
 
 COUNT = 12
 
@@ -92,8 +91,16 @@ def parquet(folder: Path, own: Own) -> tuple[Path, Mapped]:
 
     at = pl.Series("Date", [ms(one) for one in own_opens(own)]).cast(pl.Datetime("ms", "UTC"))
     ones = [100.0] * COUNT
-    frame = pl.DataFrame({"Date": at.dt.convert_time_zone(str(own[1].tzinfo)), "Open": ones, "High": [102.0] * COUNT,
-                          "Low": ones, "Close": [101.0] * COUNT, "Volume": [float(n + 1) for n in range(COUNT)]})  # fmt: skip
+    frame = pl.DataFrame(
+        {
+            "Date": at.dt.convert_time_zone(str(own[1].tzinfo)),
+            "Open": ones,
+            "High": [102.0] * COUNT,
+            "Low": ones,
+            "Close": [101.0] * COUNT,
+            "Volume": [float(n + 1) for n in range(COUNT)],
+        }
+    )
     frame.write_parquet(folder / "x.parquet")
     return folder / "x.parquet", Mapped(interval=own[0])
 
@@ -125,7 +132,8 @@ def test_no_imported_candle_closes_before_it_did_at_its_source(
     taken = usable(read_foreign(path, market, mapped))
     step = INTERVAL_MS[own[0]]
     assert all(at % step == 0 for at in taken.at_ms)
-    # The volume tells which of the source's candles a row is. A share's day ends with its session, at 20:00 in New York at the latest.
+    # The volume tells which of the source's candles a row is. A share's day ends with its session, at 20:00 in New
+    # York at the latest.
     opens, is_session = own_opens(own), market == "SPY" and name == "days of New York" and form != "numbers"
     for at, volume in zip(taken.at_ms, taken.volume, strict=True):
         opened = opens[int(volume) - 1]

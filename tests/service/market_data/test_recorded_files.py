@@ -10,7 +10,8 @@ import pytest
 from bot.cli.common.param_types import CandleFile, Candles
 from bot.errors import ConfigError
 from bot.service.host import HostOptions, build
-from bot.service.market_data.recorded import coin_of, interval_of, read_candles
+from bot.service.market_data.file_names import coin_of
+from bot.service.market_data.recorded import interval_of, read_candles
 from bot.venue.numbers import E8
 
 HEADER = "ts,open,high,low,close,volume"

@@ -1,0 +1,357 @@
+"""How the table of a file of another program is laid out: delimiter, header, and which column is which. Where two
+readings are possible, ConfigError names
+both and the option that decides."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from itertools import pairwise
+from pathlib import Path
+from shlex import quote
+from typing import Any, Final, NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from bot.backtest.data import column_files
+from bot.backtest.data.candles import COLUMNS
+from bot.errors import ConfigError
+from bot.words import many
+
+TICK_VOLUMES: Final = (
+    "tick_volume",
+    "tickvol",
+)  # counts of price changes, in place of a volume that the source does not know
+# Column names in the exports of exchanges, terminals and data vendors. Others are given by --columns.
+ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
+    "ts": (
+        "ts",
+        "timestamp",
+        "time",
+        "date",
+        "datetime",
+        "open_time",
+        "opentime",
+        "open time",
+        "unix",
+        "date_time",
+        "gmt time",
+        "t",
+    ),
+    "open": ("open", "o", "open_price"),
+    "high": ("high", "h", "high_price", "max"),
+    "low": ("low", "l", "low_price", "min"),
+    "close": ("close", "c", "close_price", "last"),
+    "volume": ("volume", "vol", "v", "base_volume", *TICK_VOLUMES),
+}
+UNITS: Final = ("auto", "s", "ms", "us", "ns", "iso")
+STAMPS: Final = ("open", "close")
+NO_COLUMN: Final = "none"  # as in volume=none
+PRICE: Final = "price"  # the column of a file with samples, instead of open, high, low and close
+SAMPLE_CHARS: Final = 65_536
+SAMPLE_LINES: Final = 20
+LEVELS_MAX: Final = 2  # further lines of a header
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """How to read a file of another program. `columns` maps our names to the file's names, to numbers from 1, to two
+    names joined by `+`, or the volume to
+    `none`. The name `price` stands for open, high, low and close. `market` is a pattern like `event:{id}`, where `id`
+    is the column with each row's market."""
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    tz: str = "UTC"
+    unit: str = "auto"  # one of UNITS, or a strptime format
+    stamp: str = "open"  # whether a row's time is the open or the close of its candle
+    decimal: str = "."
+    interval: str | None = None
+    skip: int = 0  # lines before the header
+    market: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.unit not in UNITS and "%" not in self.unit:
+            raise ConfigError(
+                f"--unit {self.unit!r} is not known; write {', '.join(UNITS)}, or a format like '%d/%m/%Y %H:%M'"
+            )
+        if self.stamp not in STAMPS:
+            raise ConfigError(f"--stamp is open or close, not {self.stamp!r}")
+        if self.market is not None and self.market_column is None:
+            raise ConfigError(f"--market {self.market!r} names no column; write it like event:{{id}}")
+        if self.decimal not in (".", ","):
+            raise ConfigError(f"--decimal is a point or a comma, not {self.decimal!r}")
+        if "%Z" in self.unit:
+            raise ConfigError(
+                f"--unit {self.unit!r}: names of zones (%Z) are not read; write the name as it stands in the file, "
+                "and say the zone with --tz"
+            )
+        try:
+            ZoneInfo(self.tz)
+        except (ZoneInfoNotFoundError, ValueError):
+            raise ConfigError(f"--tz {self.tz!r} is no time zone; write one like UTC or America/New_York") from None
+
+    @property
+    def is_of_samples(self) -> bool:
+        return "open" in self.columns and len({self.columns.get(name) for name in _PRICES}) == 1
+
+    @property
+    def market_column(self) -> str | None:
+        found = None if self.market is None else re.fullmatch(r"[^{}]*\{([^{}]+)\}[^{}]*", self.market)
+        return None if found is None else found[1].strip()
+
+
+def columns_of(text: str) -> dict[str, str]:
+    """Parse `ts=Time,open=O,volume=none` to a mapping. ConfigError if it is wrong."""
+    found: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, sign, column = (one.strip() for one in part.partition("="))
+        if not sign or not column:
+            raise ConfigError(f"--columns {part!r} says no column; write it like ts=Time,open=O")
+        if name not in (*COLUMNS, PRICE):
+            near = get_close_matches(name, (*COLUMNS, PRICE), n=1)
+            raise ConfigError(
+                f"--columns {name!r} is none of "
+                f"{', '.join((*COLUMNS, PRICE))}{f'; did you mean {near[0]}?' if near else ''}"
+            )
+        if name in found:
+            raise ConfigError(f"--columns names {name} twice")
+        found[name] = column
+    if PRICE in found:
+        twice = sorted(set(found) & set(_PRICES))
+        if twice:
+            raise ConfigError(f"--columns names price, which is {twice[0]} too; leave one of them out")
+        price = found.pop(PRICE)
+        found |= dict.fromkeys(_PRICES, price)
+        found.setdefault("volume", NO_COLUMN)
+    return found
+
+
+_PRICES: Final = ("open", "high", "low", "close")
+
+
+class Layout(NamedTuple):
+    """The shape of a text table. `header` is None if the first row has values; `first_row` is the number of the "
+    "first row with values."""
+
+    delimiter: str
+    header: list[str] | None
+    width: int
+    first_row: int
+
+
+def layout_of(path: Path, mapped: Mapped) -> Layout:
+    """Detect the delimiter, the header and where the rows begin."""
+    with column_files.opened(path) as stream:
+        read = stream.read(SAMPLE_CHARS).splitlines()
+    ahead = next((number for number, line in enumerate(read) if number >= mapped.skip and line.strip()), mapped.skip)
+    lines = [line for line in read[ahead:][:SAMPLE_LINES] if line.strip()]
+    if not lines:
+        raise ConfigError(f"{path}: the file is empty")
+    column_files.judge_text(path, lines)
+    if len(lines[0]) > column_files.LINE_CHARS_MAX:
+        raise ConfigError(
+            f"{path}: row 1: is longer than {column_files.LINE_CHARS_MAX:,} characters; this is no table of candles"
+        )
+    delimiter = _delimiter(lines, mapped)
+    cells = column_files.split_line(lines[0], delimiter)
+    least, what = (
+        (2, "samples have at least time and price")
+        if mapped.is_of_samples
+        else (5, "candles have at least time, open, high, low, close")
+    )
+    if len(cells) < least:
+        way = "--skip-rows leaves out lines before the header"
+        if len(cells) == 1 and len(lines[0].split()) >= least:
+            way = (
+                f"columns apart by spaces are not read: tr -s ' ' ',' < {quote(str(path))} > NEW.csv puts commas there"
+            )
+        raise ConfigError(
+            f"{path}: row {ahead + 1}: {lines[0][:80]!r} has {many(len(cells), 'column')} by {delimiter!r}; {what}. "
+            f"{way}"
+        )
+    names = _names(cells)
+    is_header = sum(1 for name in names if _is_name(name)) >= min(4, len(names))
+    if not is_header:
+        return Layout(delimiter, None, len(cells), ahead + 1)
+    levels = [names]
+    for line in lines[1 : 1 + LEVELS_MAX]:
+        more = _names(column_files.split_line(line, delimiter))
+        if (
+            lower(more) == lower(names)
+            or len(more) != len(names)
+            or re.search(r"[0-9]", more[0])
+            or any(map(column_files.is_number, more))
+        ):
+            break
+        levels.append(more)
+    header = names if len(levels) == 1 else _joined_header(path, levels, mapped)
+    return Layout(delimiter, header, len(cells), ahead + 1 + len(levels))
+
+
+def _delimiter(lines: Sequence[str], mapped: Mapped) -> str:
+    """The delimiter that every line has most often. Of two, the one that is no decimal comma."""
+    apart = {delimiter: min(line.count(delimiter) for line in lines) for delimiter in column_files.DELIMITERS}
+    usable = [delimiter for delimiter in column_files.DELIMITERS if not (delimiter == "," == mapped.decimal)]
+    delimiter = max(usable, key=lambda one: (apart[one], one != ","))
+    return delimiter if apart[delimiter] else ","  # With decimal commas in quotes the delimiter may be a comma too.
+
+
+def _names(cells: Sequence[str]) -> list[str]:
+    return [cell.strip().strip("<>").strip() for cell in cells]
+
+
+def _is_name(cell: str) -> bool:
+    return re.search(r"[A-Za-z]", cell) is not None and not re.fullmatch(r"[0-9TZ:.+\- ]+", cell)
+
+
+def _joined_header(path: Path, levels: Sequence[list[str]], mapped: Mapped) -> list[str]:
+    """One header of several lines, as a frame of pandas has them (yfinance: names, tickers, the name of the index).
+    With several tickers a column's
+    name has its ticker too."""
+    known = {alias for name in COLUMNS for alias in ALIASES[name]}
+    best = max(levels, key=lambda level: sum(name.lower() in known for name in level[1:]))
+    times = [level[0] for level in levels if level[0].lower() in ALIASES["ts"]]
+    header = [times[0] if times else best[0], *best[1:]]
+    others = [level[1:] for level in levels if level is not best and any(level[1:])]
+    tickers = sorted({cell for level in others for cell in level if cell})
+    if len(tickers) < 2:
+        return header
+    for number in range(1, len(header)):
+        header[number] = " ".join([header[number], *(level[number - 1] for level in others)]).strip()
+    if not mapped.columns:
+        one = ",".join(f"{name}={name.capitalize()} {tickers[0]}" for name in COLUMNS[1:])
+        raise ConfigError(
+            f"{path}: row 1: has columns of {' and '.join(tickers[:5])}; name those of one, like --columns "
+            f"'ts={header[0]},{one}'"
+        )
+    return header
+
+
+def places_of(path: Path, header: list[str] | None, width: int, mapped: Mapped) -> dict[str, list[int]]:
+    """The position of each column: by --columns, by the usual names, or by the order in a file without a header. The
+    time may be two columns; several
+    columns of volume are all there, and `volume_of` decides."""
+    if header is None and not mapped.columns:
+        if width < 6:
+            raise ConfigError(
+                f"{path}: row 1: there is no header and {many(width, 'column')}; say which is which, like --columns "
+                "ts=1,open=2,high=3,low=4,close=5,volume=none"
+            )
+        return {name: [index] for index, name in enumerate(COLUMNS)}
+    names = lower(header)
+    found: dict[str, list[int]] = {}
+    for name in COLUMNS:
+        given = mapped.columns.get(name)
+        aliases = [alias for alias in ALIASES[name] if alias in names]
+        if given is not None and given.lower() == NO_COLUMN:
+            if name != "volume":
+                raise ConfigError(f"--columns {name}=none: only the volume can be missing")
+            found[name] = []
+        elif given is not None:
+            parts = given.split("+" if name == "ts" else "\0")
+            found[name] = [_place(path, part.strip(), names, width) for part in parts]
+        elif name == "ts" and "date" in names and "time" in names:
+            found[name] = [names.index("date"), names.index("time")]
+        elif aliases:
+            found[name] = [
+                _place(path, alias, names, width) for alias in (aliases if name == "volume" else aliases[:1])
+            ]
+        elif name == "ts" and names[:1] == [""]:  # An index of a pandas frame may have no name.
+            found[name] = [0]
+        else:
+            shown = ",".join(header) if header is not None else f"{width} without names"
+            none = " (volume=none when there is none)" if name == "volume" else ""
+            what = "NAME" if header is not None else "NUMBER, for all columns"
+            raise ConfigError(
+                f"{path}: row 1: no column for {name!r} among {shown[:200]!r}; say it with --columns "
+                f"{name}={what}{none}"
+            )
+    return found
+
+
+def market_place(path: Path, mapped: Mapped, header: list[str] | None, width: int) -> list[int]:
+    """The position of the market column; empty if the file has one market."""
+    column = mapped.market_column
+    return [] if column is None else [_place(path, column, lower(header), width)]
+
+
+def other_time(header: list[str] | None, mapped: Mapped) -> list[int]:
+    """The positions of further columns that may be the time, behind the one that `places_of` takes."""
+    names = lower(header)
+    if "ts" in mapped.columns or ("date" in names and "time" in names):
+        return []
+    return [names.index(alias) for alias in ALIASES["ts"] if alias in names][1:]
+
+
+def volume_of(path: Path, names: Sequence[str], volumes: Sequence[array[float]]) -> array[float]:
+    """The volume of a file with several columns of it. Columns of zeros do not count, and a count of ticks only "
+    "if there is no other."""
+    used = [index for index, volume in enumerate(volumes) if any(volume)] or [0]
+    real = [index for index in used if names[index].lower() not in TICK_VOLUMES] or used
+    chosen = real[0]
+    other = next((index for index in real[1:] if volumes[index] != volumes[chosen]), None)
+    if other is not None:
+        raise ConfigError(
+            f"{path}: row 1: {names[chosen]!r} and {names[other]!r} may both be the volume; say which with "
+            f"--columns volume={names[chosen]} "
+            f"or --columns volume={names[other]}"
+        )
+    return volumes[chosen]
+
+
+def judge_order(path: Path, row: int, columns: Sequence[array[Any]]) -> None:
+    """ConfigError if the columns of a file without a header are probably not time, open, high, low, close, volume."""
+    prices = dict(zip(range(2, 6), columns[1:5], strict=True))  # by their number in --columns
+    count = len(columns[0])
+    rows = list(zip(*prices.values(), strict=True))
+    usual = sum(px[1] >= max(px) and px[2] <= min(px) for px in rows)
+    if 2 * usual < count:
+        high = max(prices, key=lambda number: sum(px[number - 2] >= max(px) for px in rows))
+        low = max(
+            prices, key=lambda number: sum(px[number - 2] <= min(px) for px in rows) - 2 * count * (number == high)
+        )
+        first, last = sorted(set(prices) - {high, low})
+        what = f"column {high} is mostly the highest and column {low} the lowest"
+    else:
+        first, high, low, last = 2, 3, 4, 5
+        order = sorted(range(count), key=columns[0].__getitem__)
+        opens, closes = prices[first], prices[last]
+        follows = sum(abs(opens[b] - closes[a]) for a, b in pairwise(order))
+        if follows <= sum(abs(closes[b] - opens[a]) for a, b in pairwise(order)):
+            return
+        what = f"column {first} goes on from column {last} of the row before less well than the other way round"
+    ways = (
+        f"--columns ts=1,open={a},high={high},low={low},close={b},volume=6" for a, b in ((first, last), (last, first))
+    )
+    raise ConfigError(
+        f"{path}: row {row}: there is no header, and the columns are probably not time, open, high, low, close, "
+        f"volume: {what}; "
+        f"say which is which: {' or '.join(ways)}"
+    )
+
+
+def lower(header: list[str] | None) -> list[str]:
+    """The names of a header in small letters; none without a header."""
+    return [] if header is None else [name.lower() for name in header]
+
+
+def _place(path: Path, column: str, names: list[str], width: int) -> int:
+    if names.count(column.lower()) > 1:
+        raise ConfigError(
+            f"{path}: row 1: {column!r} is there twice; say which it is by its number, like --columns open=2"
+        )
+    if column.lower() in names:
+        return names.index(column.lower())
+    if column.isascii() and column.isdigit() and 1 <= int(column) <= width:
+        return int(column) - 1
+    near = get_close_matches(column.lower(), names, n=1)
+    hint = (
+        f"did you mean {near[0]!r}?"
+        if near
+        else f"there are {', '.join(names)[:200]}"
+        if names
+        else f"there are 1 to {width}"
+    )
+    raise ConfigError(f"{path}: row 1: there is no column {column!r}; {hint}")

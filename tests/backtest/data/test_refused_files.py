@@ -1,0 +1,550 @@
+"""Files that may be read in two ways, or in none: each is refused with a sentence that names the way out, and the "
+"way out is walked."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from bot.backtest.data.store import Store
+from bot.cli.app import call
+from tests.backtest.builders import research
+
+FIRST = datetime(2025, 3, 3, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+HEAD = "time,open,high,low,close,volume"
+COUNT = 8
+# The first candle that every way out must give: open, high, low, close, volume.
+VALUES = (100.0, 102.0, 99.0, 101.0, 5.0)
+
+
+def times(form: str = "%Y-%m-%d %H:%M:%S", step: timedelta = HOUR, first: datetime = FIRST) -> list[str]:
+    return [(first + n * step).strftime(form) for n in range(COUNT)]
+
+
+def prices(n: int) -> list[str]:
+    return [str(100 + n), str(102 + n), str(99 + n), str(101 + n), str(5 + n)]
+
+
+def table(stamps: list[str], *, head: str | None = HEAD, sign: str = ",", order: str = "ohlcv") -> str:
+    lines = [] if head is None else [head.replace(",", sign)]
+    for n, at in enumerate(stamps):
+        by_name = dict(zip("ohlcv", prices(n), strict=True))
+        lines.append(sign.join([at, *(by_name[name] for name in order)]))
+    return "\n".join(lines) + "\n"
+
+
+def changed(text: str, change: Callable[[str], str]) -> str:
+    head, _, rest = text.partition("\n")
+    return f"{head}\n{change(rest)}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A file, what its refusal says, and the ways out: options that the sentence has, word by word, with the "
+    "first open that they give."""
+
+    text: str | bytes
+    says: str
+    ways: tuple[str, ...] = ()
+    name: str = "BTC.csv"
+    options: str = ""
+    first: datetime | None = FIRST
+    given: str = "{file}"  # the argument of the command
+    named: str | None = None  # how the sentence has the ways out, if not word by word
+    interval: str = "1h"
+    # What a person does with the file where no option helps, or the program whose command the sentence has.
+    mend: Callable[[Path], Path] | None = None
+
+
+def ms_text(unit: int) -> list[str]:
+    return [str(int((FIRST + n * HOUR).timestamp()) * unit) for n in range(COUNT)]
+
+
+YAHOO = (
+    "Price,Close,Close,High,High,Low,Low,Open,Open,Volume,Volume\n"
+    "Ticker,QQQ,SPY,QQQ,SPY,QQQ,SPY,QQQ,SPY,QQQ,SPY\nDatetime,,,,,,,,,,\n"
+    + "".join(
+        f"{at},{c},{c},{h},{h},{low},{low},{o},{o},{v},{v}\n"
+        for n, at in enumerate(times())
+        for o, h, low, c, v in [prices(n)]
+    )
+)
+MT5 = "<DATE>\t<TIME>\t<OPEN>\t<HIGH>\t<LOW>\t<CLOSE>\t<VOLUME>\t<VOL>\n" + "".join(
+    "\t".join([f"{at:%Y.%m.%d}", f"{at:%H:%M:%S}", *prices(n), "7"]) + "\n"
+    for n, at in enumerate(FIRST + n * HOUR for n in range(COUNT))
+)
+
+
+def by_command(said: str, folder: Path) -> None:
+    """Run the command of a sentence, from `python -c` on, with this Python."""
+    command = said[said.index("python -c ") :].strip().removeprefix("python ")
+    subprocess.run(f"{shlex.quote(sys.executable)} {command}", shell=True, check=True, cwd=folder)
+
+
+def replaced(*pairs: tuple[str, str]) -> Callable[[Path], Path]:
+    def mend(path: Path) -> Path:
+        text = path.read_text()
+        for old, new in pairs:
+            text = re.sub(old, new, text)
+        path.write_text(text)
+        return path
+
+    return mend
+
+
+def unpacked_by(command: str) -> Callable[[Path], Path]:
+    def mend(path: Path) -> Path:
+        subprocess.run([command, str(path)], check=True)
+        return path.with_name("BTC.csv")
+
+    return mend
+
+
+CASES: dict[str, Case] = {
+    # Columns.
+    "no header, close first (Yahoo, three lines cut)": Case(
+        table(times(), head=None, order="chlov"),
+        "goes on from column 5 of the row before less well",
+        ("--columns ts=1,open=5,high=3,low=4,close=2,volume=6",),
+    ),
+    "no header, close behind open (KuCoin)": Case(
+        table(times(), head=None, order="ochlv"),
+        "column 4 is mostly the highest and column 5 the lowest",
+        ("--columns ts=1,open=2,high=4,low=5,close=3,volume=6",),
+    ),
+    "no header and five columns": Case(
+        table(times(), head=None, order="ohlc"),
+        "there is no header and 5 columns",
+        ("--columns ts=1,open=2,high=3,low=4,close=5,volume=none",),
+    ),
+    "several tickers": Case(
+        YAHOO,
+        "has columns of QQQ and SPY",
+        ("--columns 'ts=Datetime,open=Open QQQ,high=High QQQ,low=Low QQQ,close=Close QQQ,volume=Volume QQQ'",),
+        name="SPY.csv",
+    ),
+    "two volumes": Case(MT5, "'VOLUME' and 'VOL' may both be the volume", ("--columns volume=VOLUME",)),
+    "two times": Case(
+        changed(
+            table(times(), head="open_time,timestamp,open,high,low,close,volume"),
+            lambda rows: re.sub(r"(?m)^(\S+ \d\d):00:00,", r"\1:00:00,\1:59:59,", rows),
+        ),
+        "'timestamp' and 'open_time' may both be the time",
+        ("--columns ts=open_time",),
+    ),
+    "a name that is none": Case(
+        table(times(), head="time,A,high,low,close,volume"),
+        "no column for 'open'",
+        ("--columns open=A",),
+        named="--columns open=NAME",
+    ),
+    "a column twice": Case(
+        table(times(), head="time,open,high,low,close,volume").replace("volume", "open", 1),
+        "'open' is there twice",
+        ("--columns open=2",),
+        options="--columns volume=6",
+    ),
+    "columns apart by spaces": Case(
+        table(times("%Y-%m-%dT%H:%M"), sign=" "),
+        "columns apart by spaces are not read: tr -s ' ' ','",
+        mend=replaced((" +", ",")),
+    ),
+    # Times.
+    "a day or a month first": Case(
+        table(times("%d/%m/%Y %H:%M", first=FIRST + timedelta(days=1))),
+        "say its form with",
+        ("--unit '%d/%m/%Y %H:%M'",),
+        first=FIRST + timedelta(days=1),
+    ),
+    "a month or a day first": Case(
+        table(times("%m/%d/%Y %I:%M %p", first=FIRST + timedelta(days=1))),
+        "--unit '%d/%m/%Y %I:%M %p' or",
+        ("--unit '%m/%d/%Y %I:%M %p'",),
+        first=FIRST + timedelta(days=1),
+    ),
+    "a day of Germany": Case(table(times("%d.%m.%Y %H:%M")), "say its form with", ("--unit '%d.%m.%Y %H:%M'",)),
+    "a month by name": Case(table(times("%d %b %Y %H:%M")), "say its form with", ("--unit '%d %b %Y %H:%M'",)),
+    "an hour without zero": Case(
+        table([at.replace(" 0", " ") for at in times("%Y-%m-%d %H:%M")]), "say its form", ("--unit '%Y-%m-%d %H:%M'",)
+    ),
+    "a zone by its place": Case(
+        table(times("%Y%m%d %H:%M:%S US/Eastern")),
+        "it ends with the name of a zone",
+        ("--unit '%Y%m%d %H:%M:%S US/Eastern' and --tz US/Eastern",),
+        first=FIRST + timedelta(hours=5),
+    ),
+    "a zone by letters": Case(
+        table(times("%Y%m%d %H:%M:%S EST")),
+        "it ends with the name of a zone",
+        ("--unit '%Y%m%d %H:%M:%S EST' and --tz America/New_York",),
+        first=FIRST + timedelta(hours=5),
+    ),
+    "a zone by letters, which may be another": Case(
+        table(times("%Y%m%d %H:%M:%S CST")),
+        "--tz America/Chicago or --tz Asia/Shanghai",
+        ("--unit '%Y%m%d %H:%M:%S CST' and --tz America/Chicago",),
+        first=FIRST + timedelta(hours=6),
+    ),
+    "two zones by letters": Case(
+        table([at.replace("EST", "EDT") if n else at for n, at in enumerate(times("%Y-%m-%d %H:%M EST"))]),
+        "names of zones differ: cut them out",
+        options="--unit '%Y-%m-%d %H:%M EST'",
+        mend=replaced((" (EST|EDT)", "")),
+    ),
+    "digits of a second": Case(table(times("%Y%m%d%H%M%S")), "or milliseconds from 1970", ("--unit '%Y%m%d%H%M%S'",)),
+    "digits of a minute": Case(table(times("%Y%m%d%H%M")), "or milliseconds from 1970", ("--unit '%Y%m%d%H%M'",)),
+    "digits of an hour": Case(table(times("%Y%m%d%H")), "or seconds from 1970", ("--unit '%Y%m%d%H'",)),
+    "seconds that look like digits of an hour": Case(
+        table([str(2_025_030_300 + 60 * n) for n in range(COUNT)]),
+        "or seconds from 1970",
+        ("--unit s",),
+        first=None,
+        interval="1m",
+    ),
+    "days of a spreadsheet": Case(
+        table([f"{45_719 + n / 24:.9f}" for n in range(COUNT)]),
+        "it looks like a day of a spreadsheet",
+        mend=lambda path: (path.write_text(table(times())), path)[1],
+    ),
+    "names of zones in --unit": Case(
+        table(times("%Y-%m-%d %H:%M UTC")),
+        "(%Z) are not read",
+        ("--unit '%Y-%m-%d %H:%M UTC'",),
+        named="write the name as it stands in the file",
+        options="--unit '%Y-%m-%d %H:%M %Z'",
+    ),
+    # Numbers.
+    "decimal commas": Case(
+        table(times(), sign=";").replace("100;", "100,0;"), "when the comma is its decimal point, say", ("--decimal ,",)
+    ),
+    "decimal commas and no other sign": Case(
+        changed(table(times(), sign=";"), lambda rows: re.sub(r";(\d+)(?=[;\n])", r";\1,0", rows)),
+        "say --decimal ,",
+        ("--decimal ,",),
+    ),
+    "signs between thousands": Case(
+        changed(table(times(), sign=";"), lambda rows: rows.replace(";5\n", ";1,234.5\n")),
+        "take the signs between thousands out",
+        mend=replaced((r"1,234\.5", "5")),
+    ),
+    # Names.
+    "a pair": Case(table(times()), "the name may mean a pair, ETH and BTC", ("ETH={file}",), name="ETH_BTC-1h.csv"),
+    "a pair in euros": Case(
+        table(times()), "the name may mean a pair, BTC and EUR", ("BTC={file}",), name="BTC-EUR.csv"
+    ),
+    "a pair in one word": Case(
+        table(times()), "the name may mean a pair, ETH and BTC", ("ETH={file}",), name="ETHBTC-1h.csv"
+    ),
+    "two markets": Case(table(times()), "the name may mean LINK and BTC", ("LINK={file}",), name="LINK_and_BTC.csv"),
+    "a volatility": Case(table(times()), "the name says DVOL of BTC", ("BTC={file}",), name="BTC_volatility_DVOL.csv"),
+    "a funding rate": Case(
+        table(times()), "the name says FUNDING of BTC", ("BTC={file}",), name="BTC_USDT_USDT-8h-funding_rate.csv"
+    ),
+    "an event": Case(
+        table(times()), "the name may mean BTC and event:BTC-150K", ("BTC={file}",), name="event_BTC-150K.csv"
+    ),
+    "no market": Case(table(times()), "the name speaks of no known market", ("BTC={file}",), name="x.csv"),
+    "an exchange's symbol": Case(
+        table(times()),
+        "'BTC/USDT:USDT' is an exchange's symbol; write the market alone",
+        ("BTC={file}",),
+        given="BTC/USDT:USDT={file}",
+    ),
+    "an exchange's symbol of Kraken": Case(
+        table(times()), "write the market alone", ("BTC={file}",), given="XBT/USD={file}"
+    ),
+    "an exchange's symbol in euros": Case(table(times()), "priced in EUR", ("BTC={file}",), given="BTC/EUR={file}"),
+    "an exchange's symbol as an option": Case(
+        table(times()),
+        "write the market alone: BTC",
+        ("--market BTC",),
+        options="--market BTC/USDT",
+        named="write the market alone: BTC",
+    ),
+    # Formats.
+    "JSON, rows": Case(
+        json.dumps([[int(at), *map(float, prices(n))] for n, at in enumerate(ms_text(1_000))]),
+        "is JSON, a list of rows",
+        name="BTC_USDT-1h.json",
+    ),
+    "JSON, rows, by gzip": Case(
+        gzip.compress(json.dumps([[int(at), *map(float, prices(n))] for n, at in enumerate(ms_text(1_000))]).encode()),
+        "is JSON, a list of rows",
+        name="BTC_USDT-1h.json.gz",
+    ),
+    "JSON, objects": Case(
+        json.dumps([dict(zip(HEAD.split(","), [at, *prices(n)], strict=True)) for n, at in enumerate(times())]),
+        "is JSON, a list of objects",
+        name="BTC.json",
+    ),
+    "JSON, another": Case(
+        json.dumps({"t": ms_text(1), "o": [1]}),
+        "is JSON: write its candles as CSV with the columns time, open, high, low, close, volume",
+        name="BTC.json",
+        mend=lambda path: (path.with_suffix(".csv").write_text(table(times())), path.with_suffix(".csv"))[1],
+    ),
+    "a web page": Case(
+        "<!DOCTYPE html>\n<p>Not found",
+        "is a web page or XML",
+        name="BTC.csv",
+        mend=lambda path: (path.write_text(table(times())), path)[1],
+    ),
+    "bzip2": Case(
+        bz2.compress(table(times()).encode()),
+        "is compressed by bzip2: unpack it",
+        name="BTC.csv.bz2",
+        mend=unpacked_by("bunzip2"),
+    ),
+    "xz": Case(
+        lzma.compress(table(times()).encode()),
+        "is compressed by xz: unpack it",
+        name="BTC.csv.xz",
+        mend=unpacked_by("unxz"),
+    ),
+    "UTF-16": Case(
+        table(times()).encode("utf-16"),
+        "in UTF-16; save it as UTF-8",
+        mend=lambda path: (path.write_text(path.read_text("utf-16")), path)[1],
+    ),
+    # Intervals.
+    "half hours": Case(table(times(step=HOUR / 2)), "--interval 1h` joins them to 1h", ("--interval 1h",)),
+    "three minutes": Case(
+        table(times(step=HOUR / 20)[:6]), "--interval 15m` joins them to 15m", ("--interval 15m",), interval="15m"
+    ),
+    "seconds": Case(
+        table([(FIRST + timedelta(seconds=n)).strftime("%Y-%m-%d %H:%M:%S") for n in range(COUNT)]),
+        "--interval 1m` joins them to 1m",
+    ),
+    "two hours": Case(
+        table(times(step=2 * HOUR)), "--interval 4h` joins them to 4h", ("--interval 4h",), interval="4h"
+    ),
+    "eight hours": Case(
+        table(times(step=8 * HOUR)), "--interval 1d` joins them to 1d", ("--interval 1d",), interval="1d"
+    ),
+    "weeks": Case(
+        table(times(step=168 * HOUR)),
+        "get finer ones from their source, for example days",
+        mend=lambda path: (path.write_text(table(times(step=24 * HOUR))), path)[1],
+        interval="1d",
+    ),
+    "a name that says another interval": Case(
+        table(times()), "its name says 5m candles", ("--interval 1h",), name="BTC_5m.csv"
+    ),
+    # Instants.
+    "off the grid": Case(table(times(first=FIRST - HOUR / 2)), "FAULT off_grid", ("--accept-off-grid",)),
+    "two values of an instant": Case(
+        table(times()) + "2025-03-03 00:00:00,100,102,99,101,5\n2025-03-03 01:00:00,1,1,1,1,1\n", "--accept-duplicates"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    said: str
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    monkeypatch.chdir(tmp_path)
+
+    def run(what: str, store: str, *options: str) -> Ran:
+        code = call(["data", "import", what, "--store", store, *options])
+        told = capsys.readouterr()
+        return Ran(code, told.out + told.err)
+
+    return run
+
+
+def stored(folder: Path, interval: str) -> tuple[datetime, tuple[float, ...]]:
+    (held,) = Store(folder).held()
+    assert held.interval == interval
+    read = Store(folder).read(held.market, interval)
+    assert read is not None
+    return datetime.fromtimestamp(read.at_ms[0] / 1000, UTC), tuple(column[0] for column in read.columns[1:])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_refusal_names_a_way_out_that_works(tmp_path: Path, run: Callable[..., Ran], name: str) -> None:
+    case = CASES[name]
+    file = tmp_path / case.name
+    file.write_bytes(case.text if isinstance(case.text, bytes) else case.text.encode())
+    options = shlex.split(case.options)
+    refused = run(case.given.format(file=case.name), "refused", *options)
+    assert refused.code in (1, 4), refused.said
+    assert case.says in refused.said
+    assert not (tmp_path / "refused").exists() or not Store(tmp_path / "refused").held()
+    ways = [way.format(file=case.name) for way in case.ways]
+    for number, way in enumerate(ways):
+        assert (case.named or way) in refused.said
+        words = shlex.split(way.replace(" and --", " --"))
+        given = words.pop(0) if not words[0].startswith("--") else case.name
+        kept = [] if words[:1] == options[:1] == ["--unit"] or given != case.name else options
+        taken = run(given, f"taken{number}", *_merged(kept, words))
+        assert taken.code == 0, taken.said
+        _is_right(tmp_path / f"taken{number}", case)
+    if "python -c " in refused.said:
+        by_command(refused.said, tmp_path)
+        taken = run(file.name.partition(".")[0] + ".csv", "taken")
+        assert taken.code == 0, taken.said
+        _is_right(tmp_path / "taken", case)
+    elif case.mend is not None:
+        mended = case.mend(file)
+        taken = run(f"BTC={mended.name}", "taken")
+        assert taken.code == 0, taken.said
+        _is_right(tmp_path / "taken", case)
+
+
+def _merged(options: list[str], words: list[str]) -> list[str]:
+    """The options of a command and those of a way out; both may have --columns."""
+    if "--columns" in options and "--columns" in words:
+        return ["--columns", f"{options[1]},{words[1]}"]
+    return [*options, *words]
+
+
+def _is_right(store: Path, case: Case) -> None:
+    first, values = stored(store, case.interval)
+    assert case.first is None or first == case.first
+    if "joins them" in case.says:
+        assert values[0] == VALUES[0]
+    else:
+        assert values[:4] == VALUES[:4]
+        assert values[4] in (VALUES[4], 0.0)
+
+
+@research
+@pytest.mark.parametrize(
+    ("begins", "says"),
+    [
+        (None, "is Feather (Arrow): convert it to Parquet with polars"),
+        (b"FEA1", "is Feather of the old version 1"),
+        (b"\x89HDF\r\n\x1a\n", "is HDF5"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "is an old spreadsheet (.xls): save it as CSV"),
+        (b"SQLite format 3\0", "is a SQLite database"),
+        (b"PK\x03\x04", "is a zip archive or a spreadsheet"),
+    ],
+)
+@pytest.mark.parametrize("name", ["BTC_USDT-1h.feather", "BTC_USDT-1h.csv", "BTC_USDT-1h.parquet"])
+def test_a_file_of_another_format_is_named_and_feather_has_a_command(
+    tmp_path: Path, run: Callable[..., Ran], name: str, begins: bytes | None, says: str
+) -> None:
+    import polars as pl
+
+    file = tmp_path / name
+    if begins is not None:
+        file.write_bytes(begins + bytes(200))
+    else:
+        at = pl.Series("date", ms_text(1_000)).cast(pl.Int64).cast(pl.Datetime("ms")).dt.replace_time_zone("UTC")
+        rows = [list(map(float, prices(n))) for n in range(COUNT)]
+        columns = dict(zip(("open", "high", "low", "close", "volume"), zip(*rows, strict=True), strict=True))
+        pl.DataFrame({"date": at, **{key: list(values) for key, values in columns.items()}}).write_ipc(
+            file, compression="lz4"
+        )
+    for what in (name, f"BTC={name}"):
+        refused = run(what, "refused")
+        assert (refused.code, says in refused.said) == (4, True), refused.said
+    if begins is None:
+        by_command(refused.said, tmp_path)
+        (converted,) = set(tmp_path.glob("*.parquet")) - {file}
+        taken = run(converted.name, "taken")
+        assert taken.code == 0, taken.said
+        assert stored(tmp_path / "taken", "1h") == (FIRST, VALUES)
+
+
+def test_files_in_a_folder_are_refused_as_on_their_own(tmp_path: Path, run: Callable[..., Ran]) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "ETH_BTC-1h.csv").write_text(table(times()))
+    assert "the name may mean a pair, ETH and BTC" in run("in", "a").said
+    (folder / "ETH_BTC-1h.csv").rename(folder / "ETH.json")
+    (folder / "ETH.json").write_text(json.dumps([[1, 2]]))
+    assert "is JSON, a list of rows" in run("in", "a").said
+
+
+@pytest.mark.parametrize(
+    ("name", "market"),
+    [
+        ("binance_BTCUSDT_1h_202503.csv", "BTC"),
+        ("BTC-USD.csv", "BTC"),
+        ("BTC_USDT_USDT-1h-futures.csv", "BTC"),
+        ("ETHUSDC.csv", "ETH"),
+        ("lean_SPY_1h.csv", "SPY"),
+        ("kraken.BTC.csv", "BTC"),
+        ("AAPL (1).csv", "AAPL"),
+        ("SOLPERP.csv", "SOL"),
+        ("BTCFDUSD-1h-2025-03.csv", "BTC"),
+    ],
+)
+def test_a_name_with_one_market_in_dollars_is_understood(
+    tmp_path: Path, run: Callable[..., Ran], name: str, market: str
+) -> None:
+    (tmp_path / name).write_text(table(times()))
+    assert run(name, "st").code == 0
+    assert [held.market for held in Store(tmp_path / "st").held()] == [market]
+
+
+def test_the_three_header_lines_of_yahoo_are_read_by_their_names(tmp_path: Path, run: Callable[..., Ran]) -> None:
+    days = times("%Y-%m-%d", step=24 * HOUR)
+    rows = [
+        f"{at},{c},{h},{low},{o},{v}\n"
+        for at, n in zip(days, range(COUNT), strict=True)
+        for o, h, low, c, v in [prices(n)]
+    ]
+    head = "Price,Close,High,Low,Open,Volume\nTicker,SPY,SPY,SPY,SPY,SPY\nDate,,,,,\n"
+    (tmp_path / "yahoo_download_SPY.csv").write_text(head + "".join(rows))
+    taken = run("yahoo_download_SPY.csv", "st")
+    assert taken.code == 0, taken.said
+    assert stored(tmp_path / "st", "1d") == (FIRST, VALUES)
+    cut = run("yahoo_download_SPY.csv", "other", "--skip-rows", "3")
+    assert cut.code == 4
+    assert "row 4: there is no header, and the columns are probably not time, open" in cut.said
+
+
+@pytest.mark.parametrize(
+    ("head", "ticks", "real", "expected"),
+    [
+        ("<TICKVOL>\t<VOL>", 5, 0, 5),
+        ("<VOL>\t<TICKVOL>", 0, 5, 5),
+        ("<TICKVOL>\t<VOL>", 9, 5, 5),
+        ("<VOL>\t<VOLUME>", 5, 5, 5),
+    ],
+)
+def test_a_volume_of_zeros_gives_way_to_the_other_column_of_volume(
+    tmp_path: Path, run: Callable[..., Ran], head: str, ticks: int, real: int, expected: int
+) -> None:
+    lines = [f"<DATE>\t<TIME>\t<OPEN>\t<HIGH>\t<LOW>\t<CLOSE>\t{head}"]
+    lines += [
+        f"{at:%Y.%m.%d}\t{at:%H:%M:%S}\t100\t102\t99\t101\t{ticks}\t{real}"
+        for at in (FIRST + n * HOUR for n in range(COUNT))
+    ]
+    (tmp_path / "BTC_H1.csv").write_text("\n".join(lines) + "\n")
+    taken = run("BTC_H1.csv", "st")
+    assert taken.code == 0, taken.said
+    assert stored(tmp_path / "st", "1h") == (FIRST, (100.0, 102.0, 99.0, 101.0, float(expected)))
+
+
+@pytest.mark.parametrize("stamp", ["open", "close"])
+def test_joined_candles_hold_all_of_their_rows_and_only_whole_ones_are_kept(
+    tmp_path: Path, run: Callable[..., Ran], stamp: str
+) -> None:
+    first = FIRST - HOUR / 2 + (HOUR / 2 if stamp == "close" else 0 * HOUR)
+    (tmp_path / "BTC.csv").write_text(table(times(step=HOUR / 2, first=first)))
+    taken = run("BTC.csv", "st", "--interval", "1h", "--stamp", stamp)
+    assert taken.code == 0, taken.said
+    held = Store(tmp_path / "st").read("BTC", "1h")
+    assert held is not None
+    assert [datetime.fromtimestamp(at / 1000, UTC) for at in held.at_ms] == [FIRST, FIRST + HOUR, FIRST + 2 * HOUR]
+    assert [column[0] for column in held.columns[1:]] == [101.0, 104.0, 100.0, 103.0, 13.0]
