@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from bot.backtest.data.candles import Candles
+from bot.backtest.data.funding_rates import Payment
 from bot.backtest.engine.driver import Session, local
 from bot.backtest.engine.memory_journal import MemoryJournal, OrderFailure, OrderFailures
 from bot.backtest.engine.options import SessionOptions
@@ -43,7 +44,7 @@ EVENTS_HELD: Final = 6_000  # events in memory before they are added to the ledg
 BAND_ORDERS_MAX: Final = 1_000  # orders listed in summary.json
 WALKED: Final = 0.0005  # relative; a smaller difference between two prices comes from another order size
 
-Rates = Mapping[str, list[tuple[int, int]]]
+Rates = Mapping[str, Sequence[Payment]]
 
 
 class Lines(Protocol):

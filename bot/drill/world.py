@@ -12,6 +12,7 @@ from random import Random
 from typing import Any, Final
 
 from bot.backtest.data.candles import Candles, drivers
+from bot.backtest.data.funding_rates import Payment
 from bot.backtest.engine.local_port import LocalPort, drive
 from bot.backtest.engine.options import SessionOptions
 from bot.backtest.engine.simulated_exchange import SimulatedExchange
@@ -46,7 +47,7 @@ BARE_MAX_MS: Final = MINUTE_MS  # without a stop, besides the time in which the 
 TROUBLES: Final = ("outage", "lossy", "death")  # faults in which the daemon can do nothing, or little
 RESTED_MS: Final = 1_000  # a process manager needs at least that long
 
-Rates = Mapping[str, list[tuple[int, int]]]
+Rates = Mapping[str, Sequence[Payment]]
 
 
 @dataclass(frozen=True)

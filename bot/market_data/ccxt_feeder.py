@@ -12,7 +12,7 @@ A separate interpreter may run this file by its path, because ccxt pins versions
     "quotes": [[symbol, at_ms, bid, ask, last], ...]   null for a value that the exchange does not send
     "marks": [[symbol, at_ms, px], ...]                the exchange's mark prices
     "books": [[symbol, bids, asks], ...]               each side as [[px, size], ...], best first
-    "rates": [[symbol, rate, hours], ...]              the funding rate, and the hours that it is for
+    "rates": [[symbol, rate, hours, at_ms], ...]       the funding rate, the hours that it is for, and when it is paid
     "transport": "websocket" or "polling"              how the quotes come
     "missing": [what, message]                         "marks", "depth" or "funding" failed; a null message: it is back
     "now_ms"                                           in a line that follows a request
@@ -311,7 +311,10 @@ class Watch:
                 found = list((await self.exchange.fetch_funding_rates(group)).values())
             else:
                 found = [await self.exchange.fetch_funding_rate(symbol) for symbol in group]
-            rows = [[one["symbol"], one["fundingRate"], hours_of(hours.get(one["symbol"]), one)] for one in found]
+            rows = [
+                [one["symbol"], one["fundingRate"], hours_of(hours.get(one["symbol"]), one), paid_at(one)]
+                for one in found
+            ]
             self.answer(
                 rates=[row for row in rows if row[1] is not None],
                 marks=self.beside(found),
@@ -382,6 +385,12 @@ def hours_of(*rates: dict[str, Any] | None) -> int:
     """The hours that a funding rate is for, by the first of these that tells them."""
     told = (str(rate.get("interval") or "") for rate in rates if rate is not None)
     return next((int(text[:-1]) for text in told if re.fullmatch(r"[1-9][0-9]?h", text)), FUNDING_HOURS)
+
+
+def paid_at(rate: dict[str, Any]) -> int | None:
+    """An instant at which this funding is paid; None if the exchange tells none."""
+    found = rate.get("fundingTimestamp") or rate.get("nextFundingTimestamp")
+    return None if found is None else int(found)
 
 
 def text(value: Any) -> str | None:

@@ -84,11 +84,13 @@ class Depth(NamedTuple):
 
 
 class FundingRate(NamedTuple):
-    """The funding rate that applies now, as a fraction, and the hours that it is for."""
+    """The funding rate that applies now, as a fraction, the hours that it is for, and one of the instants at which it is paid. Without an instant: at
+    the multiples of its hours from 00:00 UTC."""
 
     symbol: str
     rate: float
     hours: int
+    paid_ms: int | None = None
 
 
 class Connection(NamedTuple):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from bot import __version__
 from bot.backtest.backtest import Backtest, quiet_log, strategies_of
 from bot.backtest.data.candles import Candles
+from bot.backtest.data.funding_rates import Payment
 from bot.backtest.engine.options import SessionOptions
 from bot.backtest.inputs import Inputs
 from bot.backtest.results.run_writer import Result, code_sha256
@@ -62,7 +63,7 @@ class Bundle:
     settings: Settings
     candles: tuple[Candles, ...] = field(repr=False)
     options: SessionOptions
-    rates: Mapping[str, list[tuple[int, int]]] = field(repr=False)
+    rates: Mapping[str, Sequence[Payment]] = field(repr=False)
     sources: Mapping[str, bytes] = field(repr=False)
     code: str  # the version of everything that runs on a worker
     _folders: list[Any] = field(default_factory=list, repr=False, compare=False)

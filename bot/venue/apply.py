@@ -34,7 +34,7 @@ from bot.venue import (
 )
 from bot.venue.numbers import E8
 from bot.venue.record import emit, next_seq
-from bot.venue.state import KEYS_MAX, Account, Key, Market, State, guardian_id
+from bot.venue.state import HOUR_MS, KEYS_MAX, Account, Key, Market, State, guardian_id
 
 REVOKED: Final = "key_revoked"  # reason in the events of orders and guardians that end because their key was revoked
 
@@ -95,7 +95,10 @@ def _set_market(state: State, command: c.SetMarket) -> None:
     if command.status is not None:
         market.status = command.status
     if command.funding_rate is not None:
+        assert command.funding_hours > 0
+        assert command.funding_hours == 1 or command.funding_ms % HOUR_MS == 0
         market.funding_rate, market.is_rate_recorded = command.funding_rate, True
+        market.funding_hours, market.funding_ms = command.funding_hours, command.funding_ms
     if command.outcome_px is not None:
         assert 0 <= command.outcome_px <= outcome.PAYOUT
         market.resolution = command.outcome_px

@@ -22,8 +22,10 @@ class ListMarket:
 
 @dataclass(slots=True)
 class SetMarket:
-    """Change a market. `status`: open | closed | halted. Also: a recorded hourly funding rate (fraction scaled 1e12), the outcome of an event market,
+    """Change a market. `status`: open | closed | halted. Also: a recorded funding rate (fraction scaled 1e12), the outcome of an event market,
     or the session of the outside price: open | closed, with its next change in `turns_ms`.
+
+    A recorded rate is paid whole, every `funding_hours` hours; `funding_ms` is one of the instants at which it is paid. Default: every hour.
     """
 
     coin: str
@@ -32,6 +34,8 @@ class SetMarket:
     outcome_px: int | None = None
     external: str | None = None
     turns_ms: int | None = None
+    funding_hours: int = 1
+    funding_ms: int = 0
 
 
 # ── Time and prices ─────────────────────────────────────────────────────────────────────────────────────────────────

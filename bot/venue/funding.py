@@ -1,4 +1,5 @@
-"""Funding: the hourly rate from the premium, and its payment on the oracle price. Only positions held at that instant pay or receive."""
+"""Funding: the hourly rate from the premium, or a recorded rate with its own hours, and its payment on the oracle price. Only positions held at that
+instant pay or receive."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from bot.venue.book import walk
 from bot.venue.index import schedule_funding
 from bot.venue.numbers import E8, E12, toward_zero
 from bot.venue.record import emit, next_seq
-from bot.venue.state import Market, State, side_name
+from bot.venue.state import HOUR_MS, Market, State, side_name
 
 INTEREST: Final = E12 // 10_000  # 0.01 % per eight hours
 CLAMP: Final = 5 * E12 // 10_000
@@ -31,7 +32,7 @@ def rate_of(premium: int) -> int:
 
 
 def rate_now(market: Market) -> int:
-    """The rate of this hour: a recorded rate if a command has set it; otherwise from the book's premium over the oracle, or the baseline without one.
+    """The rate of the next payment: a recorded rate if a command has set it; otherwise from the book's premium over the oracle, or the baseline without one.
 
     The real venue averages samples of the hour; here the hour's last book is the only sample.
     """
@@ -41,6 +42,17 @@ def rate_now(market: Market) -> int:
         return market.funding_rate
     premium = premium_of(market, market.oracle, mid)
     return toward_zero(rate_of(premium) * spec.funding_factor, E8) if premium else market.funding_rate
+
+
+def hourly_rate_now(market: Market) -> int:
+    """The rate of this hour, of a rate for several hours the hour's part, as a measure beside other markets."""
+    return toward_zero(rate_now(market), market.funding_hours)
+
+
+def next_payment_ms(market: Market, now_ms: int) -> int:
+    """The next full hour at which funding is paid."""
+    hour_ms = now_ms // HOUR_MS * HOUR_MS + HOUR_MS
+    return next(at for hour in range(market.funding_hours) if market.pays_at(at := hour_ms + hour * HOUR_MS))
 
 
 def premium_of(market: Market, oracle: int, mid: int) -> int:
@@ -66,9 +78,9 @@ def pay_due(state: State, opens: Mapping[str, int]) -> None:
 
 
 def pay(state: State, market: Market, oracle: int) -> None:
-    """Pay one hour's funding to every holder: signed size * oracle * rate. Longs pay shorts if the rate is positive."""
+    """Pay the funding of the hour that is due to every holder: signed size * oracle * rate. Longs pay shorts if the rate is positive."""
     rate = rate_now(market)
-    for account_id in list(market.holders):
+    for account_id in list(market.holders) if market.pays_at(market.next_funding_ms) else ():
         account = state.accounts[account_id]
         position = account.positions[market.spec.coin]
         amount = -position.side * toward_zero(position.size * oracle * rate, E8 * E12)

@@ -137,6 +137,8 @@ class Market:
     is_quoted: bool = False  # the newest price was a quote: mark and mid differ, and a limit fills by bid or ask
     # The price that a premium is measured with, in a bar that also has time outside the session; None: the mid.
     premium_px: int | None = None
+    funding_hours: int = 1  # a recorded rate is paid once in so many hours
+    funding_ms: int = 0  # an instant at which it is paid
     falling: list[tuple[int, int, int, Level]] = field(default_factory=list, repr=False, compare=False)
     rising: list[tuple[int, int, int, Level]] = field(default_factory=list, repr=False, compare=False)
     ticks: tuple[int, ...] = field(default=(), repr=False, compare=False)
@@ -214,6 +216,10 @@ class Market:
             return self.mid
         since_ms = now_ms - self.bar_opened_ms
         return None if since_ms >= length_ms else px_inside(self.bar_open, self.bar_close, since_ms, length_ms)
+
+    def pays_at(self, hour_ms: int) -> bool:
+        """Whether funding is paid at this full hour."""
+        return self.funding_hours == 1 or (hour_ms - self.funding_ms) % (self.funding_hours * HOUR_MS) == 0
 
     def tick(self, px: int) -> int:
         return self.ticks[len(str(px))]

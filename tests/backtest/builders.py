@@ -158,7 +158,7 @@ class Ran:
 
 
 def ran(
-    candles: Sequence[Candles], *, made: Settings | None = None, script: Script = busy, rates: Mapping[str, list[tuple[int, int]]] | None = None,
+    candles: Sequence[Candles], *, made: Settings | None = None, script: Script = busy, rates: Mapping[str, Sequence[tuple[int, ...]]] | None = None,
     progress: Callable[[int, int], bool] | None = None, **options: Any,
 ) -> Ran:  # fmt: skip
     """Run a whole backtest on these candles."""

@@ -79,10 +79,13 @@ async def test_a_position_lives_on_quotes_mark_depth_and_funding_of_the_exchange
         market = next(one for one in found if one["coin"] == "BTC")
         assert (market["markPx"], market["midPx"]) == ("94200", "94100")
 
-        hour_ms = machine.clock.now_ms() // HOUR_MS * HOUR_MS + HOUR_MS
-        machine._catch_up_to(hour_ms)
+        paid_ms = market["nextFundingAt"]
+        assert (paid_ms - streaming.next_funding_ms) % (8 * HOUR_MS) == 0, "the exchange's own instant"
+        assert 0 < paid_ms - machine.clock.now_ms() <= 8 * HOUR_MS
+        machine._catch_up_to(paid_ms)
         (paid,) = [event for event in account.events if isinstance(event, FundingPaid)]
-        assert paid.amount == -scaled(1.2) * 94_200 * 4 // 80_000, "an eighth of 0.04 % of the value at the mark"
+        assert paid.ts == paid_ms
+        assert paid.amount == -scaled(1.2) * 94_200 * 4 // 10_000, "0.04 % of the value at the mark, once in 8 hours"
 
         prices = (await http.get("/v1/system/status")).json()["prices"]
         assert (prices["transport"], prices["missing"]) == ("websocket", {})

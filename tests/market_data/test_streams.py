@@ -80,7 +80,9 @@ async def test_quotes_marks_depth_and_funding_of_binance_come_by_websocket_and_r
         reader = Reader(source.quotes([PERPETUAL]))
         first = [(93_999.9 - n / 10, 1.0) for n in range(20)]
         await reader.until(
-            top(PERPETUAL, 93_999.9, 94_000.1), Mark(PERPETUAL, None, 94_010.0), FundingRate(PERPETUAL, 0.0004, 4)
+            top(PERPETUAL, 93_999.9, 94_000.1),
+            Mark(PERPETUAL, None, 94_010.0),
+            FundingRate(PERPETUAL, 0.0004, 4, streaming.next_funding_ms),
         )
         streaming.wait_for_subscription("btcusdt@bookTicker")
         streaming.tops["BTCUSDT"] = ("94499.9", "94500.1")

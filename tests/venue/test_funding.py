@@ -6,7 +6,7 @@ import pytest
 
 from bot.model.events import FundingPaid
 from bot.venue import commands as c
-from bot.venue import ledger
+from bot.venue import funding, ledger
 from bot.venue.apply import apply
 from bot.venue.numbers import E8, E12
 from bot.venue.state import GuardianSpec
@@ -135,6 +135,22 @@ def test_funding_beyond_an_isolated_margin_is_neither_charged_nor_reported():
     assert (held.margin, held.funding, venue.account.funding) == (0, e8("-100"), e8("-100"))
     assert venue.account.absorbed == 0
     assert ledger.account_value(venue.state, venue.account) == e8("10000") + sum(paid)
+
+
+@pytest.mark.parametrize(
+    ("hours", "first", "paid"),
+    [(1, 0, [1, 2, 3, 4, 5, 6, 7, 8, 9]), (4, 0, [4, 8]), (8, 0, [8]), (8, 4, [4]), (8, -4, [4]), (8, 17, [1, 9])],
+)
+def test_a_recorded_rate_for_several_hours_is_paid_whole_at_its_instants(hours: int, first: int, paid: list[int]):
+    venue = VenueDriver((market(), "100"))
+    rate = c.SetMarket("BTC", funding_rate=E12 // 1_000, funding_hours=hours, funding_ms=T0 + first * HOUR_MS)
+    venue.do(rate)
+    venue.place(order(size="10"))
+    listed = venue.state.markets["BTC"]
+    assert funding.next_payment_ms(listed, T0) == T0 + paid[0] * HOUR_MS
+    assert funding.hourly_rate_now(listed) == E12 // 1_000 // hours
+    events = [e for e in venue.wait(9 * HOUR_MS) if isinstance(e, FundingPaid)]
+    assert [((e.ts - T0) // HOUR_MS, e.amount) for e in events] == [(hour, e8("-1")) for hour in paid]
 
 
 def test_a_rate_change_counts_from_the_next_payment():

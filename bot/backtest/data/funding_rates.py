@@ -13,7 +13,7 @@ from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 from bot.backtest.data.candles import MS_MAX, MS_MIN, unit_of
 from bot.backtest.data.column_files import is_number, is_parquet, opened
@@ -28,27 +28,39 @@ TS_NAMES: Final = ("ts", "time", "at_ms", "timestamp", "fundingtime", "funding_t
 RATE_NAMES: Final = ("rate", "funding_rate", "fundingrate", "last_funding_rate")
 HOURS_MAX: Final = 24  # largest number of hours between two payments
 RATE_MAX: Final = E12 // 25  # largest rate an hour; venues have this cap
+LATE_MS: Final = 60_000  # a stamp up to so long after a full hour is of that hour
 USUAL_MAX: Final = E12 // 2_500  # median rate an hour, 350 % a year; a larger one is probably in percent
 ROWS_MISSING_MAX: Final = GAP_BARS  # consecutive missing payments, as for candles
 _STAMP: Final = re.compile(r"([0-9]{1,19})(?:\.0*)?", re.ASCII)
 _UNIT_NAMES: Final = {"s": "seconds", "us": "microseconds", "ns": "nanoseconds"}
 
 
+class Payment(NamedTuple):
+    """A recorded rate, scaled 1e12, which is paid whole at the full hour `at_ms`, and again every `hours` hours until the next row says another."""
+
+    at_ms: int
+    rate: int
+    hours: int = 1
+
+    @property
+    def since_ms(self) -> int:
+        """The first of the full hours that this payment is for."""
+        return self.at_ms - (self.hours - 1) * HOUR_MS
+
+
 @dataclass(frozen=True, slots=True)
 class Funding:
-    """The rates of a file. `rates` are (instant, hourly rate scaled 1e12), oldest first. `hours` has the number of hourly payments of each.
-    A file with one row gives one rate for all time from then on."""
+    """The rates of a file, oldest first. A file with one row gives one rate for all time from then on."""
 
     path: Path
-    rates: list[tuple[int, int]]
-    hours: array[int]
+    rates: list[Payment]
     rows: array[int]
     sha256: str
 
     def judged(self, start_ms: int, end_ms: int, accept: Collection[str] = ()) -> str | None:
         """The assumption about missing rates between `start_ms` and `end_ms`, if any. ConfigError if all rates are missing, if many are missing and `accept`
         has no `gaps`, or if the rates look like percent and it has no `jumps`."""
-        middle = median(abs(rate) for _, rate in self.rates)
+        middle = median(abs(one.rate) / one.hours for one in self.rates)
         if middle > USUAL_MAX and "jumps" not in accept:
             yearly = middle * 24 * 365 / E12
             raise ConfigError(
@@ -62,17 +74,17 @@ class Funding:
         if not missing:
             return None
         if missing == len(paid):
-            first, last = self.rates[0][0], self.rates[-1][0] + (self.hours[-1] - 1) * HOUR_MS
+            first, last = self.rates[0].since_ms, self.rates[-1].at_ms
             raise ConfigError(
                 f"{self.path}: no rate from {iso(start_ms)} to {iso(end_ms)}, which is the session; they are of {iso(first)} to {iso(last)}"
             )
         longest_ms, longest = max(holes, key=lambda hole: hole[1])
-        said = f"{missing:,} of {many(len(paid), 'payment')} are not recorded"
+        usual = Counter(one.hours for one in self.rates).most_common(1)[0][0]
+        said = f"{missing:,} of {many(len(paid), 'payment' if usual == 1 else 'hour')} are not recorded"
         then = "the rate before goes on, and before the first the baseline"
-        usual = Counter(self.hours).most_common(1)[0][0]
         if longest > ROWS_MISSING_MAX * usual and "gaps" not in accept:
             raise ConfigError(
-                f"{self.path}: {said}; the longest hole begins at {instant(longest_ms)}, {self._place(longest_ms)}: {many(longest, 'payment')}."
+                f"{self.path}: {said}; the longest hole begins at {instant(longest_ms)}, {self._place(longest_ms)}: {many(longest, 'payment' if usual == 1 else 'hour')}."
                 f" --accept-gaps: {then}"
             )
         return f"{said}: {then}"
@@ -80,25 +92,50 @@ class Funding:
     @property
     def parts(self) -> str | None:
         """The assumption about rates that are paid less often than every hour."""
-        longest = max(self.hours)
+        longest = max(one.hours for one in self.rates)
         if longest == 1:
             return None
         return (
-            f"a rate of {longest} hours is paid in as many equal parts, one an hour up to its instant: "
-            "who holds for some of these hours pays for them, and not for all or none"
+            f"a rate of {longest} hours is paid whole at its instant: a position that is held across this instant pays all of it, "
+            "and a position that is closed before pays nothing"
         )
 
     def _recorded(self, end_ms: int) -> set[int]:
         found: set[int] = set()
-        for (from_ms, _), hours in zip(self.rates, self.hours, strict=True):
-            first = -(-from_ms // HOUR_MS) * HOUR_MS
-            last = end_ms if len(self.rates) == 1 else first + hours * HOUR_MS
-            found.update(range(first, last, HOUR_MS))
+        for one in self.rates:
+            last = end_ms if len(self.rates) == 1 else one.at_ms + HOUR_MS
+            found.update(range(one.since_ms, last, HOUR_MS))
         return found
 
     def _place(self, at_ms: int) -> str:
-        before = [row for (from_ms, _), row in zip(self.rates, self.rows, strict=True) if from_ms <= at_ms]
+        before = [row for one, row in zip(self.rates, self.rows, strict=True) if one.since_ms <= at_ms]
         return f"after row {before[-1]}" if before else f"before row {self.rows[0]}"
+
+
+def from_start(rates: Sequence[Payment], start_ms: int) -> list[Payment]:
+    """The payments from `start_ms` on, and before them the one that goes on from before.
+
+    The hours before a file's first payment belong to it, so that nothing is paid in them.
+    """
+    rates = [Payment(*one) for one in rates]
+    before = [one for one in rates if one.at_ms < start_ms][-1:]
+    later = [one for one in rates if one.at_ms >= start_ms]
+    if not before and later and later[0].hours > 1:
+        before = [Payment(later[0].since_ms, 0, later[0].hours)]
+    return [*before, *later]
+
+
+def hour_by_hour(rates: Sequence[Payment], start_ms: int, end_ms: int) -> list[tuple[int, int]]:
+    """The rate that is paid from each instant on, at every full hour: 0 between the payments of a rate for several hours."""
+    rates, found = from_start(rates, start_ms), []
+    ends = [*(after.at_ms for after in rates[1:]), end_ms]
+    for one, until_ms in zip(rates, ends, strict=False):  # Without rates there is one end more.
+        if one.hours == 1:
+            found.append((one.at_ms, one.rate))
+            continue
+        for at_ms in range(one.at_ms, until_ms, one.hours * HOUR_MS):
+            found += [(at_ms, one.rate), (at_ms + HOUR_MS, 0)]
+    return found
 
 
 def _runs(instants: Sequence[int]) -> list[tuple[int, int]]:
@@ -115,8 +152,7 @@ def _runs(instants: Sequence[int]) -> list[tuple[int, int]]:
 def read_funding(path: Path) -> Funding:
     """The rates of a file `ts,rate` (ms UTC of the payment, fraction), oldest first.
 
-    A rate that is paid every eight hours becomes an eighth of it every hour. The hours of each rate are its distance from the one before, so the venue may
-        have changed its period, and a gap has no effect.
+    The hours of each rate are its distance from the one before, so the venue may have changed its period, and a gap has no effect.
     """
     if is_parquet(path):
         raise ConfigError(f"{path}: funding is read from CSV: columns ts and rate")
@@ -146,14 +182,24 @@ def read_funding(path: Path) -> Funding:
     if not stamps:
         raise ConfigError(f"{path}: has no rates below its header")
     hours = _hours(stamps, path, lines)
-    found: list[tuple[int, int]] = []
+    found: list[Payment] = []
     for ts, rate, every, number in zip(stamps, rates, hours, lines, strict=True):
         if abs(rate) > RATE_MAX * every:
             raise ConfigError(
                 f"{path}: row {number}: rate {rate / E12:g} is more than 0.04 an hour either way; a fraction is meant, 0.0001 is 0.01 %"
             )
-        found.append((ts - (every - 1) * HOUR_MS, rate // every if rate >= 0 else -(-rate // every)))
-    return Funding(path, found, hours, lines, hashlib.sha256(path.read_bytes()).hexdigest())
+        at_ms = _full_hour(ts)
+        if found and found[-1].at_ms == at_ms:
+            raise ConfigError(
+                f"{path}: row {number}: is paid at {instant(at_ms)} as the row before is; rates are paid at full hours, once in an hour at most"
+            )
+        found.append(Payment(at_ms, rate, every))
+    return Funding(path, found, lines, hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def _full_hour(ts: int) -> int:
+    """The full hour of a payment, which venues record a little after it. A stamp between two hours is paid at the later one, never before its time."""
+    return ts - ts % HOUR_MS if ts % HOUR_MS < LATE_MS else -(-ts // HOUR_MS) * HOUR_MS
 
 
 def _stamp(cell: str, path: Path, row: int) -> int:
@@ -165,7 +211,7 @@ def _stamp(cell: str, path: Path, row: int) -> int:
         raise ConfigError(
             f"{path}: row {row}: ts {ts} looks like {_UNIT_NAMES[unit_of(ts)]}, it must be milliseconds UTC"
         )
-    return ts - ts % 1_000  # Venues record a payment some milliseconds after the hour.
+    return ts - ts % 1_000
 
 
 def _rate(cell: str, path: Path, row: int) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bot.backtest.data.candles import Candles
+from bot.backtest.data.funding_rates import Payment
 from bot.backtest.engine.fast_path import SingleMarketPath
 from bot.backtest.engine.latency import OrderLatency
 from bot.backtest.engine.local_port import LocalPort, drive
@@ -220,7 +221,7 @@ class Session:
 
 def local(
     settings: Settings, candles: Sequence[Candles], options: SessionOptions, *, journal: Journal, address: str | None = None,
-    rates: Mapping[str, list[tuple[int, int]]] | None = None, place: Callable[[Settings], list[StrategySpec]] = place_strategies,
+    rates: Mapping[str, Sequence[Payment]] | None = None, place: Callable[[Settings], list[StrategySpec]] = place_strategies,
     is_cut: bool = False,
 ) -> tuple[Session, SimulatedExchange]:  # fmt: skip
     """A session in this process, and its exchange. `is_cut`: the candles are the beginning of those of another session (see `timeline_of`)."""

@@ -7,11 +7,12 @@ Before each command the venue gets the mark of that instant, so it sees skipped 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop
 from typing import Any, Final
 
+from bot.backtest.data.funding_rates import Payment, from_start
 from bot.backtest.engine.caps import Cap, cap_requests
 from bot.backtest.engine.market_cursor import MarketCursor
 from bot.backtest.engine.options import SessionOptions
@@ -81,11 +82,11 @@ class EventBuffer:
 
 
 class SimulatedExchange(Machine):
-    """One account in one venue; the session advances its clock. `rates` are recorded hourly funding rates by market, scaled 1e12."""
+    """One account in one venue; the session advances its clock. `rates` are recorded funding rates by market."""
 
     def __init__(
         self, cursors: list[MarketCursor], options: SessionOptions, *, start_ms: int, address: str = ADDRESS,
-        rates: Mapping[str, list[tuple[int, int]]] | None = None,
+        rates: Mapping[str, Sequence[Payment]] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
             clock=ServiceClock.start(0.0, start_ms), command_log=CommandLog(None), feed=_Prices(cursor.coin for cursor in cursors),
@@ -121,15 +122,14 @@ class SimulatedExchange(Machine):
                 )
             if settlement is not None and settlement.outcome is not None:
                 self.run(SetMarket(cursor.coin, outcome_px=int(settlement.outcome * E8)))
-            market_rates = (rates or {}).get(cursor.coin, [])
-            past_rates = [rate for at_ms, rate in market_rates if at_ms < start_ms]
-            if past_rates:
-                self.run(SetMarket(cursor.coin, funding_rate=past_rates[-1]))
-            self._changes += [
-                (at_ms, number, SetMarket(cursor.coin, funding_rate=rate))
-                for at_ms, rate in market_rates
-                if at_ms >= start_ms
-            ]
+            for paid in from_start((rates or {}).get(cursor.coin, ()), start_ms):
+                command = SetMarket(
+                    cursor.coin, funding_rate=paid.rate, funding_hours=paid.hours, funding_ms=paid.at_ms
+                )
+                if paid.at_ms < start_ms:
+                    self.run(command)
+                else:
+                    self._changes.append((paid.at_ms, number, command))
         heapify(self._changes)
         self.follow_sessions(start_ms)
         self._change_ms = self._next_change_ms()

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Final, TypeVar
 
 from bot.backtest.data.candles import Candles, resample
+from bot.backtest.data.funding_rates import Payment, hour_by_hour
 from bot.backtest.engine.market_cursor import MarketCursor
 from bot.backtest.engine.options import PathPolicy, SessionOptions
 from bot.backtest.engine.timeline import timeline_of
@@ -129,7 +130,7 @@ class Ground:
 
 
 def ground_of(
-    spec: StrategySpec, candles: Sequence[Candles], options: SessionOptions, rates: Mapping[str, list[tuple[int, int]]]
+    spec: StrategySpec, candles: Sequence[Candles], options: SessionOptions, rates: Mapping[str, Sequence[Payment]]
 ) -> Ground:
     """ConfigError for candles that the screen cannot use."""
     import numpy as np
@@ -152,7 +153,7 @@ def ground_of(
     if closed:  # The daemon decides on the newest closed bar when it starts.
         rows[closed - 1] = cursor.first - 1
     return Ground(
-        Prices(at_ms, *columns), _rules(listing, cursor, options, rates.get(market, []), timeline.start_ms, spec), cursor, bars,
+        Prices(at_ms, *columns), _rules(listing, cursor, options, hour_by_hour(rates.get(market, ()), timeline.start_ms, timeline.end_ms), spec), cursor, bars,
         rows, timeline.start_ms, timeline.end_ms, int(options.balance_usd * E8), {},
     )  # fmt: skip
 
@@ -165,14 +166,12 @@ def scaled_prices(column: Sequence[float]) -> Any:
 
 
 def _rules(
-    spec: MarketSpec, cursor: MarketCursor, options: SessionOptions, rates: Sequence[tuple[int, int]], start_ms: int, strategy: StrategySpec
+    spec: MarketSpec, cursor: MarketCursor, options: SessionOptions, rates: Sequence[tuple[int, int]], strategy: StrategySpec
 ) -> Rules:  # fmt: skip
     import numpy as np
 
     market = Market(spec, 1, 1, 1)
-    past = [rate for at_ms, rate in rates if at_ms < start_ms]
-    later = [one for one in rates if one[0] >= start_ms]
-    recorded = [(0, past[-1] if past else spec.funding_rate), *later]
+    recorded = [(0, spec.funding_rate), *rates]
     lowest = min(tier.max_leverage for tier in market.tiers)
     return Rules(
         step_ms=cursor.step_ms, path=_PATHS[options.path], taker_rate=spec.taker_rate, half_spread=spec.half_spread,

@@ -15,8 +15,9 @@ from bot.service.market_data.live_candles import LiveCandles
 from bot.service.market_data.simulator import Candle
 from bot.service.state_machine.machine import Machine
 from bot.venue.commands import SetBook, SetMarket
-from bot.venue.numbers import E8, E12, toward_zero
+from bot.venue.numbers import E8, E12
 from bot.venue.quiet_band import INFINITY, band_of
+from bot.venue.state import HOUR_MS
 
 log = structlog.get_logger()
 
@@ -130,15 +131,16 @@ class LiveMarket:
             self.take_quote(Quote(depth.symbol, None, depth.bids[0][0], depth.asks[0][0], None))
 
     def _take_funding(self, funding: FundingRate) -> None:
-        """Set the rate of an hour."""
+        """Set the rate, which is paid whole at the exchange's instants."""
         if not abs(funding.rate) * E12 <= FUNDING_CAP * funding.hours:  # also if it is no number
             log.warning("prices.funding_refused", coin=self.coin, rate=funding.rate, hours=funding.hours)
             return
-        rate = toward_zero(int(Decimal(repr(funding.rate)) * E12), funding.hours)
+        paid_ms = ((funding.paid_ms or 0) + HOUR_MS // 2) // HOUR_MS * HOUR_MS % (funding.hours * HOUR_MS)
+        rate = int(Decimal(repr(funding.rate)) * E12), funding.hours, paid_ms
         self.funding_ms = self._machine.catch_up()
         listed = self._machine.state.markets[self.coin]
-        if not listed.is_rate_recorded or listed.funding_rate != rate:
-            self._machine.run(SetMarket(self.coin, funding_rate=rate))
+        if not listed.is_rate_recorded or (listed.funding_rate, listed.funding_hours, listed.funding_ms) != rate:
+            self._machine.run(SetMarket(self.coin, funding_rate=rate[0], funding_hours=rate[1], funding_ms=rate[2]))
 
     def take_minutes(self, page: Page) -> None:
         """Add closed minutes. Open the market if they reach the first quote that waits."""

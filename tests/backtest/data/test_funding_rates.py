@@ -43,13 +43,12 @@ def hourly(first: int, last: int, *, skip: range = range(0), rate: str = BASE) -
         ([], [1]),
     ],
 )
-def test_a_rate_covers_the_hours_since_the_rate_before(tmp_path: Path, apart: list[int], hours: list[int]) -> None:
+def test_a_rate_is_paid_at_its_instant_for_the_hours_since_the_rate_before(
+    tmp_path: Path, apart: list[int], hours: list[int]
+) -> None:
     at = [START_MS + sum(apart[:number]) * HOUR_MS for number in range(len(apart) + 1)]
-    read = read_funding(file(tmp_path, [f"{ts},0.0024" for ts in at]))
-    assert list(read.hours) == hours
-    assert read.rates == [
-        (ts - (every - 1) * HOUR_MS, 2_400_000_000 // every) for ts, every in zip(at, hours, strict=True)
-    ]
+    read = read_funding(file(tmp_path, [f"{ts + 7},0.0024" for ts in at]))
+    assert read.rates == [(ts, 2_400_000_000, every) for ts, every in zip(at, hours, strict=True)]
 
 
 @pytest.mark.parametrize("header", ["ts,rate", "Time,fundingRate", "symbol,fundingTime,fundingRate,markPrice"])
@@ -75,6 +74,7 @@ def test_the_column_names_of_exchanges_and_empty_lines_are_accepted(tmp_path: Pa
         ([f"{START_MS},1e300"], "row 2: rate 1e+12 is more than 0.04"),
         ([*hourly(0, 2), str(START_MS + 2 * HOUR_MS)], "row 4: has 1 column, not 2"),
         ([f"{START_MS + n * 60_000},{BASE}" for n in range(3)], "row 3: is 60 s after the one before"),
+        ([f"{START_MS + n * 60_000},{BASE}" for n in (0, 65, 110)], "row 4: is paid at 2025-06-01 02:00 as the row before is; rates are paid at full hours"),
         ([f"{START_MS + n * 48 * HOUR_MS},{BASE}" for n in range(3)], "its rates are 48 hours apart; at most a day"),
     ],
 )  # fmt: skip
@@ -129,12 +129,10 @@ def test_a_few_payments_that_are_missing_are_an_assumption_and_many_when_they_ar
     many = read_funding(file(tmp_path, hourly(0, 3)))
     assert many.judged(*DAY, ("gaps",)) == f"21 of 23 {then}"
     eights = read_funding(file(tmp_path, [f"{START_MS + hour * HOUR_MS},0.0001" for hour in (-8, 0, 8, 24, 32)]))
-    assert eights.judged(*DAY) == f"8 of 23 {then}", "one row is missing, not eight"
+    assert eights.judged(*DAY) == f"8 of 23 {then.replace('payments', 'hours')}", "one row is missing, not eight"
 
 
-def test_rates_of_eight_hours_say_that_they_are_paid_in_parts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rates_of_eight_hours_say_that_they_are_paid_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert read_funding(file(tmp_path, hourly(0, 25))).parts is None
     rates = file(tmp_path, [f"{START_MS + hour * HOUR_MS},0.0001" for hour in (-8, 0, 8, 16)], name="eights.csv")
     data = write(minutes(600), tmp_path / "BTC_1m.csv")
@@ -142,9 +140,7 @@ def test_rates_of_eight_hours_say_that_they_are_paid_in_parts(
     assert call([*arguments, "--funding", f"BTC={rates}"]) == 0
     (run,) = (tmp_path / "runs").iterdir()
     said = json.loads((run / "manifest.json").read_text())["assumptions"]
-    assert any(
-        one.startswith("BTC: funding: a rate of 8 hours is paid in as many equal parts, one an hour") for one in said
-    )
+    assert any(one.startswith("BTC: funding: a rate of 8 hours is paid whole at its instant") for one in said)
 
 
 def test_a_backtest_lists_its_funding_assumptions_and_refuses_rates_of_untraded_markets(

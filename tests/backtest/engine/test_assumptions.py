@@ -9,13 +9,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pytest
 
 from bot.backtest.backtest import Backtest, band_of
 from bot.backtest.data.candles import Candles
-from bot.backtest.data.funding_rates import read_funding
+from bot.backtest.data.funding_rates import Payment, read_funding
 from bot.backtest.engine import progress, timeline
 from bot.backtest.engine.options import PATHS, MarketRules, Outage, SessionOptions
 from bot.backtest.results.assumptions import assumptions_of
@@ -414,22 +414,51 @@ def test_depth_in_usd_limits_the_size_of_a_level():
     assert spec.level_size == E8 // 2
 
 
-def test_recorded_funding_is_paid_on_the_hour_and_an_eight_hourly_rate_in_eighths(tmp_path: Path):
+def test_recorded_funding_is_paid_on_the_hour_and_an_eight_hourly_rate_whole_at_its_instant(tmp_path: Path):
     path = tmp_path / "BTC.csv"
-    rows = [f"{START_MS + n * 8 * HOUR_MS + 7},{rate}" for n, rate in enumerate((0.0008, 0.0016))]
+    rows = [f"{START_MS + (n * 8 - 6) * HOUR_MS + 7},{rate}" for n, rate in enumerate((0.0008, 0.0016))]
     path.write_text("ts,rate\n" + "\n".join(rows) + "\n")
     funding = read_funding(path)
     rates = funding.rates
-    assert rates == [(START_MS - 7 * HOUR_MS, 100_000_000), (START_MS + HOUR_MS, 200_000_000)]
+    assert rates == [(START_MS - 6 * HOUR_MS, 800_000_000, 8), (START_MS + 2 * HOUR_MS, 1_600_000_000, 8)]
     assert len(funding.sha256) == 64
     flat = candles(*[FLAT] * 150)
     one = ran([flat], script=at_once, rules=FREE, rates={"BTC": rates})
     paid = [json.loads(line) for line in one.lines if json.loads(line)["type"] == "funding"]
     assert [(event["ts"] - START_MS, event["data"]["amountUsd"]) for event in paid] == [
-        (HOUR_MS, "-0.2"), (2 * HOUR_MS, "-0.2"),
+        (2 * HOUR_MS, "-1.6"),
     ]  # fmt: skip
-    assert one.result.trade_ledger.funding == -40_000_000
-    assert one.result.end_usd == pytest.approx(10_000 - 0.4)
+    assert one.result.trade_ledger.funding == -160_000_000
+    assert one.result.end_usd == pytest.approx(10_000 - 1.6)
+
+
+# The minutes after 00:00 at which a position of 1,000 USD opens and closes, its side, and the funding at 0.1 % at 00:00, 08:00 and 16:00.
+HELD = [
+    ("short across 16:00", 957, 962, "short", 1.0),
+    ("long across 16:00", 957, 962, "long", -1.0),
+    ("long between 08:00 and 16:00", 485, 950, "long", 0.0),
+    ("long across 08:00 and 16:00", 470, 970, "long", -2.0),
+    ("long after the last row", 970, 1_430, "long", 0.0),
+    ("long over a missing row, where the rate before goes on", 970, 1_500, "long", -1.0),
+]
+
+
+@pytest.mark.parametrize(("opens", "closes", "side", "usd"), [row[1:] for row in HELD], ids=[row[0] for row in HELD])
+@pytest.mark.parametrize("skip", [True, False])
+def test_who_holds_across_the_instant_of_an_eight_hourly_rate_pays_all_of_it(
+    opens: int, closes: int, side: Literal["long", "short"], usd: float, skip: bool
+):
+    def script(view: View, bar: Bar) -> Iterable[Intent]:
+        minute = (bar.at_ms - START_MS) // MINUTE_MS
+        if minute == opens:
+            yield Open("BTC", side, size=0.01, bracket=Bracket(stop_pct=50))
+        elif minute == closes:
+            yield Close("BTC")
+
+    flat = candles(*[FLAT] * 1_560)
+    rates = [Payment(START_MS + hour * HOUR_MS, 10**9, 8) for hour in (8, 16)]
+    one = ran([flat], script=script, rules=FREE, rates={"BTC": rates}, skip=skip)
+    assert one.result.trade_ledger.funding / E8 == pytest.approx(usd)
 
 
 def resting(view: View, bar: Bar) -> Iterable[Intent]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from bot.backtest.backtest import Backtest, quiet_log
 from bot.backtest.data.candles import Candles
+from bot.backtest.data.funding_rates import Payment
 from bot.backtest.engine.options import PathPolicy, SessionOptions
 from bot.backtest.results.run_writer import Result
 from bot.backtest.results.trade_ledger import RoundTrip
@@ -22,7 +23,7 @@ from bot.runtime.assembly import place_strategies
 from tests.backtest.builders import START_MS, STRATEGIES, minutes
 
 PATHS: tuple[PathPolicy, ...] = ("sl_first", "ohlc", "olhc", "adaptive")
-Rates = dict[str, list[tuple[int, int]]]
+Rates = dict[str, list[Payment]]
 
 
 def settings_of(
@@ -57,7 +58,7 @@ def rows_of(trips: Sequence[RoundTrip]) -> list[tuple[str, ...]]:
     return [one.row(number)[:-1] for number, one in enumerate(trips)]
 
 
-def case_of(seed: int) -> tuple[dict[str, Any], Candles, SessionOptions, dict[str, list[tuple[int, int]]]]:
+def case_of(seed: int) -> tuple[dict[str, Any], Candles, SessionOptions, Rates]:
     """Params of signalled:Chance, candles with holes and jumps, options, and funding rates."""
     chance = Random(seed)
     params = {
@@ -67,7 +68,9 @@ def case_of(seed: int) -> tuple[dict[str, Any], Candles, SessionOptions, dict[st
     }  # fmt: skip
     candles = minutes(900, seed=seed, hole=chance.choice([0, 0, 0.02]), vol=chance.choice([0.0008, 0.003]))
     begins = START_MS + chance.choice([0, 17, 120]) * MINUTE_MS
-    rates = {"BTC": [(START_MS + n * HOUR_MS, chance.randint(-(10**9), 10**9)) for n in range(15)]}
+    hours = 1 if seed % 2 else 8  # of a rate, which is paid whole
+    found = [chance.randint(-(10**9), 10**9) for _ in range(15)]
+    rates = {"BTC": [Payment(START_MS + n * HOUR_MS, found[n] * hours, hours) for n in range(0, 15, hours)]}
     return (
         params,
         candles,

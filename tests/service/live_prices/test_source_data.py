@@ -9,7 +9,7 @@ from bot.market_data.source import Connection, Depth, FundingRate, Mark, Missing
 from bot.model.events import Fill
 from bot.service.live_prices.live_market import AGE_MAX_MS, QUIET_MS
 from bot.venue.commands import OpenAccount, PlaceOrder
-from bot.venue.state import Market, OrderSpec
+from bot.venue.state import HOUR_MS, Market, OrderSpec
 from tests.service.live_prices.source import BTC, FakeSource, Live, quote
 
 
@@ -99,14 +99,19 @@ async def test_the_book_keeps_a_market_open_in_which_no_price_changes(live: Live
     assert live.market().closed_reason is None
 
 
-async def test_funding_is_an_hours_part_of_the_rate(live: Live) -> None:
+def funding_of(live: Live) -> tuple[int, int, int]:
+    return listed(live).funding_rate, listed(live).funding_hours, listed(live).funding_ms
+
+
+async def test_funding_is_the_whole_rate_at_the_exchanges_instants(live: Live) -> None:
     live.market().take(FundingRate(BTC.symbol, 0.0004, 8))
-    assert (listed(live).funding_rate, listed(live).is_rate_recorded) == (50_000_000, True)
+    assert funding_of(live) == (400_000_000, 8, 0), "at 00:00, 08:00 and 16:00 UTC"
+    assert listed(live).is_rate_recorded
     seq = live.machine.seq
     live.market().take(FundingRate(BTC.symbol, 0.0004, 8))
     assert live.machine.seq == seq
-    live.market().take(FundingRate(BTC.symbol, -0.0001, 3))
-    assert listed(live).funding_rate == -33_333_333
+    live.market().take(FundingRate(BTC.symbol, -0.0001, 8, paid_ms=12 * HOUR_MS + 7))
+    assert funding_of(live) == (-100_000_000, 8, 4 * HOUR_MS), "at 04:00, 12:00 and 20:00 UTC"
 
 
 @pytest.mark.parametrize("rate", [0.33, -1.0, float("nan"), float("inf")])
