@@ -3,28 +3,60 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from decimal import Decimal
-from typing import Final
+from typing import Final, NamedTuple
 
 from bot.market_data.source import Quote
 
-JUMP_MAX: Final = 0.05  # of the price in one tick; a larger move needs a second quote that confirms it
+JUMP_MAX: Final = 0.05  # of the price in one tick; a larger move needs a second quote and a second witness
 PX_MAX: Final = 10**9  # in the quote currency; no market is near it
+MS_PER_PCT: Final = 1_000  # of a jump that no witness confirms or denies, for which its quotes must hold: 5 s for 5 %, 15 min for a tenth
 
 REASONS: Final = ("no_price", "crossed", "out_of_order", "jump")
 
 
+Witness = Callable[[int], bool | None]  # of a price: True confirms it, False denies it, None knows nothing
+
+
+class Jump(NamedTuple):
+    """A move of more than JUMP_MAX between two prices, scaled 1e8."""
+
+    from_px: int
+    to_px: int
+    at_ms: int
+
+
+def no_witness(_px: int) -> bool | None:
+    return None
+
+
 class QuoteFilter:
-    """The quotes of one market in the order in which they came. `refused` counts the quotes that gave no price, by reason."""
+    """The quotes of one market in the order in which they came. `refused` counts the quotes that gave no price, by reason.
+
+    Quotes that repeat a jump come from the same place as its first one, so they confirm nothing: a witness of another kind must, or
+    the quotes must hold for MS_PER_PCT of each percent. A witness that denies a jump lets that time begin again.
+    """
 
     def __init__(self, jump_max: float = JUMP_MAX) -> None:
         self.refused: Counter[str] = Counter()
+        self.jump: Jump | None = None  # the newest one that became a price
+        self.jumps = 0
+        self.seen: tuple[int, int] | None = (
+            None  # the newest valid price, also of a quote that is held, and when it came
+        )
         self._jump_max = jump_max
         self._last: int | None = None
         self._last_ms = 0
         self._held: int | None = None
+        self.held_since_ms = 0  # when the first quote of the jump that waits came
 
-    def price(self, quote: Quote) -> int | None:
+    @property
+    def held_jump(self) -> tuple[int, int] | None:
+        """The last price, and the jump from it that waits for a witness."""
+        return None if self._held is None or self._last is None else (self._last, self._held)
+
+    def price(self, quote: Quote, now_ms: int = 0, witness: Witness = no_witness) -> int | None:
         """The price of a quote, scaled 1e8: the mid of bid and ask, else the last trade. None for a quote that is refused or held."""
         px = _price(quote)
         reason = px if isinstance(px, str) else None
@@ -33,15 +65,38 @@ class QuoteFilter:
         if reason is None:
             assert isinstance(px, int)
             self._last_ms = quote.at_ms or self._last_ms
-            if self._is_near(px, self._last) or (self._held is not None and self._is_near(px, self._held)):
+            self.seen = px, now_ms
+            if is_near(px, self._last, self._jump_max):
                 self._last, self._held = px, None
                 return px
-            self._held, reason = px, "jump"
+            if self._is_confirmed(px, now_ms, witness):
+                assert self._last is not None
+                self.jump, self.jumps = Jump(self._last, px, now_ms), self.jumps + 1
+                self._last, self._held = px, None
+                return px
+            reason = "jump"
         self.refused[reason] += 1
         return None
 
-    def _is_near(self, px: int, other: int | None) -> bool:
-        return other is None or abs(px - other) <= self._jump_max * other
+    def _is_confirmed(self, px: int, now_ms: int, witness: Witness) -> bool:
+        """Whether this jump is a price now. Keeps it for the next quote if it is not."""
+        held, self._held = self._held, px
+        assert self._last is not None, "the first price is no jump"
+        if held is None or not is_near(px, held, self._jump_max):
+            self.held_since_ms = now_ms
+            return False
+        verdict = witness(px)
+        if verdict is None:
+            pct = abs(px - self._last) / min(px, self._last) * 100
+            return now_ms - self.held_since_ms >= pct * MS_PER_PCT
+        if not verdict:
+            self.held_since_ms = now_ms
+        return verdict
+
+
+def is_near(px: int, other: int | None, jump_max: float = JUMP_MAX) -> bool:
+    """True if a move from `other` to this price is no jump."""
+    return other is None or abs(px - other) <= jump_max * other
 
 
 def scaled(value: float) -> int:

@@ -104,9 +104,17 @@ class StatusLimits(Resource):
     rate: tuple[Rate, ...] = ()
 
 
+class PriceJump(Resource):
+    """A move of more than 5 % from one price to the next that a second witness, or time, has confirmed. `at`: when it became a price."""
+
+    from_px: Amount
+    to_px: Amount
+    at: int
+
+
 class LivePriceMarket(Resource):
     """A market with live prices. `since`: since when it accepts no new position. `marked_at`, `depth_at`, `funding_at`: when the source last gave them.
-    `refused`: quotes and marks that were not used, by reason.
+    `refused`: quotes and marks that were not used, by reason. `jump`: the newest jump of its price or mark that was used.
     """
 
     coin: str
@@ -119,6 +127,7 @@ class LivePriceMarket(Resource):
     depth_at: int | None = None
     funding_at: int | None = None
     refused: dict[str, int] = Field(default_factory=dict)
+    jump: PriceJump | None = None
     source: str | None = AbsentNone  # absent if there is only one
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bot.market_data.quote_filter import QuoteFilter, scaled
+from bot.market_data.quote_filter import QuoteFilter, Witness, no_witness, scaled
 from bot.market_data.source import Quote
 
 
@@ -28,7 +28,7 @@ TABLE = [
     ("the same quote twice", [GOOD, GOOD], ["100", "100"], {}),
     ("no time of the source", [quote(99.5, 100.5, 5), quote(98.5, 99.5, None)], ["100", "99"], {}),
     ("a jump that nothing confirms", [GOOD, quote(120.0, 120.0), GOOD], ["100", None, "100"], {"jump": 1}),
-    ("a jump that a second quote confirms", [GOOD, quote(120.0, 120.0), quote(121.0, 121.0)], ["100", None, "121"], {"jump": 1}),
+    ("a jump that only its own source repeats", [GOOD, quote(120.0, 120.0), quote(121.0, 121.0)], ["100", None, None], {"jump": 2}),
     ("two jumps to different prices", [GOOD, quote(120.0, 120.0), quote(80.0, 80.0)], ["100", None, None], {"jump": 2}),
     ("a jump confirmed only after another price", [GOOD, quote(120.0, 120.0), GOOD, quote(120.0, 120.0)],
      ["100", None, "100", None], {"jump": 2}),
@@ -51,3 +51,46 @@ def test_a_quote_becomes_a_price_or_is_counted(
 )
 def test_a_price_has_the_digits_of_the_exchange(value: float, units: int) -> None:
     assert scaled(value) == units
+
+
+def says(verdict: bool | None) -> Witness:
+    return lambda _px: verdict
+
+
+@pytest.mark.parametrize("px", [10.0, 50.0, 80.0, 94.0, 106.0, 120.0, 200.0, 1_000.0])
+@pytest.mark.parametrize("verdict", [True, False, None])
+def test_a_jump_needs_a_second_quote_and_a_witness_or_time_in_proportion(px: float, verdict: bool | None) -> None:
+    """Quotes of the new price each second. How long until it is the price, by what the witness says."""
+    kept = QuoteFilter()
+    assert kept.price(GOOD, 0) == scaled(100.0)
+    proportion_s = abs(px - 100.0) / min(px, 100.0) * 100
+    expected_s = {True: 1, False: None, None: next(s for s in range(1, 1_000) if s >= proportion_s)}[verdict]
+    taken = [s for s in range(1_000) if kept.price(quote(px, px), 1_000 * (s + 1), says(verdict)) is not None]
+    assert (taken[0] if taken else None) == expected_s
+    assert kept.jumps == (expected_s is not None)
+    if expected_s is not None:
+        assert kept.jump is not None
+        assert (kept.jump.from_px, kept.jump.to_px, kept.jump.at_ms) == (
+            scaled(100.0),
+            scaled(px),
+            1_000 * (expected_s + 1),
+        )
+
+
+def test_time_begins_again_when_the_price_comes_back_or_a_witness_denies() -> None:
+    kept = QuoteFilter()
+    kept.price(GOOD, 0)
+    for second in range(19):
+        assert kept.price(quote(120.0, 120.0), second * 1_000) is None
+    assert kept.price(GOOD, 19_000) == scaled(100.0)
+    assert kept.price(quote(120.0, 120.0), 20_000) is None
+    assert kept.price(quote(120.0, 120.0), 39_000, says(False)) is None
+    assert kept.price(quote(120.0, 120.0), 45_000, no_witness) is None
+    assert kept.price(quote(120.0, 120.0), 59_000, no_witness) == scaled(120.0)
+
+
+def test_a_price_that_is_held_is_seen_so_that_it_can_be_a_witness() -> None:
+    kept = QuoteFilter()
+    kept.price(GOOD, 0)
+    kept.price(quote(10.0, 10.0), 5)
+    assert (kept.seen, kept.held_jump) == ((scaled(10.0), 5), (scaled(100.0), scaled(10.0)))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from decimal import Decimal
+from operator import attrgetter
 from typing import Final
 
 import structlog
 
-from bot.market_data.quote_filter import QuoteFilter, scaled
+from bot.market_data.quote_filter import Jump, QuoteFilter, Witness, is_near, scaled
 from bot.market_data.source import Depth, FundingRate, Mark, Page, Quote, Row
+from bot.money import format_e8
 from bot.service.live_prices.depth import book_of
 from bot.service.market_data.live_candles import LiveCandles
 from bot.service.market_data.simulator import Candle
@@ -56,6 +58,7 @@ class LiveMarket:
         # The source's instant, mark, bid and ask of each quote that waits.
         self._waiting: deque[tuple[int, int, int, int]] = deque(maxlen=WAITING_MAX)
         self._missed: list[Candle] = []
+        self._told: dict[str, Jump] = {}  # the jump that the log has named, of price and mark
 
     @property
     def candles(self) -> LiveCandles:
@@ -84,7 +87,8 @@ class LiveMarket:
 
     def take_quote(self, quote: Quote) -> None:
         """Apply a quote, or keep it while the market is closed."""
-        px = self.filter.price(quote)
+        px = self.filter.price(quote, self._machine.clock.now_ms(), self._witness(self.filter, self.mark_filter))
+        self._tell_jump(self.filter, "price")
         if px is None:
             return
         if quote.bid is None or quote.ask is None:
@@ -110,12 +114,41 @@ class LiveMarket:
         self.open_if_ready()
 
     def _take_mark(self, mark: Mark) -> None:
-        px = self.mark_filter.price(Quote(mark.symbol, mark.at_ms, None, None, mark.px))
+        told = Quote(mark.symbol, mark.at_ms, None, None, mark.px)
+        px = self.mark_filter.price(told, self._machine.clock.now_ms(), self._witness(self.mark_filter, self.filter))
+        self._tell_jump(self.mark_filter, "mark")
         if px is None:
             return
         self._mark, self.marked_ms = px, self._machine.clock.now_ms()
         if self._top is not None and self.closed_reason is None:
             self._move(mark.at_ms, *self._top)
+
+    def _witness(self, kept: QuoteFilter, other: QuoteFilter) -> Witness:
+        """What else says that a jump of this kind, price or mark, is true: a closed candle since the last price, or the newest of the other kind."""
+
+        def says(px: int) -> bool | None:
+            now_ms = self._machine.clock.now_ms()
+            if any(is_near(min(max(px, one.low), one.high), px) for one in self._missed):
+                return True
+            if other.seen is not None and now_ms - other.seen[1] <= AGE_MAX_MS:
+                return is_near(px, other.seen[0])
+            # A whole minute of the jump's time that never went there.
+            return False if any(one.ts >= kept.held_since_ms for one in self._missed) else None
+
+        return says
+
+    def _tell_jump(self, kept: QuoteFilter, what: str) -> None:
+        """Log a jump that has become a price."""
+        if kept.jump is None or kept.jump is self._told.get(what):
+            return
+        self._told[what] = kept.jump
+        from_px, to_px = format_e8(kept.jump.from_px), format_e8(kept.jump.to_px)
+        log.warning("prices.jump_accepted", coin=self.coin, what=what, from_px=from_px, to_px=to_px)
+
+    @property
+    def jump(self) -> Jump | None:
+        """The newest jump of price or mark that was accepted."""
+        return max(filter(None, (self.filter.jump, self.mark_filter.jump)), key=attrgetter("at_ms"), default=None)
 
     def _take_depth(self, depth: Depth) -> None:
         """Give the venue's book the shape of the exchange's. Where no quotes come because no price changes, the book shows that the price still holds."""
@@ -154,7 +187,14 @@ class LiveMarket:
         newest = self.quoted_ms
         if newest is None or now_ms - newest > AGE_MAX_MS:
             self._waiting.clear()  # Older quotes say nothing about now.
-            self.close(f"no price for {AGE_MAX_MS // 1_000} s", now_ms)
+            self.close(self._why_old(), now_ms)
+
+    def _why_old(self) -> str:
+        held = self.filter.held_jump
+        if held is None:
+            return f"no price for {AGE_MAX_MS // 1_000} s"
+        from_px, to_px = map(format_e8, held)
+        return f"the price jumped from {from_px} to {to_px}, and neither mark nor candle has confirmed it for {AGE_MAX_MS // 1_000} s"
 
     def open_if_ready(self) -> None:
         """Live through the gap and open, if a fresh quote waits and every price before it is known or can reach nothing."""

@@ -16,6 +16,7 @@ import structlog
 
 from bot.clock import DAY_MS, SECOND_MS
 from bot.market_data.source import Connection, LiveSource, Missing, NoAnswer, NotOffered, Quote, SourceError, Update
+from bot.money import format_e8
 from bot.service.live_prices.listings import open_live
 from bot.service.live_prices.live_market import MINUTE_MS, LiveMarket, candle_of
 from bot.service.state_machine.bootstrap import CLOSED_META
@@ -38,6 +39,10 @@ WAIT_FIRST_SECONDS: Final = 1.0  # between two sessions
 WAIT_MAX_SECONDS: Final = 60.0
 
 Sleep = Callable[[float], Awaitable[None]]
+
+
+class NewConnection(NoAnswer):
+    """The session ends because its connection is a day old; the source is there."""
 
 
 class LivePrices:
@@ -86,11 +91,20 @@ class LivePrices:
                 await self.session()
             except SourceError as error:
                 self.is_connected, self.trouble = False, str(error)
+                if not isinstance(error, NewConnection):
+                    self._close_all()
                 log.warning("prices.disconnected", source=self.source, message=str(error), wait_seconds=wait)
             if self._machine.clock.now_ms() - begun_ms > SILENCE_MAX_MS:
                 wait = WAIT_FIRST_SECONDS
             await self._wait(wait)
             wait = min(WAIT_MAX_SECONDS, wait * 2)
+
+    def _close_all(self) -> None:
+        """Open no position at the last prices while it is known that no newer ones come."""
+        now_ms = self._machine.catch_up()
+        for market in self.markets:
+            market.close(f"{self.source} is not connected: {self.trouble}", now_ms)
+        self._save_closed()
 
     async def session(self) -> None:
         """One connection with the source. SourceError when it fails."""
@@ -202,7 +216,7 @@ class LivePrices:
             if now_ms - self._heard_ms > SILENCE_MAX_MS:
                 raise NoAnswer(f"{self.source} has sent no quote for {SILENCE_MAX_MS // SECOND_MS} s")
             if now_ms - begun_ms > SESSION_MAX_MS:
-                raise NoAnswer(f"the daily new connection to {self.source}")
+                raise NewConnection(f"the daily new connection to {self.source}")
 
     async def _wait(self, seconds: float) -> None:
         """Wait between two sessions; the prices grow old meanwhile."""
@@ -258,6 +272,13 @@ class LivePrices:
                     "depthAt": market.depth_ms,
                     "fundingAt": market.funding_ms,
                     "refused": dict(market.filter.refused + market.mark_filter.refused),
+                    "jump": None
+                    if market.jump is None
+                    else {
+                        "fromPx": format_e8(market.jump.from_px),
+                        "toPx": format_e8(market.jump.to_px),
+                        "at": market.jump.at_ms,
+                    },
                 }
                 for market in self.markets
             ],

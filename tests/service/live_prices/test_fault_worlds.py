@@ -55,7 +55,7 @@ def append_all(self: LiveCandles, minutes: Any, until_ms: int) -> Any:
 
 BUGS: list[tuple[str, object, str, object, int, str]] = [
     ("crossed quotes are prices", quote_filter, "_price", any_mid, 9, "did not show"),
-    ("every jump is believed", quote_filter.QuoteFilter, "_is_near", lambda *_: True, 9, "did not show"),
+    ("every jump is believed", quote_filter.QuoteFilter, "_is_confirmed", lambda *_: True, 9, "did not show"),
     ("a market opens with the first quote", LiveMarket, "_has_levels", lambda _: False, 1, "left out"),
     ("a price is never too old", live_market, "AGE_MAX_MS", 10**9, 2, "left out"),
     ("what was lived through is not saved", LivePrices, "_save_closed", lambda _: None, 4, "left out|lived through"),
