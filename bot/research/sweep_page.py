@@ -53,24 +53,33 @@ def render_sweep(study: Study, held: Sequence[str] = ()) -> str:
 PLATEAU_NOTE: Final = "Neighbours: mean of the first objective over the trials one step away in one param. A best trial whose neighbours do badly is probably luck."
 
 
-def row_of(place: int, one: Ranked, names: Sequence[str]) -> list[str]:
-    """A line of the ranking."""
-    near = "" if one.neighbours is None else f"{one.neighbours:,.4g}"
-    mark = "" if one.is_feasible else "breaks a constraint"
-    return [
-        str(place), str(one.trial.cell), *(f"{one.trial.params[name]:g}" if isinstance(one.trial.params[name], float) else str(one.trial.params[name]) for name in names),
-        *(f"{value:,.4g}" for value in one.values), near, str(one.trial.figures.get("# Trades", "")), mark,
-    ]  # fmt: skip
-
-
 def heads_of(names: Sequence[str], space: Space) -> list[str]:
-    """The heads of the ranking's columns."""
-    return ["#", "trial", *names, *(one.figure for one in space.objectives), "neighbours", "trades", ""]
+    """The heads of the ranking's columns. A sweep without constraints has no column for them."""
+    kept = ["constraints"] if space.constraints else []
+    return ["#", "trial", *names, *(one.figure for one in space.objectives), "neighbours", "trades", *kept]
+
+
+def row_of(place: int, one: Ranked, names: Sequence[str], space: Space) -> list[str]:
+    """A line of the ranking, under `heads_of`."""
+    near = "" if one.neighbours is None else f"{one.neighbours:,.4g}"
+    params = (one.trial.params[name] for name in names)
+    kept = ["kept" if one.is_feasible else "broken"] if space.constraints else []
+    return [
+        str(place),
+        str(one.trial.cell),
+        *(f"{value:g}" if isinstance(value, float) else str(value) for value in params),
+        *(f"{value:,.4g}" for value in one.values),
+        near,
+        str(one.trial.figures.get("# Trades", "")),
+        *kept,
+    ]
 
 
 def _ranking(rows: Sequence[Ranked], names: Sequence[str], space: Space) -> str:
     return table(
-        heads_of(names, space), [row_of(n, one, names) for n, one in enumerate(rows, start=1)], label="Best trials"
+        heads_of(names, space),
+        [row_of(n, one, names, space) for n, one in enumerate(rows, start=1)],
+        label="Best trials",
     )
 
 
@@ -127,6 +136,7 @@ def _maps(rows: Sequence[Ranked], weights: dict[str, float], names: Sequence[str
     return panel(
         title,
         heat_map(
+            f"{pair[1]} \\ {pair[0]}",
             [str(one) for one in columns],
             [(str(name), values) for name, values in lines],
             f"{space.objectives[0].figure}: {title}",

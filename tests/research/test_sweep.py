@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shlex
@@ -22,6 +23,7 @@ from bot.research.trials import Outcome, Task
 from tests.backtest.builders import config, minutes, write
 from tests.conftest import REPOSITORY
 from tests.documents import PAGES, blocks
+from tests.html_tables import tables_of, uneven_tables
 
 pytest.importorskip("optuna")
 
@@ -87,6 +89,26 @@ def test_show_prints_and_draws_what_the_trials_say(place: Path, capsys: pytest.C
     assert "http" not in page.replace("http-equiv", "")
     assert call(["sweep", "show", "mine", "--out", "again.html"]) == 0
     assert Path("again.html").read_text() == page
+
+
+def test_the_map_stands_under_its_heads_on_the_page_and_on_a_narrow_terminal(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep()
+    capsys.readouterr()
+    monkeypatch.setenv("COLUMNS", "80")
+    assert call(["sweep", "show", "mine", "--out", "page.html"]) == 0
+    said, page = capsys.readouterr().out, Path("page.html").read_text()
+    assert uneven_tables(page) == []
+    (heat,) = [rows for rows in tables_of(page) if "\\" in rows[0][0]]
+    down, across = heat[0][0].split(" \\ ")
+    trials = list(csv.DictReader(table().decode().splitlines()))
+    for row in heat[1:]:
+        for head, cell in zip(heat[0][1:], row[1:], strict=True):
+            of_cell = [one for one in trials if one[across] == head and one[down] == row[0]]
+            assert [f"{float(one['Return [%]']):+.2f}" for one in of_cell] == [cell]
+    assert "…" not in said
+    assert max(len(line) for line in said.partition("Importance")[0].splitlines()) <= 80
 
 
 class Killing:

@@ -162,7 +162,7 @@ def _cards(run: StoredRun) -> str:
 
 def _months(run: StoredRun) -> str:
     rows = [(str(year), months) for year, months in monthly(run).items()]
-    return heat_map(("", *MONTHS, "Year"), rows, "Monthly returns in percent")
+    return heat_map("", (*MONTHS, "Year"), rows, "Monthly returns in percent")
 
 
 def _drawdowns(run: StoredRun) -> str:

@@ -15,26 +15,36 @@ def escaped(value: object) -> str:
 
 def table(names: Sequence[str], rows: Rows, *, label: str = "") -> str:
     """A table with a head, in a frame that scrolls. "" without rows."""
-    body = "".join(f"<tr>{''.join(f'<td>{escaped(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    if not body:
-        return ""
-    head = "".join(f'<th scope="col">{escaped(name)}</th>' for name in names)
-    named = f' role="region" aria-label="{escaped(label)}"' if label else ""
-    return f'<div class="wide" tabindex="0"{named}><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return _framed(names, [[f"<td>{escaped(cell)}</td>" for cell in row] for row in rows], label=label)
 
 
-def heat_map(names: Sequence[str], rows: Iterable[tuple[str, Sequence[float | None]]], label: str) -> str:
-    """A table of signed percentages whose cells are coloured by sign and size. The largest size of all cells has the full colour."""
+def heat_map(corner: str, names: Sequence[str], rows: Iterable[tuple[str, Sequence[float | None]]], label: str) -> str:
+    """A table of signed percentages whose cells are coloured by sign and size. The largest size of all cells has the full colour.
+
+    `corner` stands over the names of the rows, `names` over their values.
+    """
     found = list(rows)
     largest = max((abs(value) for _, values in found for value in values if value is not None), default=0.0) or 1.0
-    head = "".join(f'<th scope="col">{escaped(name)}</th>' for name in names)
-    body = "".join(
-        f'<tr><th scope="row">{escaped(name)}</th>{"".join(_heat(value, largest) for value in values)}</tr>' for name, values in found
-    )  # fmt: skip
+    body = [
+        [f'<th scope="row">{escaped(name)}</th>', *(_heat(value, largest) for value in values)]
+        for name, values in found
+    ]
+    return _framed((corner, *names), body, label=label, kind="heat")
+
+
+def _framed(heads: Sequence[str], rows: Sequence[Sequence[str]], *, label: str, kind: str = "") -> str:
+    """Every table of a page is made here, so that no head can stand over the wrong column. The cells are HTML."""
+    if not rows:
+        return ""
+    widths = {len(row) for row in rows}
+    assert widths == {len(heads)}, f"table {label or heads}: {len(heads)} heads over rows of {sorted(widths)} cells"
+    head = "".join(f'<th scope="col">{escaped(name)}</th>' for name in heads)
+    body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
+    named = f' role="region" aria-label="{escaped(label)}"' if label else ""
+    classed = f' class="{kind}"' if kind else ""
     return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="{escaped(label)}"><table class="heat"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-        if body
-        else ""
+        f'<div class="wide" tabindex="0"{named}><table{classed}><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
     )
 
 

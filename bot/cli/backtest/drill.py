@@ -12,11 +12,13 @@ import click
 from bot import terminal
 from bot.cli.backtest.backtest_options import WITHOUT_RUN, inputs_of, market_options
 from bot.cli.common.param_types import reserved
+from bot.cli.common.terminal_table import screen_width, table_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bot.backtest.inputs import Inputs
+    from bot.drill.drill import Summary
     from bot.drill.outcome import Outcome
     from bot.drill.world import Ground
 
@@ -122,32 +124,23 @@ def _told(ground: Ground, seeds: Sequence[int]) -> Generator[Outcome]:
 
 def _print(found: Sequence[Outcome]) -> None:
     """The table of outcomes: all worlds, the worlds with each fault, and the worlds that failed."""
-    from rich.table import Column, Table
-
     from bot.drill.drill import by_fault, summary
     from bot.drill.faults import WORDS
 
-    heads = ("worlds", "failed", "lost", "doubled", "no stop [s]", "worst [USD]", "saved [USD]")
-    table = Table(Column("worlds with"), *(Column(head, justify="right") for head in heads), box=None, pad_edge=False)
+    heads = ("worlds with", "worlds", "failed", "lost", "doubled", "no stop [s]", "worst [USD]", "saved [USD]")
     rows = [("all", list(found)), *((WORDS[kind], some) for kind, some in by_fault(found).items())]
-    for word, some in rows:
-        if some:
-            total = summary(some)
-            table.add_row(
-                word, f"{total.worlds:,}", f"{total.failed:,}", f"{total.lost:,}", f"{total.doubled:,}", f"{total.longest_bare_ms / 1000:,.1f}",
-                f"{total.worst_usd:,.2f}", f"{total.saved_usd:+,.2f}",
-            )  # fmt: skip
-    console = terminal.console()
-    console.print(table)
-    console.print(LEGEND, soft_wrap=True)
+    cells = [_cells(word, summary(some)) for word, some in rows if some]
+    for line in table_lines(heads, cells, right=range(1, len(heads)), width=screen_width()):
+        click.echo(line)
+    click.echo(LEGEND)
     failed = [one for one in found if not one.has_passed]
     for one in failed[:FAILED_SHOWN]:
         for finding in one.findings:
-            console.print(f"seed {one.seed}: {finding.kind}: {finding.text}", soft_wrap=True)
+            click.echo(f"seed {one.seed}: {finding.kind}: {finding.text}")
     if len(failed) > FAILED_SHOWN:
-        console.print(f"and {len(failed) - FAILED_SHOWN:,} more worlds that failed; --json and --junit list all")
+        click.echo(f"and {len(failed) - FAILED_SHOWN:,} more worlds that failed; --json and --junit list all")
     if failed:
-        console.print(f"Run one again, step by step: add --worlds 1 --seed {failed[0].seed} --steps")
+        click.echo(f"Run one again, step by step: add --worlds 1 --seed {failed[0].seed} --steps")
 
 
 @contextmanager
@@ -164,3 +157,9 @@ def _shown(worlds: int, *, quiet: bool) -> Iterator[Callable[[Sequence[Outcome]]
     with Progress(*columns, console=terminal.console(is_error=True), transient=True) as bar:
         task = bar.add_task("worlds", total=worlds, failed=0)
         yield lambda found: bar.update(task, completed=len(found), failed=sum(not one.has_passed for one in found))
+
+
+def _cells(word: str, total: Summary) -> list[str]:
+    counts = (total.worlds, total.failed, total.lost, total.doubled)
+    bare = f"{total.longest_bare_ms / 1000:,.1f}"
+    return [word, *(f"{count:,}" for count in counts), bare, f"{total.worst_usd:,.2f}", f"{total.saved_usd:+,.2f}"]

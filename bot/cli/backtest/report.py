@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from bot.cli.common.terminal_table import screen_width, table_lines
 from bot.words import many
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 DRAWDOWNS_SHOWN: Final = 3  # the page has more
 GUARDIANS_SHOWN: Final = 20  # the newest; --json has them all
+INDENT: Final = "  "  # of a table's lines
 BOOKED: Final = {"Result": "pnlUsd", "Fees": "feesUsd", "Funding": "fundingUsd"}
 REPORT_EPILOG = """\b
 Examples:
@@ -170,12 +172,11 @@ def report_lines(run: StoredRun) -> list[str]:
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Format a table. Each column is as wide as its widest cell."""
-    first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
-    return [
-        f"  {name:<{first}}" + "".join(f"  {cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-        for name, *cells in rows
-    ]
+    """Format a table; its first row has the heads."""
+    heads, *body = rows
+    width = screen_width()
+    lines = table_lines(heads, body, right=range(1, len(heads)), width=None if width is None else width - len(INDENT))
+    return [f"{INDENT}{line}" for line in lines]
 
 
 def _write(path: Path, run: StoredRun, other: StoredRun | None, *, shown: bool) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from bot.cli.common.terminal_table import screen_width, table_lines
+
 if TYPE_CHECKING:
     from bot.market_data.source import Instrument
 
@@ -134,12 +136,9 @@ def _way_out(rows: Sequence[Row], search: str, *, is_ours: bool) -> str:
 def _table(rows: Sequence[Row]) -> Iterable[str]:
     """The rows as aligned columns. A column that is empty in every row is left out."""
     cells = [_cells(row) for row in rows]
-    columns = [
-        (title, *column) for title, column in zip(SHOWN.values(), zip(*cells, strict=True), strict=True) if any(column)
-    ]
-    widths = [max(map(len, column)) for column in columns]
-    for line in zip(*columns, strict=True):
-        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+    kept = [n for n in range(len(SHOWN)) if any(row[n] for row in cells)]
+    heads = tuple(SHOWN.values())
+    return table_lines([heads[n] for n in kept], [[row[n] for n in kept] for row in cells], width=screen_width())
 
 
 def _cells(row: Row) -> list[str]:

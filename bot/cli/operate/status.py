@@ -478,11 +478,12 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, empty: 
     if not rows:
         click.echo(empty)
         return
-    cells = [[name.replace("_", " ") for name in columns]]
-    cells += [[one_line(_cell(name, row.get(name))) for name in columns] for row in rows]
-    widths = [max(len(line[n]) for line in cells) for n in range(len(columns))]
-    for line in cells:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    from bot.cli.common.terminal_table import screen_width, table_lines
+
+    heads = [name.replace("_", " ") for name in columns]
+    cells = [[_cell(name, row.get(name)) for name in columns] for row in rows]
+    for line in table_lines(heads, cells, width=screen_width()):
+        click.echo(line)
 
 
 def _cell(name: str, value: Any) -> str:
