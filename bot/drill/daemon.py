@@ -115,7 +115,7 @@ class Daemon:
             hooks=Hooks(lease=self._lease, passed=self._passed, asker=NoModel()),
         )  # fmt: skip
         kernel.risk.grids = setup.grids
-        kernel.approvals.unattended = "all"  # Nobody can be asked.
+        kernel.approvals.leave_to("all")  # Nobody can be asked.
         self._until_up(lambda: drive(kernel.recover()))
         self._is_started = True
         if self.heartbeats is not None:

@@ -158,7 +158,7 @@ class Session:
         )
         kernel.risk.grids = self.grids
         kernel.risk.is_atomic = self.is_atomic
-        kernel.approvals.unattended = self.options.approve
+        kernel.approvals.leave_to(self.options.approve)
         if self.is_atomic and isinstance(self.journal, MemoryJournal):
             kernel.execution.sender.is_atomic = True
             if isinstance(self.port, LocalPort):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from bot.errors import BotError, Declined, OutcomeUnknown, Refused, TryLater
+from bot.money import format_decimal
 from bot.runtime.control_plane.commands import CommandTimeout
 from bot.runtime.reconciliation import protection
 
@@ -22,15 +23,19 @@ log = structlog.get_logger()
 CAUSE: Final = "operator"  # of the close, in its key and for `bot explain`
 
 
-async def close_position(kernel: Kernel, market: str) -> bool:
+async def close_position(kernel: Kernel, market: str, *, side: str | None = None, opened_ms: int | None = None) -> bool:
     """Close the whole position of a market, reduce-only. True if it is closed; False while the close is on its way or in doubt.
 
-    BotError if there is no position; Declined if the service refuses the close. The strategy may open again: pause it first.
+    `side` and `opened_ms` say which position is meant. BotError if there is no position or it is another one; Declined if the service refuses the close. The strategy may open again: pause it first.
     """
     position = kernel.account.mirror.positions.get(market)
     if position is None:
         raise BotError(
             f"there is no position in {market}; there are {', '.join(kernel.account.mirror.positions) or 'none'}"
+        )
+    if side not in (None, position.side) or opened_ms not in (None, position.opened_ms):
+        raise BotError(
+            f"the position in {market} is another one now: {position.side} {format_decimal(position.size)}; nothing was closed"
         )
     log.warning("position.closed_by_operator", market=market)
     kernel.budget.begin()
@@ -63,6 +68,10 @@ async def cancel_entry(kernel: Kernel, oid: str) -> None:
 
 async def decide(kernel: Kernel, name: str, *, approve: bool, decider: str, reason: str | None) -> dict[str, str]:
     """Write a person's answer to a proposal, then send or end the entry. BotError if nothing waits under this id."""
+    if approve and not await kernel.events.drain():
+        raise CommandTimeout(
+            "the account's events cannot be read now, so a fill since the decision may be unknown; nothing is approved"
+        )
     intent = kernel.approvals.decide(name, approve=approve, decider=decider, reason=reason)
     kernel.budget.begin()
     await kernel.execution.settle()

@@ -12,6 +12,7 @@ from bot.runtime.account.attribution_fold import ATTRIBUTED, attribute_event, na
 from bot.runtime.account.event_logging import log_event
 from bot.runtime.account.fold import fold_event, with_our_keys
 from bot.runtime.decisions.intent_builder import IntentBuilder
+from bot.runtime.execution.approvals import Approvals
 from bot.runtime.journal.journal import Notice
 from bot.runtime.model.intents import Intent
 from bot.runtime.model.shares import Part
@@ -30,7 +31,12 @@ NoticesOf = Callable[[Event, Mapping[str, Part]], Iterable[Notice]]
 
 
 class EventConsumer:
-    """`notices_of` makes the notices of an event, given the shares that the strategies have in it."""
+    """`notices_of` makes the notices of an event, given the shares that the strategies have in it.
+
+    `approvals` is set right after the consumer is built, because it needs the execution that needs the consumer.
+    """
+
+    approvals: Approvals
 
     def __init__(self, context: RepairContext, builder: IntentBuilder, notices_of: NoticesOf | None = None) -> None:
         self.notices_of = notices_of
@@ -74,6 +80,7 @@ class EventConsumer:
     async def restart(self, snapshot: AccountSnapshot | None = None) -> None:
         """Begin the events anew at this snapshot, or at one of now."""
         context = self._context
+        self.approvals.end_all()
         if await reconciler.restart(context, snapshot or await context.port.account()):
             context.foreign_activity.clear()
 
@@ -157,14 +164,14 @@ class EventConsumer:
             decision = decision or Decision()
             signals = await host.deliver(event, decision, now_ms=context.now_ms(), parts=parts)
             if signals:
-                intents += self._builder.build(signals, trigger=self._builder.trigger_of(event), at_ms=event.ts)
+                intents += self._builder.build(signals, trigger=journal.events.trigger_of(event), at_ms=event.ts)
             if n < count and budget.is_used_up_since(began_ms):
                 fresh, last_id = fresh[:n], event.id
                 break
         with journal.together() if host.backlogs else _NO_TRANSACTION:
             for backlog in host.backlogs.values():
                 backlog.write(epoch)
-            opened = journal.take(
+            opened = self.approvals.take(
                 fresh, last_id, epoch=epoch, states=None if decision is None else decision.states, intents=intents, notices=notices,
                 attribution=account.attribution.changes(), now_ms=context.now_ms(),
             )  # fmt: skip

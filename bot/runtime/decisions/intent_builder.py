@@ -24,7 +24,6 @@ from bot.wire import INTERVAL_MS
 if TYPE_CHECKING:
     from bot.runtime.strategy_host.host import OwnedSignal
     from bot.runtime.strategy_host.instance import StrategyInstance
-    from bot.wire import Event
 
 log = logs.FastLogger()
 
@@ -46,11 +45,6 @@ class IntentBuilder:
         self._live = execution.live
         self._budget = budget
         self._now_ms = now_ms
-
-    def trigger_of(self, event: Event) -> str:
-        """The trigger of what a strategy wants on an event. A restored service may give an id twice, so the second one carries its time."""
-        is_reused = event.id in self._journal.events.reused_ids
-        return f"event:{event.id}:{event.ts}" if is_reused else f"event:{event.id}"
 
     def build(self, signals: Sequence[OwnedSignal], *, trigger: str, at_ms: int) -> list[Intent]:
         """The intents of these signals, without those that are refused. `trigger` and `at_ms` say what the strategies decided on, and when."""

@@ -126,8 +126,9 @@ class WarmUp:
         event, parts = backlog.first
         decision = Decision()
         await self._host.deliver_to(instance, event, decision, now_ms=self._context.now_ms(), parts=parts)
-        intents = self._builder.build(decision.signals, trigger=self._builder.trigger_of(event), at_ms=event.ts)
+        intents = self._builder.build(decision.signals, trigger=journal.events.trigger_of(event), at_ms=event.ts)
         backlog.drop_first()
         with journal.together():
             backlog.write(epoch)
-            return intents, journal.decided(intents, states=decision.states)
+            approvals = self._context.execution.sender.approvals
+            return intents, approvals.write_decision(intents, states=decision.states)

@@ -2,12 +2,15 @@
 
 The plan is the proposal: it has a single-use token, it expires, and an expired plan is made anew while the decision is fresh. An answer is
 in the journal before the token is used. Where nobody has answered, nothing is sent.
+
+Two answers never open twice. An entry that waits ends in the transaction that writes what ends it: a newer entry of its strategy in its
+market (`write_decision`), or an event that changes the position or the entries that it was decided on (`end_outdated`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, Literal, NamedTuple
 
@@ -24,7 +27,7 @@ from bot.runtime.model.intents import Intent
 from bot.runtime.model.limits import Approval, StrategyLimits
 from bot.strategy import Proposal
 from bot.strategy.hook_answers import refuse_unread
-from bot.wire import Plan
+from bot.wire import Event, Plan
 
 log = logs.FastLogger()
 
@@ -34,6 +37,13 @@ SHOWN_LETTERS: Final = 12
 TEXT_MAX: Final = 200  # characters of a reason
 A_PERSON: Final = Approval()  # the rule for what an assistant proposes, whatever the config says
 
+REPLACED: Final = "a newer decision of the strategy in this market replaced it"
+OUTDATED: Final = "the position or the orders in {market} have changed since the strategy decided it"
+UNSEEN: Final = "the service no longer has the events since the strategy decided it"
+UNSENT: Final = frozenset({"opened", "planned"})  # states of an entry of which no order can exist
+CHANGES_POSITION: Final = frozenset({"fill", "liquidation", "settlement"})  # types of events
+
+Write = Callable[..., list[Intent]]  # the new intents
 RunPolicy = Callable[[str, Callable[[], object]], Awaitable[object]]  # strategy and call -> the policy's answer
 
 
@@ -49,7 +59,7 @@ class Waiting(NamedTuple):
 
 
 class Approvals:
-    """Which entries need an agreement, and who gave it. `unattended` is the answer of a backtest, where nobody can be asked."""
+    """Which entries need an agreement, and who gave it. `unattended` is the answer of a backtest, where nobody can be asked (`leave_to`)."""
 
     def __init__(
         self, journal: Journal, limits: Mapping[str, StrategyLimits], live: Mapping[str, Intent], marks: Mapping[str, float],
@@ -63,16 +73,38 @@ class Approvals:
         self._marks = marks
         self._now_ms = now_ms
         self._run_policy = run_policy
+        # strategy and trigger -> orders that this decision cancels
+        self._canceled: dict[tuple[str, str], set[str]] = {}
+        # Writes a decision as `Journal.decided` does. Once entries may wait, it also ends those that the decision replaces.
+        self.write_decision: Write = journal.decided
+        self.take: Write = journal.take  # writes a page of events, and ends the entries that it changes
+        self.is_used = False  # True once entries may wait; until then a run pays nothing for them
+        if any(one.approval is not None for one in limits.values()) or journal.approvals.is_any_pending():
+            self._use()
 
     # -- what the order sender asks
 
     def of(self, intent: Intent) -> Approval | None:
         """The rule that this entry falls under; None if nobody needs to agree."""
         if intent.is_proposed:
+            self._use()
             return A_PERSON
         limits = self._limits.get(intent.strategy)
         approval = None if limits is None or intent.action != "open" else limits.approval
-        return None if approval is None or intent.notional_usd <= approval.above_usd else approval
+        if approval is None or intent.notional_usd <= approval.above_usd:
+            return None
+        self._use()
+        return approval
+
+    def leave_to(self, answer: Literal["all", "none"] | None) -> None:
+        """Nobody can be asked: every entry that needs an answer gets this one. None: a person or a policy answers."""
+        self.unattended = answer
+        if answer is not None:
+            self.is_used, self.write_decision, self.take = False, self._journal.decided, self._journal.take
+
+    def _use(self) -> None:
+        if not self.is_used and self.unattended is None:
+            self.is_used, self.write_decision, self.take = True, self._write_decision, self._take
 
     def is_pending(self, intent: Intent) -> bool:
         """True if a planned entry must wait for an answer."""
@@ -82,16 +114,16 @@ class Approvals:
         return self.of(intent) is not None if row is None else row.state != "approved"
 
     def ending(self, intent: Intent) -> Ending | None:
-        """Why a planned entry ends: refused, superseded, or the price has left what was shown. The last one is planned again."""
+        """Why an unsent entry ends: refused, superseded, or the price has left what was shown. The last one is planned again."""
         row = None if self.unattended is not None else self._journal.approvals.of(intent.id)
-        if row is None:
+        if row is None or (intent.state == "opened" and row.state != "superseded"):
             return None
         if row.state == "refused":
             return Ending(
                 "rejected", "not_approved", f"refused by {row.decider}{f': {row.reason}' if row.reason else ''}"
             )
         if row.state == "superseded":
-            return Ending("expired", "superseded", "a newer decision of the strategy in this market replaced it")
+            return Ending("expired", "superseded", row.reason or REPLACED)
         px = self._price(intent.market)
         if px is None or not _has_drifted(row.px, px):
             return None
@@ -135,8 +167,8 @@ class Approvals:
         A plan of the same decision at about the same price is the same question, so it causes no second notice.
         """
         approval = self.of(intent)
-        if approval is None or self.unattended is not None:
-            return
+        if approval is None or self.unattended is not None or self._journal.approvals.of(intent.id) is not None:
+            return  # The row of a new plan says that it was superseded while the service made it.
         now_ms, px = self._now_ms(), self._price(intent.market) or plan.est_px or Decimal(0)
         figures = _figures(plan, intent) | self._origin(intent)
         if approval.policy is not None:
@@ -144,7 +176,6 @@ class Approvals:
                 ApprovalRow(intent.id, "approved", px, figures, now_ms, now_ms, f"the policy {approval.policy_name}")
             )
             return
-        self._supersede(intent)
         before = self._journal.approvals.newest_of(intent)
         is_known = before is not None and not _has_drifted(before.px, px)
         self._write(ApprovalRow(intent.id, "pending", before.px if before and is_known else px, figures, now_ms))
@@ -157,6 +188,88 @@ class Approvals:
                 until=iso(intent.not_after_ms), **text,
             )  # fmt: skip
             self._journal.notify([made], now_ms=now_ms)
+
+    # -- what ends an entry that waits
+
+    def _write_decision(
+        self,
+        intents: Sequence[Intent],
+        *,
+        states: Mapping[str, str] | None = None,
+        bars: Sequence[tuple[str, str, int]] = (),
+    ) -> list[Intent]:
+        """`Journal.decided`, and in the same transaction the end of the waiting entries that these replace."""
+        with self._journal.together():
+            new = self._journal.decided(intents, states=states, bars=bars)
+            self.end_replaced(new)
+        return new
+
+    def _take(self, events: Sequence[Event], last_id: str, **changes: Any) -> list[Intent]:
+        """`Journal.take`, and in the same transaction the end of the waiting entries that the events or new entries end."""
+        with self._journal.together():
+            new = self._journal.take(events, last_id, **changes)
+            self.end_outdated(events)
+            self.end_replaced(new)
+        return new
+
+    def end_replaced(self, new: Sequence[Intent]) -> None:
+        """End the waiting entries that these new entries replace. Call it in the transaction that writes the new ones."""
+        places = {_place(one): one for one in new if one.action == "open"}
+        for old in self._undecided() if places else ():
+            newer = places.get(_place(old))
+            if newer is not None and newer.trigger != old.trigger and newer.opened_ms >= old.opened_ms:
+                self._supersede(old, REPLACED)
+        for one in new:
+            if one.action == "cancel":
+                self._canceled.setdefault((one.strategy, one.trigger), set()).update(one.cancel().oids)
+
+    def end_outdated(self, events: Sequence[Event]) -> None:
+        """End the waiting entries that were decided before these events changed their position or their orders.
+
+        Call it in the transaction that writes the events. What the entry's own decision does, such as the close of a reversal, is
+        no change.
+        """
+        changes = [(n, event) for n, event in enumerate(events) if _changes_account(event)]
+        seen = {
+            self._journal.events.trigger_of(event): n for n, event in enumerate(events)
+        }  # what a hook has seen that decided on one of them
+        for intent in self._undecided() if changes else ():
+            first = seen.get(intent.trigger, -1) + 1
+            if any(n >= first and self._is_outdated_by(event, intent) for n, event in changes):
+                self._supersede(intent, OUTDATED.format(market=intent.market))
+
+    def end_all(self) -> None:
+        """End every waiting entry, because events since its decision are lost."""
+        for intent in self._undecided() if self.is_used else ():
+            self._supersede(intent, UNSEEN)
+
+    def _undecided(self) -> list[Intent]:
+        """The unsent entries that need an answer and have none, planned or not."""
+        unsent = [one for one in self._live.values() if one.action == "open" and one.state in UNSENT]
+        found = []
+        for one in unsent:
+            row = self._journal.approvals.of(one.id)
+            if self.of(one) is not None if row is None else row.state == "pending":
+                found.append(one)
+        if not found:
+            self._canceled.clear()
+        return found
+
+    def _is_outdated_by(self, event: Event, intent: Intent) -> bool:
+        if event.coin != intent.market:
+            return False
+        cause = None if event.idempotency_key is None else self._journal.intents.find(event.idempotency_key)
+        if event.type == "order" and event.data.oid in self._canceled.get((intent.strategy, intent.trigger), ()):
+            return False
+        if cause is None:
+            return True
+        return cause.strategy == intent.strategy and cause.trigger != intent.trigger
+
+    def _supersede(self, intent: Intent, reason: str) -> None:
+        now_ms = self._now_ms()
+        row = self._journal.approvals.of(intent.id) or ApprovalRow(intent.id, "pending", Decimal(0), {}, now_ms)
+        self._write(row._replace(state="superseded", decided_ms=now_ms, reason=reason))
+        log.info("approval.superseded", intent=intent.id, strategy=intent.strategy, market=intent.market, why=reason)
 
     # -- what a person asks
 
@@ -197,6 +310,8 @@ class Approvals:
         (row,) = rows
         if row.state in ("approved", "refused") and row.decider is not None:
             raise BotError(f"{name} was {row.state} by {row.decider} at {iso(row.decided_ms or 0)} already")
+        if row.state == "superseded":
+            raise BotError(f"{name} does not wait any more: {row.reason or REPLACED}")
         asked = self._journal.intents.find(row.intent_id)
         for one in self.waiting():
             if one.intent.id == row.intent_id:
@@ -211,13 +326,6 @@ class Approvals:
         raise BotError(f"{name} does not wait any more ({code}); the strategy decides anew on its next bar")
 
     # -- parts
-
-    def _supersede(self, intent: Intent) -> None:
-        """End what the strategy wanted in this market before, so that two answers never open twice of it."""
-        for one in self.waiting():
-            same_place = _place(one.intent) == _place(intent)
-            if same_place and one.intent.trigger != intent.trigger and one.intent.opened_ms <= intent.opened_ms:
-                self._write(one.row._replace(state="superseded", decided_ms=self._now_ms()))
 
     def _origin(self, intent: Intent) -> dict[str, str]:
         """Who proposed the entry and why, as the proposer said it; nothing for a strategy's own entry."""
@@ -243,6 +351,11 @@ def document(one: Waiting, now_ms: int) -> dict[str, Any]:
         "asked_ms": one.row.asked_ms, "plan_expires_ms": intent.token_expires_ms, "not_after_ms": intent.not_after_ms,
         "left_s": max(0, intent.not_after_ms - now_ms) // 1000,
     }  # fmt: skip
+
+
+def _changes_account(event: Event) -> bool:
+    """True for an event that changes a position or the resting entries. Stops and targets that are armed change neither."""
+    return event.type in CHANGES_POSITION or (event.type == "order" and event.data.intent == "open")
 
 
 def _place(intent: Intent) -> tuple[str, str, bool]:

@@ -173,7 +173,7 @@ class ExecutionEngine:
         """Write intents of the daemon itself, such as the close of a repair, and send them."""
         for intent in intents:
             self.live.setdefault(intent.id, intent)
-        await self.send_all(intents, self._journal.decided(intents))
+        await self.send_all(intents, self.sender.approvals.write_decision(intents))
 
     async def send_all(self, intents: Sequence[Intent], fresh: Sequence[Intent]) -> None:
         """Send the intents that were just written, in their order, as far as they may be sent now."""

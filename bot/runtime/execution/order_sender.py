@@ -161,6 +161,8 @@ class OrderSender:
             why = f"{no.message} (it could not be sent for a minute)"
             return await self._end_unsent(intent, Ending("expired", no.code, why))
         if intent.state == "opened":
+            if self.approvals.is_used and (ending := self.approvals.ending(intent)) is not None:
+                return await self._end_unsent(intent, ending)
             intent = await self._prepare(intent)
         elif intent.state == "planned" and (ending := self.approvals.ending(intent)) is not None:
             return await self._end_unsent(intent, ending)

@@ -59,6 +59,10 @@ class ApprovalLog:
         found = self._rows("WHERE a.intent_id=?", intent_id)
         return found[0] if found else None
 
+    def is_any_pending(self) -> bool:
+        """True if a plan waits for an answer."""
+        return self._database.read("SELECT 1 FROM approvals WHERE state = 'pending' LIMIT 1").fetchone() is not None
+
     def newest_of(self, intent: Intent) -> ApprovalRow | None:
         """The newest row of the decision behind this intent, whichever of its plans it is about."""
         decision = (intent.strategy, intent.market, intent.trigger, intent.ordinal, intent.epoch)

@@ -66,6 +66,10 @@ class EventLog:
             (*cursor, seal(*cursor)),
         )
 
+    def trigger_of(self, event: Event) -> str:
+        """The trigger of what a strategy wants on an event. A restored service may give an id twice, so the second one carries its time."""
+        return f"event:{event.id}:{event.ts}" if event.id in self.reused_ids else f"event:{event.id}"
+
     def unseen(self, events: Sequence[Event]) -> list[Event]:
         """The events of a page that were not taken before, each once, in their order.
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from bot.errors import BotError
+from bot.runtime.control_plane.commands import CommandTimeout
 from bot.runtime.control_plane.order_commands import decide
 from bot.runtime.execution.approvals import document
 from bot.runtime.journal import order_trace, queries
@@ -19,8 +20,10 @@ from bot.runtime.kernel import Kernel
 from bot.runtime.model.limits import Approval
 from bot.runtime.strategy_host.worker_pool import WorkerPool
 from bot.strategy import Bar, Bracket, Close, Intent, Open, Proposal, View
-from tests.fakes import FakeVenue
-from tests.runtime.builders import begun, kill, make_kernel, minutes
+from bot.wire import Event, EventsPage
+from bot.wire.events import OrderData
+from tests.fakes import FakeVenue, Fault
+from tests.runtime.builders import begun, intent, kill, later, make_kernel, minutes
 
 ALWAYS = Approval()
 
@@ -158,6 +161,139 @@ async def test_a_config_that_asks_no_more_does_not_send_what_waits() -> None:
     kernel.risk.limit(dict(make_kernel(venue, once).risk.strategy_limits))
     await kernel.cycle()
     assert count(venue, "confirm") == 0
+
+
+# -- two answers never open twice
+
+
+def flat_opens(view: View, bar: Bar) -> Iterable[Intent]:
+    """Long 200 USD on each bar that sees neither a position nor an order."""
+    if view.position(bar.market) is None and not view.orders(bar.market):
+        yield Open(bar.market, "long", usd=200, bracket=Bracket(stop_pct=5))
+
+
+async def test_a_newer_decision_ends_the_older_one_before_it_has_a_plan_of_its_own() -> None:
+    venue = FakeVenue()
+    kernel = await begun(venue, flat_opens, approval=ALWAYS, interval_ms=3_600_000)
+    (old,) = kernel.approvals.waiting()
+    venue.faults += [Fault("plan", "drop", count=9)]
+    await minutes(kernel, venue, "100")
+    with pytest.raises(BotError, match="a newer decision of the strategy in this market replaced it"):
+        await answer(kernel, name=old.intent.id)
+    venue.faults.clear()
+    later(kernel, 60_000)
+    await kernel.cycle()
+    (new,) = kernel.approvals.waiting()
+    assert new.intent.id != old.intent.id
+    await answer(kernel)
+    assert (count(venue, "confirm"), venue.positions["BTC"].size) == (1, 2)
+
+
+async def test_an_entry_ends_when_an_older_one_turns_out_to_be_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    venue = FakeVenue()
+    kernel = await begun(venue, flat_opens, approval=ALWAYS, interval_ms=3_600_000)
+    known = len(venue.event_rows)
+    monkeypatch.setattr(venue, "_events", lambda since, limit: EventsPage(events=(), last_event_id=since))
+    await answer(kernel)
+    assert len(venue.event_rows) > known, "the entry is filled, and the daemon has not read it"
+    await minutes(kernel, venue, "100")
+    (newer,) = kernel.approvals.waiting()
+    monkeypatch.undo()
+    with pytest.raises(BotError, match="the position or the orders in BTC have changed"):
+        await answer(kernel, name=newer.intent.id)
+    await kernel.cycle()
+    assert (kernel.approvals.waiting(), venue.positions["BTC"].size, count(venue, "confirm")) == ([], 2, 1)
+
+
+async def test_nothing_is_approved_while_a_fill_may_be_unknown() -> None:
+    venue, kernel = await held()
+    venue.faults += [Fault("events", "drop")]
+    with pytest.raises(CommandTimeout, match="nothing is approved"):
+        await answer(kernel)
+    assert count(venue, "confirm") == 0
+    await answer(kernel)
+    assert count(venue, "confirm") == 1
+
+
+ENTRY = {"oid": "7", "kind": "limit", "side": "long", "intent": "open", "size": "1", "filledSize": "0", "limitPx": "90"}
+
+
+@pytest.mark.parametrize(
+    ("type_", "subtype", "coin", "whose", "ends"),
+    [
+        ("fill", "exit", "BTC", "nobody", True),  # a stop, a guardian, a person
+        ("fill", "entry", "BTC", "an older decision", True),
+        ("fill", "exit", "BTC", "an older decision", True),
+        ("fill", "exit", "BTC", "this decision", False),  # the close of a reversal
+        ("fill", "entry", "BTC", "another strategy", False),
+        ("fill", "exit", "ETH", "nobody", False),
+        ("liquidation", "full", "BTC", "nobody", True),
+        ("liquidation", "partial", "BTC", "nobody", True),
+        ("settlement", "settled", "BTC", "nobody", True),
+        ("order", "open", "BTC", "an older decision", True),
+        ("order", "canceled", "BTC", "nobody", True),
+        ("order", "canceled", "BTC", "canceled by this decision", False),
+        ("order", "armed", "BTC", "a stop", False),
+        ("funding", "payment", "BTC", "nobody", False),
+        ("guardian", "armed", "BTC", "nobody", False),
+        ("account", "settings", None, "nobody", False),
+    ],
+)
+async def test_an_entry_ends_when_what_it_was_decided_on_has_changed(
+    type_: str, subtype: str, coin: str | None, whose: str, ends: bool
+) -> None:
+    _, kernel = await held()
+    (one,) = kernel.approvals.waiting()
+    mine = one.intent
+    made = {
+        "this decision": intent(1, trigger=mine.trigger, strategy="trend"),
+        "an older decision": intent(1, trigger="bar:BTC:1", strategy="trend"),
+        "another strategy": intent(1, trigger="bar:BTC:1", strategy="other"),
+    }
+    key = None
+    if whose in made:
+        kernel.journal.decided([made[whose]])
+        key = made[whose].id
+    if whose == "canceled by this decision":
+        cancel = intent(1, trigger=mine.trigger, strategy="trend", action="cancel", body=b'{"oids": ["7"]}')
+        kernel.approvals.write_decision([cancel])
+    data = {**ENTRY, "intent": "close", "kind": "stop_loss"} if whose == "a stop" else ENTRY
+    found = Event.model_construct(
+        id="evt_9", type=type_, subtype=subtype, ts=1, coin=coin, idempotency_key=key,
+        data=OrderData.model_validate(data) if type_ == "order" else None,
+    )  # fmt: skip
+    kernel.approvals.end_outdated([found])
+    await kernel.cycle()
+    assert (kernel.approvals.waiting() == []) is ends
+    if ends:
+        with pytest.raises(BotError, match="the position or the orders in BTC have changed"):
+            await answer(kernel, name=mine.id)
+    else:
+        assert (await answer(kernel))["state"] == "accepted"
+
+
+async def test_an_entry_that_a_hook_decides_on_a_fill_is_not_ended_by_that_fill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, kernel = await held()
+    (one,) = kernel.approvals.waiting()
+    triggers = {"evt_1": one.intent.trigger, "evt_2": "event:evt_2"}
+    monkeypatch.setattr(kernel.journal.events, "trigger_of", lambda event: triggers[event.id])
+    fills = [
+        Event.model_construct(id=f"evt_{n}", type="fill", subtype="exit", ts=n, coin="BTC", data=None) for n in (1, 2)
+    ]
+    for last, ends in ((1, False), (2, True)):
+        kernel.approvals.end_outdated(fills[:last])
+        assert (kernel.approvals.waiting() == []) is ends
+
+
+async def test_lost_events_end_every_entry_that_waits(tmp_path: Path) -> None:
+    _, kernel = await held(path=tmp_path / "journal.db")
+    (one,) = kernel.approvals.waiting()
+    await kernel.events.restart()
+    await kernel.cycle()
+    with pytest.raises(BotError, match="no longer has the events"):
+        await answer(kernel, name=one.intent.id)
 
 
 def agree(proposal: Proposal) -> object:
