@@ -19,8 +19,10 @@ from bot.clock import SystemClock
 from bot.dashboard import controls
 from bot.dashboard.backtests import NoRun
 from bot.dashboard.documents import Documents
+from bot.dashboard.identity import Moved
 from bot.dashboard.page_models import PAGES, Data, NoSuchPage, Page, Sources
 from bot.dashboard.pages import frame
+from bot.dashboard.reading import Reading
 from bot.dashboard.request_checks import SIGN_IN, RequestChecks, form_of, refused
 from bot.dashboard.sign_in import COOKIE_S, SignIn
 from bot.errors import BotError
@@ -86,8 +88,9 @@ class Dashboard:
         values = await self._values(page, query)
         if isinstance(values, NoSuchPage):
             return await self._message(404, "Not found", str(values))
+        about = query | values["identity"]  # The updates of the page name what it was loaded for.
         stream = request.url_for("stream", page=page.name).include_query_params(
-            **{name: str(value) for name, value in query.items()}
+            **{name: str(value) for name, value in about.items()}
         )
         address = f"{stream.path}?{stream.query}" if stream.query else stream.path
         return self._html(
@@ -100,6 +103,8 @@ class Dashboard:
     async def _values(self, page: Page, query: Mapping[str, str]) -> Data | NoSuchPage:
         try:
             return await page.values(self._sources, query)
+        except Moved as error:
+            return NoSuchPage(str(error))
         except NoSuchPage as error:
             return error
 
@@ -138,7 +143,10 @@ class Dashboard:
             return refused(404, "no such page")
         if self._streams >= STREAMS_MAX:
             return refused(503, f"{STREAMS_MAX} pages are open; close one")
-        return EventSourceResponse(self._updates(page, dict(request.query_params)), ping=15)
+        query = dict(request.query_params)
+        if missing := [name for name in page.identity if name not in query]:
+            return refused(404, f"the updates of this page need {' and '.join(missing)}: reload the page")
+        return EventSourceResponse(self._updates(page, query), ping=15)
 
     async def _updates(self, page: Page, query: Mapping[str, str]) -> AsyncIterator[dict[str, str]]:
         self._streams += 1
@@ -146,7 +154,8 @@ class Dashboard:
         try:
             while not self.stopping.is_set():
                 values = await self._values(page, query)
-                if isinstance(values, NoSuchPage):
+                if isinstance(values, NoSuchPage):  # What the page was loaded for is gone, so it ends.
+                    yield {"data": json.dumps({"now": SystemClock().now_ms(), "fragments": {}, "moved": str(values)})}
                     return
                 yield {"data": json.dumps(self._changed(page, values, sent), separators=(",", ":"))}
                 try:
@@ -197,9 +206,12 @@ class Dashboard:
             return refused(403, "the token of the page is missing or belongs to another sign-in: open the page again")
         values = await PAGES["runs"].values(self._sources, form)
         config = values["config"]
-        problem = (
-            "the daemon runs without a config file" if config is None else self._sources.backtests.start(config, form)
-        )
+        if config is None:
+            problem: str | None = "which config the daemon runs is not known, or it runs without a file"
+        elif form.get("config") != config:
+            problem = f"nothing was started: the page showed another config, and the daemon runs {config} now"
+        else:
+            problem = self._sources.backtests.start(config, form)
         if problem is not None:
             token = self._sign_in.change_token(request.state.cookie)
             more = {"title": "Backtests", "page": "runs", "stream": "", "token": token, "problem": problem}
@@ -238,11 +250,21 @@ class Dashboard:
             return await self._message(
                 403, "Read-only", "This dashboard only reads. Start it with --control to allow changes."
             )
-        name = request.query_params.get("name", "")
+        name, given = request.query_params.get("name", ""), request.query_params.get("of", "")
         if action.needs_name and not name:
             return await self._message(404, "Not found", f"{action.title} needs the name of what it acts on.")
-        values = controls.confirmation(action, name)
-        return await self._control_page(request, values)
+        subject = action.subject(await self._seen(action), name)
+        if subject is None:
+            return await self._message(404, "Nothing to act on", controls.missing(action, name))
+        if given and given != subject.stamp:
+            now = controls.GONE.format(subject=name or action.title, now=f"It is {subject.text} now.")
+            return await self._message(409, "It has changed", now)
+        return await self._control_page(request, controls.confirmation(action, name, subject))
+
+    async def _seen(self, action: controls.Action) -> controls.Seen:
+        """What the daemon says at this moment: a page may show what was a second ago."""
+        proposals = await self._sources.daemon.fresh_approvals() if action.is_of_proposal else Reading(())
+        return controls.Seen(await self._sources.daemon.fresh_snapshot(), proposals.value)
 
     async def change(self, request: Request) -> Response:
         if not self._control:
@@ -255,14 +277,20 @@ class Dashboard:
             log.warning("dashboard.change_refused", reason="token")
             return refused(403, "the token of the page is missing or belongs to another sign-in: open the page again")
         name, key = form.get("name", ""), form.get("key", "")
-        asked = controls.confirmation(action, name) | ({"key": key} if key else {})
-        if form.get("confirm", "").strip() != asked["word"] or (action.needs_name and not name):
-            return await self._control_page(
-                request, asked | {"problem": f"Nothing was sent: type {asked['word']} to confirm."}, 400
-            )
-        log.warning("dashboard.change", action=request.path_params["action"], subject=name or None)
+        subject = action.subject(await self._seen(action), name)
+        if subject is None or form.get("of") != subject.stamp:
+            log.warning("dashboard.change_refused", reason="changed", subject=name or None)
+            now = controls.missing(action, name) if subject is None else f"It is {subject.text} now."
+            text = controls.GONE.format(subject=name or action.title, now=now)
+            return await self._message(409, "It has changed", text)
+        asked = controls.confirmation(action, name, subject) | ({"key": key} if key else {})
+        if form.get("confirm", "").strip() != asked["word"]:
+            problem = f"Nothing was sent: type {asked['word']} to confirm."
+            return await self._control_page(request, asked | {"problem": problem}, 400)
+        log.warning("dashboard.change", action=request.path_params["action"], subject=subject.text)
         try:
-            answer = await self._sources.daemon.ask("POST", action.path, action.body(name, asked["key"], form))
+            body = controls.body_of(action, subject, asked["key"], form)
+            answer = await self._sources.daemon.ask("POST", action.path, body)
         except BotError as error:
             lines = [str(error), *controls.other_ways(request.path_params["action"])]
             return await self._control_page(request, asked | {"done": False, "lines": lines}, 502)

@@ -1,80 +1,166 @@
 """Changes from a browser: pause, resume, close, cancel, approve, refuse, kill. Each goes through the daemon's control socket, as the commands do.
 
-A change needs `--control`, the cookie, the change token of the page, and a word that the person types.
+A change needs `--control`, the cookie, the change token of the page, a word that the person types, and the stamp of what the person saw:
+a change of something that is another thing by now is refused (`identity.py`).
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from bot.dashboard import formatting, identity
+from bot.dashboard.snapshot import Snapshot
+
 Data = dict[str, Any]
+GONE: Final = "Nothing was sent: {subject} is not what the page showed any more. {now} Open the page again."
+
+
+class Subject(NamedTuple):
+    """What a control acts on now: in words, the stamp, and what the request says of it."""
+
+    text: str
+    stamp: str
+    body: Data
+
+
+class Seen(NamedTuple):
+    """What the daemon says now, to find the subject of a control in."""
+
+    snapshot: Snapshot
+    proposals: Sequence[Mapping[str, Any]]
+
+    @property
+    def account(self) -> str:
+        return identity.account_of(self.snapshot)
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        return self.snapshot.status or {}
+
 
 BY: Final = "the dashboard"  # who the journal and the log say that it was
 
 
 class Action(NamedTuple):
-    """`word` is what the person types; `body` gives the request's body from the name, the idempotency key and the form."""
+    """`word` is what the person types; `subject` finds what the control acts on: None if it is not there."""
 
     title: str
     what: str
     word: Callable[[str], str]
     path: str
-    body: Callable[[str, str, Mapping[str, str]], Data]
+    subject: Callable[[Seen, str], Subject | None]
     needs_name: bool = False
     is_dangerous: bool = False
+    is_of_proposal: bool = False  # acts on an entry that waits for approval
 
 
-def _strategy(name: str, _key: str, _form: Mapping[str, str]) -> Data:
-    return {"by": BY} | ({"strategy": name} if name else {})
+def _account(seen: Seen, _name: str) -> Subject:
+    return Subject(_account_text(seen), identity.account_stamp(seen.account), {"by": BY})
+
+
+def _account_text(seen: Seen) -> str:
+    return f"the account {seen.account}" if seen.account else "the account of the daemon, which is not known now"
+
+
+def _paused(seen: Seen, name: str) -> Subject | None:
+    if not name:
+        return _account(seen, name)._replace(text=f"every strategy on {_account_text(seen)}")
+    return _strategy(seen, name)
+
+
+def _resumed(seen: Seen, name: str) -> Subject | None:
+    if name:
+        return _strategy(seen, name)
+    strategies = seen.status.get("strategies") or ()
+    waiting = (seen.status.get("intents") or {}).get("waiting") or ()
+    states = ", ".join(f"{one['name']} {one['state']}" for one in strategies)
+    orders = "".join(f"; {one['action']} {one['market']} of {one['strategy']} waits for you" for one in waiting)
+    stamp = identity.resume_stamp(seen.account, strategies, waiting)
+    return Subject(f"every strategy on {_account_text(seen)} ({states or 'none is known'}{orders})", stamp, {"by": BY})
+
+
+def _strategy(seen: Seen, name: str) -> Subject | None:
+    for one in seen.status.get("strategies") or ():
+        if one["name"] == name:
+            why = f": {one['why']}" if one.get("why") else ""
+            text = f"the strategy {name} ({one['state']}{why}) on {', '.join(one['markets'])}"
+            return Subject(text, identity.strategy_stamp(seen.account, one), {"by": BY, "strategy": name})
+    return None
+
+
+def _position(seen: Seen, name: str) -> Subject | None:
+    for one in seen.snapshot.positions:
+        if one["market"] == name:
+            text = (
+                f"the position {name} {one['side']} {formatting.size(one['size'])} at {formatting.px(one['entry_px'])}"
+            )
+            body = {"market": name, "side": one["side"], "opened_ms": one.get("opened_ms") or 0}
+            return Subject(text, identity.position_stamp(seen.account, one), body)
+    return None
+
+
+def _entry(seen: Seen, name: str) -> Subject | None:
+    for one in seen.snapshot.orders:
+        if one["oid"] == name and one["action"] == "open":
+            what = f"{one['market']} {one['side']} {formatting.size(one['size'])} at {formatting.px(one['limit_px'])}"
+            return Subject(f"the entry order {name}: {what}", identity.order_stamp(seen.account, one), {"oid": name})
+    return None
+
+
+def _proposal(seen: Seen, name: str) -> Subject | None:
+    for one in seen.proposals:
+        if name and one["id"].startswith(name.upper()):
+            what = f"{one['market']} {one['side']} {one['size']} at about {one['est_px']} ({one['notional_usd']} USD)"
+            stop = f"stop {one['stop_px']}" if one.get("stop_px") else "WITHOUT A STOP"
+            text = f"the entry {name} of {one['strategy']}: {what}, {stop}"
+            body = {"id": one["id"], "by": BY}
+            return Subject(text, identity.proposal_stamp(seen.account, one), body)
+    return None
 
 
 ACTIONS: Final[Mapping[str, Action]] = {
     "pause": Action(
         "Pause", "No new entries; exits, stops and guardians continue. Resting entries may still fill. A pause stays in force over restarts.",
-        lambda name: name or "pause", "/pause", _strategy,
+        lambda name: name or "pause", "/pause", _paused,
     ),
     "resume": Action(
         "Resume", "Entries are allowed again. A named strategy also leaves its quarantine; without a name, orders that wait for a person are released.",
-        lambda name: name or "resume", "/resume", _strategy,
+        lambda name: name or "resume", "/resume", _resumed,
     ),
     "close": Action(
         "Close", "The daemon closes the whole position at the market, reduce-only. Its stop and targets end with it. The strategy may open again: pause it first.",
-        lambda name: name, "/close", lambda name, _key, _form: {"market": name}, needs_name=True,
+        lambda name: name, "/close", _position, needs_name=True,
     ),
     "cancel": Action(
         "Cancel", "The entry order is canceled at the service. Stops and targets cannot be canceled, so that no position loses its stop.",
-        lambda name: name, "/cancel", lambda name, _key, _form: {"oid": name}, needs_name=True,
+        lambda name: name, "/cancel", _entry, needs_name=True,
     ),
     "approve": Action(
         "Approve", "The daemon sends this entry. If its price has moved more than 0.5 % from the price that was shown, nothing is sent and you are asked again.",
-        lambda name: name, "/approve", lambda name, _key, _form: {"id": name, "by": BY}, needs_name=True,
+        lambda name: name, "/approve", _proposal, needs_name=True, is_of_proposal=True,
     ),
     "refuse": Action(
         "Refuse", "The entry ends and nothing is sent. The strategy decides anew on its next bar.",
-        lambda name: name, "/refuse", lambda name, _key, _form: {"id": name, "by": BY}, needs_name=True,
+        lambda name: name, "/refuse", _proposal, needs_name=True, is_of_proposal=True,
     ),
     "kill": Action(
         "Kill", "The service cancels all entries and blocks new ones until the account's owner lifts the kill switch. Stops stay.",
-        lambda _name: "kill", "/kill", lambda _name, key, form: {"flatten": form.get("flatten") == "yes", "key": key, "by": BY}, is_dangerous=True,
+        lambda _name: "kill", "/kill", _account, is_dangerous=True,
     ),
 }  # fmt: skip
 
 
-def confirmation(action: Action, name: str) -> Data:
+def confirmation(action: Action, name: str, subject: Subject) -> Data:
     """The values of the page that asks."""
-    subject = (
-        f"{action.title} {name}"
-        if name
-        else f"{action.title} the account"
-        if action.is_dangerous
-        else f"{action.title} every strategy"
-    )
+    named = "every strategy" if not action.is_dangerous else "the account"
     return {
         "action": action,
         "name": name,
-        "subject": subject,
+        "subject": f"{action.title} {name or named}",
+        "acts_on": subject.text,
+        "stamp": subject.stamp,
         "word": action.word(name),
         "key": f"dashboard-{secrets.token_hex(12)}",
     }
@@ -85,6 +171,24 @@ def other_ways(action_name: str) -> list[str]:
     if action_name != "kill":
         return []
     return ["bot kill, on the daemon's machine, and /kill of bot telegram call the service without the daemon."]
+
+
+def missing(action: Action, name: str) -> str:
+    """Why a control has nothing to act on."""
+    things = {
+        "close": "no open position",
+        "cancel": "no entry order",
+        "approve": "no waiting entry",
+        "refuse": "no waiting entry",
+    }
+    return f"There is {things.get(action.title.lower(), 'no strategy')} {name} now, so there is nothing to {action.title.lower()}."
+
+
+def body_of(action: Action, subject: Subject, key: str, form: Mapping[str, str]) -> Data:
+    """The body of the request to the daemon."""
+    if action.is_dangerous:
+        return {"flatten": form.get("flatten") == "yes", "key": key, "by": BY}
+    return subject.body
 
 
 def answer_lines(action_name: str, answer: Mapping[str, Any]) -> list[str]:

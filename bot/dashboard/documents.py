@@ -24,6 +24,8 @@ class Documents:
     def __init__(self, *, has_charts: bool = True) -> None:
         try:
             from jinja2 import Environment, FileSystemLoader
+
+            from bot.dashboard.tables import Column, cells
         except ImportError as error:
             raise ConfigError("the dashboard needs the package jinja2: pip install 'bracketbot[ui]'") from error
         self._environment: Environment = Environment(
@@ -36,8 +38,9 @@ class Documents:
         if script is not None:
             self.static[CHART_SCRIPT] = (script, TYPES[".js"])
         digest = hashlib.sha256(b"".join(body for body, _ in self.static.values()))
+        self._environment.filters["cells"] = cells
         self._environment.globals.update(
-            has_charts=script is not None, chart_notice=NOTICE, version=digest.hexdigest()[:12]
+            column=Column, has_charts=script is not None, chart_notice=NOTICE, version=digest.hexdigest()[:12]
         )  # fmt: skip
 
     def page(self, template: str, values: Mapping[str, Any]) -> str:

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from bot.money import format_decimal
 
-NONE: Final = "–"
+NONE: Final = "–"  # has no value
+NOT_KNOWN: Final = "not known"
 MINUS: Final = "−"  # as wide as a plus, so that columns of figures align
 PX_DIGITS: Final = 6  # significant digits of a price, because no tick is finer; at least two decimals are shown
 UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
@@ -34,6 +35,12 @@ def usd(value: Any) -> str:
 def signed_usd(value: Any) -> str:
     """`+12.30`, `−4.00`; nothing gained is `0.00`."""
     return _signed(value, ",.2f")
+
+
+def cost_usd(value: Any) -> str:
+    """What was paid, as its effect on the account: a fee of 12.30 is `−12.30`, a rebate `+0.50`."""
+    found = number(value)
+    return NONE if found is None else signed_usd(-found)
 
 
 def px(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, NamedTuple, get_args
 from urllib.parse import urlencode
@@ -11,11 +11,17 @@ from urllib.parse import urlencode
 from bot.clock import SystemClock
 from bot.dashboard import formatting, server_chart
 from bot.dashboard.backtests import Backtests, Job, NoRun
+from bot.dashboard.identity import ACCOUNT, account_of, account_stamp, check_account, resume_stamp
 from bot.dashboard.pages import events, frame, guardians, market, overview, runs, strategies
-from bot.dashboard.sources import DaemonSource, ServiceSource, Snapshot
+from bot.dashboard.reading import NOW, Known, Reading, old, unknown, worst
+from bot.dashboard.snapshot import Snapshot
+from bot.dashboard.sources import DaemonSource, ServiceSource
+from bot.dashboard.tables import Column
 from bot.runtime.journal import order_trace, queries, round_trips
 from bot.wire import INTERVAL_MS
+from bot.wire.resources import Market
 from bot.wire.vocabulary import EVENT_FILTERS, EVENT_SUBTYPES, NavRange
+from bot.wire.wallets import WalletNavResult, WalletResult
 
 Data = dict[str, Any]
 Query = Mapping[str, str]
@@ -23,6 +29,10 @@ Query = Mapping[str, str]
 SPANS: Final = get_args(NavRange)
 CURVE_ROWS_MAX: Final = 60
 GUARDIAN_EVENTS: Final = 50
+PARTS: Final = (  # of pages, each known, old or not known
+    "account", "positions", "orders", "health", "curve", "candles", "book", "markets", "journal", "strategies", "params", "guardians", "approvals",
+    "waiting", "config",
+)  # fmt: skip
 UPDATED_CANDLES: Final = 3  # in an update: the running one, the one that just closed, and one to join them
 
 
@@ -47,26 +57,89 @@ class Page(NamedTuple):
     template: str
     fragments: tuple[str, ...]
     values: Callable[[Sources, Query], Awaitable[Data]]
+    identity: tuple[str, ...] = (ACCOUNT,)  # what the updates of the page must name
 
 
-async def read(sources: Sources) -> tuple[Snapshot, Data]:
-    """The daemon's last answer, and the values of the frame."""
+class Read(NamedTuple):
+    """What every page begins with: the daemon's last answer, the service's view of its account, and the values of the frame."""
+
+    snapshot: Snapshot
+    wallet: Reading[WalletResult | None]
+    values: Data
+    daemon: Known  # how well the parts that the daemon says are known
+    now_ms: int
+
+
+async def read(sources: Sources, query: Query) -> Read:
+    """Moved if the page was loaded for another account."""
     snapshot = await sources.daemon.snapshot()
-    status = snapshot.status or {}
+    check_account(query.get(ACCOUNT), snapshot)
+    status, now_ms = snapshot.status or {}, SystemClock().now_ms()
     await sources.service.use(status.get("base_url"))
-    return snapshot, {"frame": frame.frame(snapshot, now_ms=SystemClock().now_ms())}
+    wallet = await sources.service.wallet(status.get("address"))
+    known = daemon_known(snapshot, now_ms)
+    account = account_of(snapshot)
+    stamps = {
+        "account": account_stamp(account),
+        "resume": resume_stamp(
+            account, status.get("strategies") or (), (status.get("intents") or {}).get("waiting") or ()
+        ),
+    }
+    values = {
+        "frame": frame.frame(snapshot, now_ms=now_ms), "identity": {ACCOUNT: account}, "stamps": stamps,
+        "known": dict.fromkeys(PARTS, NOW),
+    }  # fmt: skip
+    return Read(snapshot, wallet, values, known, now_ms)
+
+
+def daemon_known(snapshot: Snapshot, now_ms: int) -> Known:
+    """How well the account is known by the daemon: now, from an earlier answer or the journal, or not at all."""
+    if not snapshot.knows_account:
+        why = snapshot.trouble or "the daemon has not read its account yet"
+        return unknown(f"{why}.")
+    if snapshot.is_of_journal:
+        return old(snapshot.at_ms, now_ms, "The daemon's journal was written last")
+    if snapshot.trouble:
+        return old(snapshot.at_ms, now_ms, "The daemon answered last")
+    age_s = (snapshot.status or {}).get("old_s") or 0.0
+    return NOW if age_s <= frame.OLD_S else old(now_ms - round(age_s * 1000), now_ms, "The daemon read the account")
+
+
+def positions_known(one: Read) -> Known:
+    """The service shows positions while the daemon does not answer; the stops are still those that the daemon knew."""
+    if not one.snapshot.trouble or one.wallet.value is None:
+        return one.daemon
+    if one.wallet.known.state == "known" and not one.wallet.value.positions:
+        return Known("old", "No open position at the service now.")
+    if one.wallet.known.state == "known":
+        return Known(
+            "old",
+            f"Size, entry, mark and profit are read from the service now. Stops and strategies: {one.daemon.text}",
+        )
+    return worst(one.wallet.known, one.daemon)
+
+
+def journal_known(one: Read, reading: Reading[Any]) -> Known:
+    """A journal that nobody writes is as old as its last line."""
+    if reading.known.state != "known" or not one.snapshot.trouble:
+        return reading.known
+    return one.daemon if one.daemon.state == "old" else old(None, one.now_ms)
 
 
 async def overview_values(sources: Sources, query: Query) -> Data:
-    snapshot, values = await read(sources)
+    one = await read(sources, query)
+    snapshot, wallet = one.snapshot, one.wallet.value
     span = query.get("range", "1d")
     if span not in SPANS:
         raise NoSuchPage(f"range is one of {', '.join(SPANS)}")
-    address = (snapshot.status or {}).get("address")
-    wallet = await sources.service.wallet(address) if address else None
-    curve = await _curve(sources, address, span)
+    curve, curve_known = await _curve(sources, one, span)
     rows = curve.points[-CURVE_ROWS_MAX:][::-1]
-    return values | {
+    account_known = one.daemon if not snapshot.trouble or wallet is None else one.wallet.known
+    one.values["known"] |= {
+        "account": account_known, "positions": positions_known(one), "curve": curve_known,
+        "health": unknown("a daemon that does not answer has no health.") if snapshot.trouble else NOW,
+    }  # fmt: skip
+    return one.values | {
         "figures": overview.figures(snapshot, wallet), "positions": overview.position_rows(snapshot, wallet),
         "health": overview.health(snapshot, await _price_age_s(sources, snapshot)), "span": span, "spans": SPANS, "curve": curve,
         "curve_rows": [(formatting.instant(at), formatting.usd(value)) for at, value in rows],
@@ -75,16 +148,21 @@ async def overview_values(sources: Sources, query: Query) -> Data:
     }  # fmt: skip
 
 
-async def _curve(sources: Sources, address: str | None, span: str) -> overview.Curve:
-    nav = await sources.service.nav(address, span) if address else None
-    if nav is not None and nav.series:
-        return overview.curve(nav, (), span)
+async def _curve(sources: Sources, one: Read, span: str) -> tuple[overview.Curve, Known]:
+    address = account_of(one.snapshot)
+    nav: Reading[WalletNavResult | None] = Reading(None, unknown("the address of the account is not known."))
+    if address:
+        nav = await sources.service.nav(address, span)
+    if nav.value is not None and nav.value.series:
+        return overview.curve(nav.value, (), span), nav.known
 
     def closed(db: Any) -> list[tuple[int, Decimal]]:
         trips = round_trips.trips(queries.all_events(db, round_trips.TYPES))
         return [(one.closed_ms, one.net_usd) for one in trips if one.closed_ms is not None]
 
-    return overview.curve(None, await sources.daemon.journal(closed) or [], span)
+    trips = await sources.daemon.journal(closed)
+    known = trips.known if trips.value is None else journal_known(one, trips)
+    return overview.curve(None, trips.value or [], span), known
 
 
 def _value_chart(curve: overview.Curve) -> Data:
@@ -96,80 +174,108 @@ async def _price_age_s(sources: Sources, snapshot: Snapshot) -> float | None:
     """Age of the newest price of the first market, beyond its running bar of one minute; on the service's clock."""
     coins = [coin for one in (snapshot.status or {}).get("strategies", ()) for coin in one["markets"]]
     now_ms = snapshot.service_ms
-    candles = await sources.service.candles(coins[0], "1m") if coins and now_ms else []
-    return max(0, (now_ms or 0) - candles[-1].ts - INTERVAL_MS["1m"]) / 1000 if candles else None
+    if not coins or not now_ms or snapshot.trouble:
+        return None
+    candles = await sources.service.candles(coins[0], "1m")
+    if not candles.value or candles.known.state != "known":
+        return None
+    return max(0, now_ms - candles.value[-1].ts - INTERVAL_MS["1m"]) / 1000
 
 
 async def market_values(sources: Sources, query: Query) -> Data:
-    snapshot, values = await read(sources)
+    one = await read(sources, query)
+    snapshot, wallet = one.snapshot, one.wallet.value
     markets = await sources.service.markets()
-    listed = market.listed(snapshot, markets)
-    coin = query.get("coin") or (listed[0].coin if listed else "BTC")
-    if markets and coin not in {one.coin for one in markets}:
-        raise NoSuchPage(f"the service has no market {coin}; it has {', '.join(one.coin for one in markets[:20])}")
-    interval = query.get("interval") or market.intervals_of(coin, snapshot)
-    if interval not in INTERVAL_MS:
-        raise NoSuchPage(f"interval is one of {', '.join(INTERVAL_MS)}")
-    address = (snapshot.status or {}).get("address")
-    wallet = await sources.service.wallet(address) if address else None
+    listed = market.listed(snapshot, markets.value)
+    coin, interval = _market_of(query, snapshot, listed, markets)
+    one.values["identity"] |= {"coin": coin, "interval": interval}
     held = next((one for one in wallet.positions if one.coin == coin), None) if wallet else None
     candles = await sources.service.candles(coin, interval)
     filled = await sources.daemon.journal(
         lambda db: queries.newest_events_of_coin(db, coin, types=("fill",), limit=market.FILLS_MAX)
     )
-    marks, overlays = market.fills(filled or []), market.overlays(coin, candles, snapshot.strategies)
+    marks = market.fills(filled.value or [])
+    overlays = market.overlays(coin, candles.value, snapshot.strategies)
     lines = market.lines(coin, snapshot, None if held is None else held.liquidation_px)
     book = await sources.service.book(coin)
-    asks, bids = market.book_rows(book)
+    asks, bids = market.book_rows(book.value)
     rows = overview.position_rows(snapshot, wallet)
-    table = range(len(candles) - 1, max(-1, len(candles) - 1 - market.ROWS_MAX), -1)
-    return values | {
+    table = range(len(candles.value) - 1, max(-1, len(candles.value) - 1 - market.ROWS_MAX), -1)
+    labels = [one.label for one in overlays]
+    one.values["known"] |= {
+        "positions": positions_known(one), "candles": candles.known, "book": book.known, "markets": markets.known,
+        "journal": journal_known(one, filled),
+    }  # fmt: skip
+    spread = None if book.value is None else book.value.spread_bps
+    return one.values | {
         "coin": coin, "interval": interval, "intervals": tuple(INTERVAL_MS), "markets": listed, "asks": asks, "bids": bids,
-        "spread": formatting.NONE if book is None or book.spread_bps is None else f"{book.spread_bps:.1f} bps",
+        "spread": formatting.NONE if spread is None else f"{spread:.1f} bps",
         "position": next((one for one in rows if one.market == coin), None),
-        "summary": market.summary(coin, interval, candles, marks, lines), "overlays": market.legend(overlays), "overlay_labels": [one.label for one in overlays],
-        "candle_rows": [market.table_row(candles[n], [one.values[n] for one in overlays]) for n in table],
+        "summary": market.summary(coin, interval, candles.value, marks if filled.value is not None else None, lines),
+        "overlays": market.legend(overlays),
+        "candle_columns": [Column(*head) for head in market.candle_heads(labels)],
+        "candle_rows": [market.table_row(candles.value[n], [one.values[n] for one in overlays]) for n in table],
         "fill_rows": [(formatting.instant(one.at_ms), one.text) for one in marks[::-1]],
-        "candle_svg": server_chart.candle_chart(candles, interval, overlays, marks, lines),
-        "chart": market.chart(candles, interval, overlays, marks, lines),
-        "chart_update": market.chart(candles, interval, overlays, marks, lines, newest=UPDATED_CANDLES),
+        "candle_svg": server_chart.candle_chart(candles.value, interval, overlays, marks, lines),
+        "chart": market.chart(candles.value, interval, overlays, marks, lines),
+        "chart_update": market.chart(candles.value, interval, overlays, marks, lines, newest=UPDATED_CANDLES),
     }  # fmt: skip
 
 
+def _market_of(
+    query: Query, snapshot: Snapshot, listed: Sequence[market.Listed], markets: Reading[tuple[Market, ...]]
+) -> tuple[str, str]:
+    """The market and the interval of the page. Its updates name both, so they are chosen once, when the page is loaded."""
+    coin = query.get("coin") or (listed[0].coin if listed else "")
+    if not coin:
+        raise NoSuchPage(f"no market is known: {markets.known.text or 'the service has none'}")
+    if markets.value and coin not in {one.coin for one in markets.value}:
+        names = ", ".join(one.coin for one in markets.value[:20])
+        raise NoSuchPage(f"the service has no market {coin}; it has {names}")
+    interval = query.get("interval") or market.intervals_of(coin, snapshot)
+    if interval not in INTERVAL_MS:
+        raise NoSuchPage(f"interval is one of {', '.join(INTERVAL_MS)}")
+    return coin, interval
+
+
 async def strategies_values(sources: Sources, query: Query) -> Data:
-    snapshot, values = await read(sources)
-    return values | {"strategies": strategies.rows(snapshot)}
+    one = await read(sources, query)
+    one.values["known"]["strategies"] = one.daemon
+    return one.values | {"strategies": strategies.rows(one.snapshot)}
 
 
 async def strategy_values(sources: Sources, query: Query) -> Data:
-    snapshot, values = await read(sources)
-    name, rows = query["name"], strategies.rows(snapshot)
-    mine = [one for one in rows if one.name == name]
+    one = await read(sources, query)
+    name, rows = query["name"], strategies.rows(one.snapshot)
+    mine = [row for row in rows if row.name == name]
     if rows and not mine:
-        raise NoSuchPage(f"there is no strategy {name}; there are {', '.join(one.name for one in rows)}")
+        raise NoSuchPage(f"there is no strategy {name}; there are {', '.join(row.name for row in rows)}")
 
     def of_journal(db: sqlite3.Connection) -> tuple[list[strategies.Decision], list[strategies.RefusalRow]]:
         found = queries.intents(db, strategy=name, limit=strategies.DECISIONS_MAX)
         signals = {one["id"]: queries.traces(db, one["id"]).get("wish", {}).get("wish") for one in found}
         refused = queries.newest_refusals(db, strategy=name, limit=strategies.DECISIONS_MAX)
-        return strategies.decisions(found, {key: text for key, text in signals.items() if text}), strategies.refusals(
-            refused
-        )
+        texts = {key: text for key, text in signals.items() if text}
+        return strategies.decisions(found, texts), strategies.refusals(refused)
 
-    decisions, refusals = await sources.daemon.journal(of_journal) or ([], [])
-    params = strategies.params(snapshot.strategies, name)
-    return values | {
+    found = await sources.daemon.journal(of_journal)
+    decisions, refusals = found.value or ([], [])
+    is_declared = any(row["name"] == name for row in one.snapshot.strategies)
+    declared = one.daemon if is_declared else unknown("the daemon has not started the strategy, or does not answer.")
+    one.values["known"] |= {"strategies": one.daemon, "journal": journal_known(one, found), "params": declared}
+    return one.values | {
         "title": name,
         "name": name,
         "strategies": mine,
         "decisions": decisions,
         "refusals": refusals,
-        "params": params,
+        "params": strategies.params(one.snapshot.strategies, name),
     }
 
 
 async def events_values(sources: Sources, query: Query) -> Data:
-    snapshot, values = await read(sources)
+    one = await read(sources, query)
+    snapshot = one.snapshot
     given = {name: query.get(name, "").strip() for name in ("type", "market", "strategy", "q", "before")}
     if given["type"] and given["type"] not in EVENT_FILTERS:
         raise NoSuchPage(f"{given['type']} is no type of event; types are {', '.join(EVENT_SUBTYPES)}")
@@ -181,21 +287,23 @@ async def events_values(sources: Sources, query: Query) -> Data:
             before_id=given["before"] or None, limit=events.PAGE_ROWS,
         )  # fmt: skip
 
-    found = await sources.daemon.journal(search) or []
+    searched = await sources.daemon.journal(search)
+    found = searched.value or []
     configured = (snapshot.status or {}).get("strategies", ())
     coins = sorted(
         {coin for one in configured for coin in one["markets"]} | {one["market"] for one in snapshot.positions}
     )
     kept = {name: text for name, text in given.items() if text and name != "before"}
     older = f"/events?{urlencode(kept | {'before': found[0]['id']})}" if len(found) == events.PAGE_ROWS else ""
-    return values | {
+    one.values["known"] |= {"orders": one.daemon, "journal": journal_known(one, searched)}
+    return one.values | {
         "orders": events.orders(snapshot), "events": events.rows(found), "filter": given, "types": list(EVENT_SUBTYPES), "coins": coins,
         "names": [one["name"] for one in configured], "older": older, "newest": f"/events?{urlencode(kept)}",
     }  # fmt: skip
 
 
 async def explain_values(sources: Sources, query: Query) -> Data:
-    _, values = await read(sources)
+    one = await read(sources, query)
     name = query["name"]
 
     def of_journal(db: sqlite3.Connection) -> list[events.StepRow] | str:
@@ -205,61 +313,67 @@ async def explain_values(sources: Sources, query: Query) -> Data:
             return str(error)
 
     steps = await sources.daemon.journal(of_journal)
-    if steps is None or isinstance(steps, str):
-        raise NoSuchPage(steps or "the journal cannot be read now")
-    return values | {"title": name, "name": name, "steps": steps}
+    if steps.value is None or isinstance(steps.value, str):
+        raise NoSuchPage(steps.value or f"the journal cannot be read now: {steps.known.text}")
+    return one.values | {"title": name, "name": name, "steps": steps.value}
 
 
 async def guardians_values(sources: Sources, query: Query) -> Data:
-    _, values = await read(sources)
+    one = await read(sources, query)
     acts = await sources.daemon.journal(
         lambda db: queries.search_events(db, types=("guardian",), limit=GUARDIAN_EVENTS)
     )
-    return values | {"guardians": guardians.rows(await sources.daemon.guardians()), "events": events.rows(acts or [])}
+    answer = one.snapshot.guardians
+    known = one.daemon if answer is not None else unknown(one.daemon.text or "the daemon has not said it.")
+    one.values["known"] |= {"guardians": known, "journal": journal_known(one, acts)}
+    return one.values | {"guardians": guardians.rows(answer), "events": events.rows(acts.value or [])}
 
 
 async def approvals_values(sources: Sources, query: Query) -> Data:
-    snapshot, values = await read(sources)
-    return values | {
-        "waiting": guardians.waiting(snapshot.status),
-        "proposals": await sources.daemon.approvals(),
+    one = await read(sources, query)
+    found = await sources.daemon.approvals()
+    has_intents = "waiting" in ((one.snapshot.status or {}).get("intents") or {})
+    waiting = one.daemon if has_intents or one.daemon.state == "unknown" else unknown("the daemon has not said it.")
+    one.values["known"] |= {"approvals": worst(found.known, waiting), "waiting": waiting}
+    return one.values | {
+        "waiting": guardians.waiting(one.snapshot.status),
+        "proposals": guardians.proposals(found.value, account_of(one.snapshot)),
     }
 
 
 async def runs_values(sources: Sources, query: Query) -> Data:
-    snapshot, values = await read(sources)
+    one = await read(sources, query)
     found = runs.rows(await sources.backtests.summaries())
     given = {name: query.get(name, "") for name in ("data", "from", "to", "balance")}
-    config = (snapshot.status or {}).get("config")
-    return values | {
+    status = one.snapshot.status or {}
+    has_said = "config" in status
+    one.values["known"]["config"] = NOW if has_said else unknown("the daemon has not said which config it runs.")
+    return one.values | {
         "runs": found,
         "folder": sources.backtests.folder,
         "job": _job(sources.backtests.job),
         "given": given,
-        "config": config,
+        "config": status.get("config"),
     }
 
 
 def _job(job: Job | None) -> Data | None:
     if job is None:
         return None
-    state, tone = (
-        ("Running.", "warn")
-        if job.ended is None
-        else ("Done.", "good")
-        if job.ended == 0
-        else (f"Failed with code {job.ended}.", "bad")
-    )
-    return {"state": state, "tone": tone, "last": job.last}
+    if job.ended is None:
+        return {"state": "Running.", "tone": "warn", "last": job.last if job.last != "running" else ""}
+    if job.ended == 0:
+        return {"state": "Done.", "tone": "good", "last": job.last}
+    return {"state": f"Failed with code {job.ended}.", "tone": "bad", "last": job.last}
 
 
 async def compare_values(sources: Sources, query: Query) -> Data:
-    _, values = await read(sources)
+    one = await read(sources, query)
     try:
         answer = await sources.backtests.comparison(query.get("a", ""), query.get("b", ""))
     except NoRun as error:
         raise NoSuchPage(str(error)) from None
-    return values | {"answer": answer, "rows": runs.compared(answer)}
+    return one.values | {"answer": answer, "rows": runs.compared(answer)}
 
 
 PAGES: Final = {
@@ -272,6 +386,7 @@ PAGES: Final = {
             "market",
             ("markets", "legend", "summary", "candles", "position", "book", "fills"),
             market_values,
+            (ACCOUNT, "coin", "interval"),
         ),
         Page("strategies", "Strategies", "strategies", ("strategies",), strategies_values),
         Page("strategy", "Strategy", "strategy", ("strategies", "decisions", "refusals"), strategy_values),

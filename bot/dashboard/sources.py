@@ -9,12 +9,15 @@ import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from bot.client import Client
 from bot.clock import SystemClock, monotonic_ns
+from bot.dashboard.journal_account import last_snapshot
+from bot.dashboard.reading import Reading, old, unknown
+from bot.dashboard.snapshot import Snapshot
 from bot.errors import ApiError, BotError, Exit
 from bot.runtime.journal import queries
 from bot.wire import Candle
@@ -47,31 +50,6 @@ class Control(Protocol):
         self, method: str, path: str, body: Mapping[str, Any] | None = None, query: Mapping[str, Any] | None = None, *, within_s: float | None = None
     ) -> Any:  # fmt: skip
         """The daemon's answer. BotError says why there is none; its exit code tells a dead daemon from a silent one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What the daemon last answered. `trouble` is why it does not answer now; then `status` is its last answer, or None."""
-
-    at_ms: int  # the machine's clock
-    trouble: str = ""
-    is_running: bool = True
-    status: Data | None = None
-    positions: tuple[Data, ...] = ()
-    orders: tuple[Data, ...] = ()
-    strategies: tuple[Data, ...] = ()
-
-    @property
-    def speed(self) -> float:
-        service = (self.status or {}).get("service") or {}
-        return float(service.get("speed", 1) or 0)
-
-    @property
-    def service_ms(self) -> int | None:
-        """The service's clock when the daemon answered."""
-        service = (self.status or {}).get("service") or {}
-        found: int | None = service.get("now_ms")
-        return found
 
 
 @dataclass(slots=True)
@@ -108,10 +86,15 @@ class DaemonSource:
         self.control = control
         self._kept = Kept()
         self._last = Snapshot(0, "the daemon has not been asked yet", is_running=False)
+        self._of_journal: tuple[object, Snapshot] | None = None
         self._clock = SystemClock()
 
     async def snapshot(self) -> Snapshot:
         return await self._kept.fresh("snapshot", DAEMON_S, self._snapshot)
+
+    async def fresh_snapshot(self) -> Snapshot:
+        """Asked now, for a change: what a page showed a moment ago may have changed."""
+        return await self._snapshot()
 
     async def _snapshot(self) -> Snapshot:
         now_ms = self._clock.now_ms()
@@ -126,64 +109,84 @@ class DaemonSource:
                 ("strategies", status["pid"], len(status["strategies"])), 10.0, self._strategies
             )
             self._last = Snapshot(
-                now_ms, status=status, positions=tuple(positions), orders=tuple(orders), strategies=strategies
-            )
+                now_ms, status=status, positions=tuple(positions), orders=tuple(orders), strategies=strategies,
+                guardians=await self._guardians(),
+            )  # fmt: skip
         except BotError as error:
-            last = self._last
             is_running = error.exit_code is not Exit.NOT_RUNNING
-            return Snapshot(
-                last.at_ms, str(error), is_running, last.status, last.positions, last.orders, last.strategies
-            )
+            if not self._last.knows_account:
+                return await self._from_journal(str(error), is_running=is_running)
+            return replace(self._last, trouble=str(error), is_running=is_running)
         return self._last
+
+    async def _from_journal(self, trouble: str, *, is_running: bool) -> Snapshot:
+        """The account as the journal has it, for a daemon that this dashboard has not seen alive. It is read again when it was written."""
+
+        def read() -> Snapshot:
+            stamps = [
+                (one.name, one.stat().st_mtime_ns)
+                for one in self.control.folder.glob(f"{queries.FILE}*")
+                if one.is_file()
+            ]
+            if self._of_journal is None or self._of_journal[0] != stamps:
+                self._of_journal = stamps, last_snapshot(self.control.folder, trouble)
+            return replace(self._of_journal[1], trouble=trouble, is_running=is_running)
+
+        try:
+            return await asyncio.to_thread(read)
+        except (BotError, OSError) as error:
+            status = self._last.status
+            return Snapshot(
+                self._last.at_ms, f"{trouble}; its journal cannot be read either: {error}", is_running, status
+            )
 
     async def _strategies(self) -> tuple[Data, ...]:
         return tuple((await self.ask("GET", "/strategies"))["strategies"])
 
-    async def guardians(self) -> Data | None:
+    async def _guardians(self) -> Data | None:
         """The daemon's answer about guardians; None if it gives none."""
+        with suppress(BotError):
+            found: Data = await self.ask("GET", "/guardians")
+            return found
+        return None
 
-        async def ask() -> Data | None:
-            with suppress(BotError):
-                found: Data = await self.ask("GET", "/guardians")
-                return found
-            return None
+    async def approvals(self) -> Reading[tuple[Data, ...]]:
+        """The entries that wait for a person. Only a running daemon knows them."""
+        return await self._kept.fresh("approvals", DAEMON_S, self.fresh_approvals)
 
-        return await self._kept.fresh("guardians", DAEMON_S, ask)
-
-    async def approvals(self) -> tuple[Data, ...]:
-        """The entries that wait for a person; none if the daemon gives no answer."""
-
-        async def ask() -> tuple[Data, ...]:
-            with suppress(BotError):
-                return tuple((await self.ask("GET", "/approvals"))["approvals"])
-            return ()
-
-        return await self._kept.fresh("approvals", DAEMON_S, ask)
+    async def fresh_approvals(self) -> Reading[tuple[Data, ...]]:
+        try:
+            return Reading(tuple((await self.ask("GET", "/approvals"))["approvals"]))
+        except BotError as error:
+            return Reading((), unknown(f"{error}."))
 
     async def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         within_s = WITHIN_S if method == "GET" else None
         return await asyncio.to_thread(self.control.ask, method, path, body, within_s=within_s)
 
-    async def journal(self, read: Callable[[sqlite3.Connection], T]) -> T | None:
-        """Read the journal in a thread. None if there is none or it cannot be read."""
+    async def journal(self, read: Callable[[sqlite3.Connection], T]) -> Reading[T | None]:
+        """Read the journal in a thread. None, with the reason, if there is none or it cannot be read."""
 
         def work() -> T:
             with queries.opened(self.control.folder) as db:
                 return read(db)
 
-        with suppress(BotError):
-            return await asyncio.to_thread(work)
-        return None
+        try:
+            return Reading(await asyncio.to_thread(work))
+        except BotError as error:
+            return Reading(None, unknown(f"{error}."))
 
 
 class ServiceSource:
-    """The public data of the service: no key, no account of its own. None or an empty list where the service does not answer."""
+    """The public data of the service: no key, no account of its own. Where the service does not answer, its last answer is given as old."""
 
     def __init__(self) -> None:
         self._client: Client | None = None
         self._base_url = ""
         self._kept = Kept()
+        self._last: dict[object, tuple[int, Any]] = {}  # when it was read, on the machine's clock, and what
         self._candles: dict[tuple[str, str], list[Candle]] = {}
+        self._clock = SystemClock()
 
     async def use(self, base_url: str | None) -> None:
         """Follow the daemon to the address of its service."""
@@ -191,26 +194,32 @@ class ServiceSource:
             return
         if self._client is not None:
             await self._client.aclose()
-        self._client, self._base_url, self._kept, self._candles = Client(base_url), base_url, Kept(), {}
+        self._client, self._base_url = Client(base_url), base_url
+        self._kept, self._candles, self._last = Kept(), {}, {}
 
     async def close(self) -> None:
         if self._client is not None:
             await self._client.aclose()
 
-    async def wallet(self, address: str) -> WalletResult | None:
-        return await self._asked(("wallet", address), WALLET_S, lambda client: client.wallet(address))
+    async def wallet(self, address: str | None) -> Reading[WalletResult | None]:
+        if not address:
+            return Reading(None, unknown("the address of the account is not known."))
+        found = await self._asked(("wallet", address), WALLET_S, lambda client: client.wallet(address))
+        if found.value is not None and not found.value.registered:
+            return Reading(None, unknown(f"the service at {self._base_url} has no account {address}."))
+        return found
 
-    async def nav(self, address: str, span: str) -> WalletNavResult | None:
+    async def nav(self, address: str, span: str) -> Reading[WalletNavResult | None]:
         return await self._asked(("nav", address, span), NAV_S, lambda client: client.wallet_nav(address, span))
 
-    async def markets(self) -> tuple[Market, ...]:
+    async def markets(self) -> Reading[tuple[Market, ...]]:
         found = await self._asked("markets", MARKETS_S, lambda client: client.markets(limit=250))
-        return () if found is None else found.markets
+        return Reading(() if found.value is None else found.value.markets, found.known)
 
-    async def book(self, coin: str) -> BookResult | None:
+    async def book(self, coin: str) -> Reading[BookResult | None]:
         return await self._asked(("book", coin), BOOK_S, lambda client: client.book(coin))
 
-    async def candles(self, coin: str, interval: str) -> list[Candle]:
+    async def candles(self, coin: str, interval: str) -> Reading[list[Candle]]:
         """The newest CANDLES; the last one may be running. Later calls ask only for new candles."""
 
         async def ask(client: Client) -> list[Candle]:
@@ -228,17 +237,25 @@ class ServiceSource:
             joined = self._candles[coin, interval] = ((older if is_joined else []) + fresh)[-CANDLES:]
             return joined
 
-        return await self._asked(("candles", coin, interval), CANDLES_S, ask) or []
+        found = await self._asked(("candles", coin, interval), CANDLES_S, ask)
+        return Reading(found.value or [], found.known)
 
-    async def _asked(self, name: object, seconds: float, ask: Callable[[Client], Awaitable[T]]) -> T | None:
+    async def _asked(self, name: object, seconds: float, ask: Callable[[Client], Awaitable[T]]) -> Reading[T | None]:
         client = self._client
         if client is None:
-            return None
+            return Reading(None, unknown("the address of the service is not known."))
 
-        async def answer() -> T | None:
+        async def answer() -> Reading[T | None]:
             try:
-                return await ask(client)
-            except ApiError:
-                return None
+                value = await ask(client)
+            except ApiError as error:
+                at_ms, last = self._last.get(name, (None, None))
+                if at_ms is None:
+                    return Reading(None, unknown(f"the service at {self._base_url} does not answer: {error.message}."))
+                return Reading(last, old(at_ms, self._clock.now_ms(), "The service answered last"))
+            if len(self._last) >= SERIES_MAX:
+                self._last.clear()
+            self._last[name] = self._clock.now_ms(), value
+            return Reading(value)
 
         return await self._kept.fresh(name, seconds, answer)

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -17,6 +18,7 @@ from bot.client import Client
 from bot.clock import SystemClock, boot_id
 from bot.descriptors import keep_reserve
 from bot.errors import Exit
+from bot.money import format_decimal
 from bot.runtime.assembly import place_strategies, source_digests
 from bot.runtime.control_plane import reporting, server
 from bot.runtime.control_plane.daemon_access import DaemonAccess
@@ -125,8 +127,25 @@ def _note_start(
         journal, fingerprints.mark_of(request.settings, source_digests(specs)), at_ms=now_ms, epoch=snapshot.epoch,
         balance_usd=snapshot.balance_usd, config=request.config,
     )  # fmt: skip
+    journal.state.write_note(queries.RUN, json.dumps(_run_of(request)))
     if not client.clock.is_sandbox:
         expire_held(journal, wall_ms=SystemClock().now_ms(), boot_id=boot_id())
+
+
+def _run_of(request: RunRequest) -> dict[str, Any]:
+    """What people need to find the account again when the daemon is dead."""
+    settings = request.settings
+    strategies = [
+        {
+            "name": one.name,
+            "markets": list(one.markets),
+            "interval": one.interval,
+            "budget_usd": format_decimal(one.budget_usd),
+        }
+        for one in settings.strategies
+    ]
+    config = None if request.config is None else str(request.config)
+    return {"name": settings.name, "base_url": request.base_url, "config": config, "strategies": strategies}
 
 
 async def _run_to_end(stack: AsyncExitStack, supervisor: Supervisor, *, beat_at_once: bool) -> DaemonEnd:

@@ -155,12 +155,12 @@ class Kernel:
         check = PreSendCheck(self.risk, self.conditions, self.strategy_host, port.clock)
         search = OrderSearch(port, mirror, self.risk, in_flight)
         outcomes = OutcomeWriter(journal, mirror, self.risk, port.clock, late_events=self.events)
-        # Entries that wait for a person or a policy.
-        self.approvals = Approvals(journal, self.risk.strategy_limits, live, mirror.marks, now_ms, hooks.run_policy)
-        self.execution.sender = OrderSender(
-            port, journal, check, search, outcomes, self.budget, in_flight, self.approvals
+        self.events.approvals = Approvals(
+            journal, self.risk.strategy_limits, live, mirror.marks, now_ms, hooks.run_policy
         )
-        self.events.approvals = self.approvals
+        self.execution.sender = OrderSender(
+            port, journal, check, search, outcomes, self.budget, in_flight, self.events.approvals
+        )
         self.reconciliation = Reconciliation(context)
         self.warm_up = WarmUp(context, self.feed, self.bars, self.builder, self._yield_to_pass)
         self.upkeep = Upkeep(context)
@@ -224,6 +224,11 @@ class Kernel:
     def context(self) -> RepairContext:
         """The parts that reconciliation compares and repairs."""
         return self.reconciliation.context
+
+    @property
+    def approvals(self) -> Approvals:
+        """Entries that wait for a person or a policy."""
+        return self.events.approvals
 
     def _note_beginning(self, snapshot: AccountSnapshot) -> None:
         """Note when this journal was begun, and whether the account was empty then."""
@@ -390,7 +395,7 @@ class Kernel:
             intents += built
             states |= decision.states
         bars = [(closed.market, closed.interval, closed.at_ms) for _, closed in decided]
-        await self.execution.send_all(intents, self.approvals.write_decision(intents, states=states, bars=bars))
+        await self.execution.send_all(intents, self.events.approvals.write_decision(intents, states=states, bars=bars))
 
     async def decide_late(self, instance: StrategyInstance, closed: Closed) -> None:
         """Decide a bar that the other strategies have decided, for a strategy that was being built meanwhile."""
@@ -410,7 +415,7 @@ class Kernel:
             now_ms = max(self.now_ms(), due.at_ms)
             decision = await self.strategy_host.call_one(due.strategy, "on_timer", due.timer, now_ms=now_ms)
             intents = self.builder.build(decision.signals, trigger=due.trigger, at_ms=due.at_ms)
-            fresh = self.approvals.write_decision(intents, states=decision.states, bars=(due.done,))
+            fresh = self.events.approvals.write_decision(intents, states=decision.states, bars=(due.done,))
             self.timers.fired(due)
             await self.execution.send_all(intents, fresh)
 
@@ -427,7 +432,9 @@ class Kernel:
             now_ms = max(self.now_ms(), reply.asked_ms)
             decision = await self.strategy_host.call_one(strategy, "on_reply", reply, now_ms=now_ms)
             intents = self.builder.build(decision.signals, trigger=f"{AGENT}:{reply.cause}", at_ms=reply.asked_ms)
-            await self.execution.send_all(intents, self.approvals.write_decision(intents, states=decision.states))
+            await self.execution.send_all(
+                intents, self.events.approvals.write_decision(intents, states=decision.states)
+            )
 
     # -- the fast path of a session
 

@@ -77,12 +77,15 @@ def documents(*, has_charts: bool) -> Documents:
     return Documents(has_charts=has_charts)
 
 
+EMPTY: dict[str, Any] = {"/guardians": {"config": [], "guardians": []}, "/approvals": {"approvals": []}}
+
+
 class Daemon:
     """The control socket of a daemon: gives the prepared answers and notes the requests for changes."""
 
     def __init__(self, folder: Path, answers: Mapping[str, Any]) -> None:
         self.folder = folder
-        self.answers = dict(answers)
+        self.answers: dict[str, Any] = {**EMPTY, **answers}
         self.changes: list[tuple[str, Any]] = []
 
     def ask(self, method: str, path: str, body: Any = None, query: Any = None, *, within_s: float | None = None) -> Any:
@@ -116,6 +119,10 @@ class Browser:
 
     async def post(self, path: str, headers: Mapping[str, str] | None = None, **form: str) -> httpx.Response:
         return await self.http.post(path, data=form, headers={"Origin": BASE} if headers is None else headers)
+
+    async def stamp(self, path: str) -> str:
+        """The stamp of what a control acts on, as the page that asks for the word has it."""
+        return (await self.get(path)).text.partition('name="of" value="')[2].partition('"')[0]
 
     @property
     def token(self) -> str:

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from bot.dashboard.identity import strategy_stamp
 from bot.dashboard.request_checks import FORM_BYTES_MAX, is_local
-from tests.dashboard.builders import BASE, Browser, Daemon, status
+from tests.dashboard.builders import BASE, Browser, Daemon, status, strategy
 
 ANSWERS = {
     "/status": status(),
     "/strategies": {"strategies": []},
     "/pause": {"strategies": [{"name": "trend", "state": "PAUSED"}], "resting": []},
 }
+STAMP = strategy_stamp("0xabc", strategy())
 PATHS = ("/", "/market", "/market/BTC", "/data/value", "/stream/overview", "/control/pause")
 
 
@@ -27,7 +29,7 @@ async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
 
 
 async def pause(browser: Browser, headers: dict[str, str] | None = None, **form: str) -> int:
-    given = {"token": browser.token, "name": "trend", "confirm": "trend"} | form
+    given = {"token": browser.token, "name": "trend", "confirm": "trend", "of": STAMP} | form
     return (await browser.post("/control/pause", headers, **given)).status_code
 
 

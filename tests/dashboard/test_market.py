@@ -103,7 +103,8 @@ def test_the_chart_is_told_in_words() -> None:
     assert text.startswith("BTC, 40 bars of 1m: 104.00 now")
     assert "Entry 100.00. Stop 98.00." in text
     assert text.endswith("1 fills; the newest: bought 0.5 at 101.00.")
-    assert market.summary("BTC", "1m", [], [], []) == "There are no candles of BTC."
+    assert market.summary("BTC", "1m", [], [], []) == "", "the page says whether there are none or they are not known"
+    assert market.summary("BTC", "1m", CANDLES, None, []).endswith("The fills are not known.")
 
 
 def test_the_book_adds_up_from_the_best_price_on() -> None:

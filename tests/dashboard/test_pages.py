@@ -127,10 +127,12 @@ async def test_an_entry_that_waits_has_its_figures_and_buttons_only_with_control
         one = await Browser(Daemon(tmp_path, answers), control=control).signed_in()
         page = (await one.get("/approvals")).text
         assert (
-            re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page)).count("MZXW6YTBAAAA trend BTC long 2 100 200 95 90 s")
+            re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page)).count(
+                "MZXW6YTBAAAA trend BTC ↑ long 2 100.00 200.00 95.00 1 min 30 s"
+            )
             == 1
         )
-        assert ("/control/approve?name=MZXW6YTBAAAA" in page, "/control/refuse?name=" in page) == (control, control)
+        assert ("/control/approve?of=" in page, "/control/refuse?of=" in page) == (control, control)
     proposed = PROPOSAL | {"proposed_by": "a model", "why": "<b>now</b>"}
     one = await Browser(Daemon(tmp_path, ANSWERS | {"/approvals": {"approvals": [proposed]}})).signed_in()
     assert "proposed by a model: &lt;b&gt;now&lt;/b&gt;" in (await one.get("/approvals")).text

@@ -60,10 +60,13 @@ async def test_a_backtest_is_started_listed_opened_and_compared(tmp_path: Path, 
     browser = await Browser(Daemon(tmp_path, answers(config)), control=True).signed_in()
     job = browser.sources.backtests
     assert "No backtest here yet" in (await browser.get("/runs")).text
-    assert "name the candles" in (await browser.post("/runs", token=browser.token, data="")).text
-    started = await browser.post("/runs", token=browser.token, data="data")
+    assert "name the candles" in (await browser.post("/runs", token=browser.token, config=str(config), data="")).text
+    started = await browser.post("/runs", token=browser.token, config=str(config), data="data")
     assert (started.status_code, started.headers["location"]) == (303, "/runs")
-    assert "a backtest runs already" in (await browser.post("/runs", token=browser.token, data="data")).text
+    assert (
+        "a backtest runs already"
+        in (await browser.post("/runs", token=browser.token, config=str(config), data="data")).text
+    )
     assert job.job is not None
     assert job.job.task is not None
     await asyncio.wait_for(job.job.task, 120)
@@ -93,7 +96,7 @@ async def test_a_backtest_that_fails_says_why(tmp_path: Path) -> None:
     config = tmp_path / "mine.yaml"
     config.write_text("account: {base_url: embedded}\n")
     browser = await Browser(Daemon(tmp_path, answers(config)), control=True).signed_in()
-    await browser.post("/runs", token=browser.token, data="--help")
+    await browser.post("/runs", token=browser.token, config=str(config), data="--help")
     job = browser.sources.backtests.job
     assert job is not None
     assert job.task is not None
@@ -104,7 +107,7 @@ async def test_a_backtest_that_fails_says_why(tmp_path: Path) -> None:
 
 async def test_a_backtest_is_not_started_without_control_or_token(tmp_path: Path) -> None:
     reader = await Browser(Daemon(tmp_path, answers(tmp_path))).signed_in()
-    assert (await reader.post("/runs", token=reader.token, data="data")).status_code == 403
+    assert (await reader.post("/runs", token=reader.token, config=str(tmp_path), data="data")).status_code == 403
     assert "Start a backtest" not in (await reader.get("/runs")).text
     person = await Browser(Daemon(tmp_path, answers(tmp_path)), control=True).signed_in()
     assert (await person.post("/runs", data="data")).status_code == 403

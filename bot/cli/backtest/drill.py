@@ -12,7 +12,7 @@ import click
 from bot import terminal
 from bot.cli.backtest.backtest_options import WITHOUT_RUN, inputs_of, market_options
 from bot.cli.common.param_types import reserved
-from bot.cli.common.terminal_table import screen_width, table_lines
+from bot.cli.common.text_table import screen_width, table_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from bot.cli.common.terminal_table import screen_width, table_lines
+from bot.cli.common.text_table import screen_width, table_lines
 from bot.words import many
 
 if TYPE_CHECKING:

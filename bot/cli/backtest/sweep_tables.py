@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bot.cli.common.terminal_table import screen_width, table_lines
+from bot.cli.common.text_table import screen_width, table_lines
 
 if TYPE_CHECKING:
     from bot.research.space import Space

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from bot.cli.common.terminal_table import screen_width, table_lines
+from bot.cli.common.text_table import screen_width, table_lines
 
 if TYPE_CHECKING:
     from bot.market_data.source import Instrument

@@ -478,7 +478,7 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, empty: 
     if not rows:
         click.echo(empty)
         return
-    from bot.cli.common.terminal_table import screen_width, table_lines
+    from bot.cli.common.text_table import screen_width, table_lines
 
     heads = [name.replace("_", " ") for name in columns]
     cells = [[_cell(name, row.get(name)) for name in columns] for row in rows]

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bot.dashboard import formatting
+from bot.dashboard.identity import account_of, order_stamp
 from bot.dashboard.pages.strategies import short_signal
-from bot.dashboard.sources import Snapshot
+from bot.dashboard.snapshot import Snapshot
 from bot.runtime.journal.order_trace import Step, event_step
 
 Data = Mapping[str, Any]
@@ -40,6 +41,7 @@ class OrderRow:
     strategy: str
     created: str
     is_entry: bool
+    stamp: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def orders(snapshot: Snapshot) -> list[OrderRow]:
                 one["oid"], one["market"], "target" if one["kind"] == "limit" and not is_entry else kind, one["side"],
                 formatting.size(one["size"]) if formatting.number(one["size"]) else "whole position", formatting.size(one["filled"]),
                 formatting.px(one["limit_px"] or one["trigger_px"]), one["strategy"] or "not ours", formatting.instant(one["created_ms"] or None),
-                is_entry,
+                is_entry, order_stamp(account_of(snapshot), one),
             )
         )  # fmt: skip
     return sorted(found, key=lambda row: (not row.is_entry, row.market, row.kind))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bot.dashboard import formatting
-from bot.dashboard.sources import Snapshot
+from bot.dashboard.snapshot import Snapshot
 
 OLD_S: Final = 10.0  # an account that was read longer ago is shown as old
 SOON: Final = 0.34  # the part of the dead-man's time below which its clock warns
@@ -30,6 +30,7 @@ class DeadMan:
     fires_at_ms: int | None = None
     window: str = ""  # the whole time from a heartbeat on
     fires_at_service: str = formatting.NONE
+    note: str = ""  # without a clock: what is known of the switch
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +65,24 @@ def frame(snapshot: Snapshot, *, now_ms: int) -> Frame:
         state=state, tone=TONES.get(state, "bad"), why=snapshot.trouble or status.get("why") or "", name=status.get("name", "bot"),
         money=money, is_real_money=money == "Real money", base_url=status.get("base_url", ""),
         clock="" if speed == 1 else "clock moved by hand" if not speed else f"clock {speed:g}×",
-        service_time=formatting.instant(service.get("now_ms")), dead_man=dead_man(status), old=_old(snapshot, status, now_ms),
+        service_time=formatting.instant(service.get("now_ms")), dead_man=dead_man(snapshot), old=_old(snapshot, status, now_ms),
     )  # fmt: skip
 
 
-def dead_man(status: dict[str, Any]) -> DeadMan:
-    beat = status.get("heartbeat")
+def dead_man(snapshot: Snapshot) -> DeadMan:
+    """The switch as the daemon last said it. What only the journal says, or nobody, is not known."""
+    status = snapshot.status or {}
+    if "heartbeat" not in status:
+        return _unknown_dead_man(snapshot, status)
+    beat = status["heartbeat"]
     if beat is None:
-        return DeadMan("off", "warn")
+        return DeadMan(
+            "off", "warn", note="The config has no dead-man switch, or the service's clock is moved by hand."
+        )
     left_s, age_s = beat.get("deadline_s"), beat.get("age_s")
     if left_s is None:
-        return DeadMan("not armed", "bad" if status.get("positions") else "warn")
+        note = "The service has not armed it yet. The daemon opens nothing until then."
+        return DeadMan("not armed", "bad" if status.get("positions") else "warn", note=note)
     window_s = left_s + (age_s or 0.0)
     fires_ms = status["at_ms"] + round(left_s * 1000)
     at_service = formatting.clock(beat.get("next_deadline_ms"))
@@ -86,7 +94,26 @@ def dead_man(status: dict[str, Any]) -> DeadMan:
     return DeadMan("armed", tone, fires_ms, formatting.duration(round(window_s)), at_service)
 
 
+def _unknown_dead_man(snapshot: Snapshot, status: dict[str, Any]) -> DeadMan:
+    if not snapshot.is_of_journal:
+        return DeadMan(
+            "not known", "warn", note="It is not known whether a dead-man switch is armed: the daemon has not said it."
+        )
+    if status.get("had_dead_man"):
+        note = "It was armed when the journal was last written. Without heartbeats it acts when its time is over, and may have acted."
+        return DeadMan("was armed", "bad", note=note)
+    return DeadMan(
+        "not known", "warn", note="The journal does not say that a dead-man switch was armed; only the service knows."
+    )
+
+
 def _old(snapshot: Snapshot, status: dict[str, Any], now_ms: int) -> str:
+    if snapshot.is_of_journal:
+        age = formatting.duration((now_ms - snapshot.at_ms) / 1000)
+        return (
+            f"The daemon has not answered this dashboard. What it knew is from its journal, last written {age} ago, at"
+            f" {formatting.instant(snapshot.at_ms)} UTC. What the service knows is read from it now."
+        )
     if snapshot.trouble and snapshot.status is not None:
         return f"The figures are from {formatting.instant(snapshot.at_ms)} UTC, {formatting.duration((now_ms - snapshot.at_ms) / 1000)} ago."
     age_s = status.get("old_s") or 0.0

@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bot.dashboard import formatting
+from bot.dashboard.identity import proposal_stamp
+
 Data = Mapping[str, Any]
 
 WORDS: Final = {
@@ -33,6 +36,36 @@ class Waiting:
     id: str
     text: str
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalRow:
+    """An entry that waits for an approval."""
+
+    id: str
+    strategy: str
+    proposed_by: str
+    why: str
+    market: str
+    side: str
+    size: str
+    px: str
+    usd: str
+    stop: str
+    left: str
+    stamp: str
+
+
+def proposals(found: Sequence[Data], account: str) -> list[ProposalRow]:
+    return [
+        ProposalRow(
+            id=one["id"], strategy=one["strategy"], proposed_by=one.get("proposed_by") or "", why=one.get("why") or "",
+            market=one["market"], side=one["side"], size=formatting.size(one["size"]), px=formatting.px(one["est_px"]),
+            usd=formatting.usd(one["notional_usd"]), stop=formatting.px(one["stop_px"]) if one["stop_px"] else "no stop",
+            left=formatting.duration(one["left_s"]), stamp=proposal_stamp(account, one),
+        )
+        for one in found
+    ]  # fmt: skip
 
 
 def rows(answer: Data | None) -> list[GuardianRow]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from bot.dashboard import formatting
 from bot.dashboard.formatting import number
 from bot.dashboard.pages.overview import targets_of
-from bot.dashboard.sources import Snapshot
+from bot.dashboard.snapshot import Snapshot
 from bot.errors import StrategyError
 from bot.strategy.indicator_library import series_of
 from bot.strategy.indicators import Columns, Described
@@ -95,7 +95,7 @@ def listed(snapshot: Snapshot, markets: Sequence[Market]) -> list[Listed]:
         change = None if market is None else market.change24h_pct
         found.append(
             Listed(
-                coin, formatting.px(None if market is None else market.mark_px), formatting.pct(change), formatting.direction(change),
+                coin, formatting.NOT_KNOWN if market is None else formatting.px(market.mark_px), formatting.pct(change), formatting.direction(change),
                 coin in held, ", ".join(users.get(coin, ())),
             )
         )  # fmt: skip
@@ -209,6 +209,12 @@ def chart(
     }  # fmt: skip
 
 
+def candle_heads(labels: Sequence[str]) -> list[tuple[str, str]]:
+    """Head and alignment of each column of `table_row`."""
+    names = ("Open", "High", "Low", "Close", "Volume", *labels)
+    return [("Open time (UTC)", ""), *((name, "right") for name in names)]
+
+
 def table_row(candle: Candle, values: Sequence[float | None]) -> list[str]:
     """A candle as a row of the table: its time, prices, volume, and the value of each indicator."""
     prices = [formatting.px(one) for one in (candle.open, candle.high, candle.low, candle.close)]
@@ -222,11 +228,11 @@ def table_row(candle: Candle, values: Sequence[float | None]) -> list[str]:
 
 
 def summary(
-    coin: str, interval: str, candles: Sequence[Candle], marks: Sequence[FillMark], lines: Sequence[Line]
+    coin: str, interval: str, candles: Sequence[Candle], marks: Sequence[FillMark] | None, lines: Sequence[Line]
 ) -> str:
-    """The chart in words."""
+    """The chart in words; "" without candles. `marks` None: the fills are not known."""
     if not candles:
-        return f"There are no candles of {coin}."
+        return ""
     first, last = candles[0], candles[-1]
     change = (last.close - first.open) / first.open * 100 if first.open else Decimal(0)
     low, high = min(one.low for one in candles), max(one.high for one in candles)
@@ -235,6 +241,8 @@ def summary(
         f" Lowest {formatting.px(low)}, highest {formatting.px(high)}."
     )
     text += "".join(f" {line.text[:1].upper()}{line.text[1:]}." for line in lines)
+    if marks is None:
+        return f"{text} The fills are not known."
     return text + (f" {len(marks)} fills; the newest: {marks[-1].text}." if marks else " No fills.")
 
 

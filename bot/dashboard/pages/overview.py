@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from bot.dashboard import formatting
 from bot.dashboard.formatting import number
-from bot.dashboard.sources import Snapshot
+from bot.dashboard.identity import account_of, position_stamp
+from bot.dashboard.snapshot import Snapshot
 from bot.wire.resources import Position
 from bot.wire.wallets import WalletNavResult, WalletResult
 
@@ -54,6 +55,7 @@ class PositionRow:
     strategy: str
     is_protected: bool
     held: str
+    stamp: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,46 +76,61 @@ class Curve:
 
 
 def figures(snapshot: Snapshot, wallet: WalletResult | None) -> list[Figure]:
+    """The figures of the account: by the daemon's last answer, and what the service says of it now where the daemon does not answer."""
     status = snapshot.status or {}
-    account = status.get("account")
-    if account is None:
+    account = None if snapshot.trouble and wallet is not None else status.get("account")
+    if account is None and wallet is None:
         return []
-    value = number(account["value_usd"]) or Decimal(0)
-    today, total = profit(status)
-    exposure = sum((notional(one) for one in snapshot.positions), Decimal(0))
-    free = number(account["free_usd"]) or Decimal(0)
-    used = (
-        value - free
-        if wallet is None
-        else sum((one.margin_used_usd or Decimal(0) for one in wallet.positions), Decimal(0))
+    value = number(account["value_usd"]) if account is not None else wallet.account_value_usd if wallet else None
+    value = value or Decimal(0)
+    free = None if account is None else number(account["free_usd"])
+    held = wallet.positions if wallet is not None and snapshot.trouble else None
+    margins = (
+        None if wallet is None else sum((one.margin_used_usd or Decimal(0) for one in wallet.positions), Decimal(0))
     )
-    open_profit = sum((number(one["unrealized_usd"]) or Decimal(0) for one in snapshot.positions), Decimal(0))
+    used = margins if margins is not None else None if free is None else value - free
     return [
         Figure("Account value", formatting.usd(value), "USD"),
-        Figure(
-            "Today",
-            formatting.signed_usd(today),
-            f"{_part(today, value - today)} since 00:00 UTC",
-            formatting.direction(today),
-        ),
-        Figure("Total", formatting.signed_usd(total), "net of fees and funding", formatting.direction(total)),
-        Figure(
-            "Open profit",
-            formatting.signed_usd(open_profit),
-            _positions(len(snapshot.positions)),
-            formatting.direction(open_profit),
-        ),
-        Figure(
-            "Exposure",
-            formatting.usd(exposure),
-            f"{formatting.times(exposure / value)} the account" if value > 0 else "",
-        ),
-        Figure(
-            "Margin used",
-            formatting.usd(used),
-            f"{formatting.share(used / value)}; {formatting.usd(free)} free" if value > 0 else "",
-        ),
+        *_profit_figures(status, value),
+        *_open_figures(snapshot, held, value),
+        Figure("Margin used", formatting.usd(used), _margin_note(used, free, value)),
     ]
+
+
+def _profit_figures(status: Data, value: Decimal) -> list[Figure]:
+    if "account" not in status:
+        note = "the daemon knows it"
+        return [Figure("Today", formatting.NOT_KNOWN, note), Figure("Total", formatting.NOT_KNOWN, note)]
+    today, total = profit(status)
+    since = f"{_part(today, value - today)} since 00:00 UTC"
+    return [
+        Figure("Today", formatting.signed_usd(today), since, formatting.direction(today)),
+        Figure("Total", formatting.signed_usd(total), "net of fees and funding", formatting.direction(total)),
+    ]
+
+
+def _open_figures(snapshot: Snapshot, held: Sequence[Position] | None, value: Decimal) -> list[Figure]:
+    """Of the positions that the service shows (`held`), else of those of the daemon."""
+    if held is not None:
+        count = len(held)
+        gain = sum((one.unrealized_pnl_usd or Decimal(0) for one in held), Decimal(0))
+        exposure = sum((abs(one.mark_px or Decimal(0)) * abs(one.size) for one in held), Decimal(0))
+    else:
+        count = len(snapshot.positions)
+        gain = sum((number(one["unrealized_usd"]) or Decimal(0) for one in snapshot.positions), Decimal(0))
+        exposure = sum((notional(one) for one in snapshot.positions), Decimal(0))
+    share = f"{formatting.times(exposure / value)} the account" if value > 0 else ""
+    return [
+        Figure("Open profit", formatting.signed_usd(gain), _positions(count), formatting.direction(gain)),
+        Figure("Exposure", formatting.usd(exposure), share),
+    ]
+
+
+def _margin_note(used: Decimal | None, free: Decimal | None, value: Decimal) -> str:
+    if used is None or value <= 0:
+        return ""
+    rest = "free margin not known" if free is None else f"{formatting.usd(free)} free"
+    return f"{formatting.share(used / value)}; {rest}"
 
 
 def profit(status: Data) -> tuple[Decimal, Decimal]:
@@ -135,26 +152,53 @@ def notional(position: Data) -> Decimal:
 
 
 def position_rows(snapshot: Snapshot, wallet: WalletResult | None) -> list[PositionRow]:
-    theirs = {} if wallet is None else {one.coin: one for one in wallet.positions}
-    now_ms = snapshot.service_ms
-    rows = [_row(one, snapshot.orders, theirs.get(one["market"]), now_ms) for one in snapshot.positions]
+    theirs = None if wallet is None else {one.coin: one for one in wallet.positions}
+    now_ms, account = snapshot.service_ms, account_of(snapshot)
+    rows = [
+        _row(one, snapshot.orders, theirs, now_ms, position_stamp(account, one))
+        for one in positions_now(snapshot, wallet)
+    ]
     return sorted(rows, key=lambda row: (row.is_protected, row.market))
 
 
-def _row(one: Data, orders: Iterable[Data], theirs: Position | None, now_ms: int | None) -> PositionRow:
+def positions_now(snapshot: Snapshot, wallet: WalletResult | None) -> list[Data]:
+    """The positions: the daemon's; while it does not answer, those that the service shows, with what the daemon knew of them."""
+    if not snapshot.trouble or wallet is None:
+        return list(snapshot.positions)
+    known = {(one["market"], one["side"]): one for one in snapshot.positions}
+    return [_of_service(one, known.get((one.coin, one.side))) for one in wallet.positions]
+
+
+def _of_service(one: Position, known: Data | None) -> Data:
+    """A position as the service shows it now. Stop, targets and strategy are those that the daemon knew."""
+    found: Data = known or {
+        "market": one.coin, "side": one.side, "strategy": None, "shares": {}, "stop_px": None, "first_stop_px": None,
+        "trailing_stops": [], "protected": None, "opened_ms": one.opened_at,
+    }  # fmt: skip
+    return {
+        **found, "size": one.size, "entry_px": one.entry_px, "mark_px": one.mark_px, "unrealized_usd": one.unrealized_pnl_usd,
+        "notional_usd": one.notional_usd, "leverage": one.leverage,
+    }  # fmt: skip
+
+
+def _row(
+    one: Data, orders: Iterable[Data], theirs: Mapping[str, Position] | None, now_ms: int | None, stamp: str
+) -> PositionRow:
     entry, mark, stop = (number(one.get(name)) for name in ("entry_px", "mark_px", "stop_px"))
     first = number(one.get("first_stop_px"))
     targets = targets_of(one["market"], orders)
     shares = one.get("shares") or {}
     return PositionRow(
-        market=one["market"], side=one["side"], size=formatting.size(one["size"]), entry=formatting.px(entry), mark=formatting.px(mark),
-        unrealized=formatting.signed_usd(one["unrealized_usd"]), direction=formatting.direction(one["unrealized_usd"]),
+        market=one["market"], side=one["side"], size=formatting.size(one["size"]), entry=formatting.px(entry), mark=formatting.NOT_KNOWN if mark is None else formatting.px(mark),
+        unrealized=formatting.NOT_KNOWN if one["unrealized_usd"] is None else formatting.signed_usd(one["unrealized_usd"]), direction=formatting.direction(one["unrealized_usd"]),
         r=formatting.r(r_multiple(one["side"], entry, mark, first)), r_part=_r_part(one["side"], entry, mark, first, targets),
-        stop=formatting.px(stop) if stop is not None else "trailing" if one.get("trailing_stops") else "no stop",
+        stop=formatting.NOT_KNOWN if one["protected"] is None else formatting.px(stop) if stop is not None
+        else "trailing" if one.get("trailing_stops") else "no stop",
         stop_away=_away(mark, stop), targets=tuple(map(formatting.px, targets)),
-        liquidation=formatting.px(None if theirs is None else theirs.liquidation_px), notional=formatting.usd(notional(one)),
+        liquidation=formatting.NOT_KNOWN if theirs is None or one["market"] not in theirs else formatting.px(theirs[one["market"]].liquidation_px),
+        notional=formatting.usd(notional(one)),
         leverage=formatting.times(one.get("leverage")), strategy=" + ".join(shares) if len(shares) > 1 else one["strategy"] or "not ours",
-        is_protected=bool(one["protected"]), held=formatting.duration((now_ms - one["opened_ms"]) / 1000) if now_ms and one.get("opened_ms") else formatting.NONE,
+        is_protected=one["protected"] is not False, stamp=stamp, held=formatting.duration((now_ms - one["opened_ms"]) / 1000) if now_ms and one.get("opened_ms") else formatting.NONE,
     )  # fmt: skip
 
 
@@ -226,39 +270,42 @@ def _in_words(points: Sequence[tuple[int, float]], what: str) -> str:
 
 
 def health(snapshot: Snapshot, price_age_s: float | None) -> list[Health]:
-    status = snapshot.status or {}
+    """The health of a daemon that answers. Of another one nothing is good or bad: it is not known."""
+    status = {} if snapshot.trouble else snapshot.status or {}
     told, beat = status.get("health") or {}, status.get("heartbeat") or {}
     passed_ms = status.get("last_pass_ms")
-    found = [
+    passed_s = None if passed_ms is None else passed_ms / 1000
+    return [
         _health("Loop lag", told.get("loop_lag_s"), "loop", "how late the newest pass of the daemon began"),
-        _health(
-            "Last pass",
-            None if passed_ms is None else passed_ms / 1000,
-            "pass",
-            "time since the daemon has finished a pass",
-        ),
+        _health("Last pass", passed_s, "pass", "time since the daemon has finished a pass"),
         _health("Event lag", told.get("cursor_lag_s"), "cursor", "how long the events could not be read to their end"),
         _health("Price age", price_age_s, "price", "age of the newest price of the service, on its clock"),
         _beat(beat),
         _rate(told.get("rates") or ()),
+        _journal_health(told),
+        _doubt(status.get("intents")),
     ]
-    fault = told.get("journal_fault")
-    found.append(
-        Health(
-            "Journal",
-            "fault" if fault else "written",
-            "bad" if fault else "good",
-            fault or "the daemon writes each order before it sends it",
-        )
-    )
-    doubt = (status.get("intents") or {}).get("in_doubt", 0)
-    found.append(Health("Orders in doubt", str(doubt), "bad" if doubt else "good", "sent, and without a known outcome"))
-    return found
+
+
+def _journal_health(told: Data) -> Health:
+    note = "the daemon writes each order before it sends it"
+    if "journal_fault" not in told:
+        return Health("Journal", formatting.NOT_KNOWN, "idle", note)
+    fault = told["journal_fault"]
+    return Health("Journal", "fault" if fault else "written", "bad" if fault else "good", fault or note)
+
+
+def _doubt(intents: Data | None) -> Health:
+    note = "sent, and without a known outcome"
+    if intents is None or "in_doubt" not in intents:
+        return Health("Orders in doubt", formatting.NOT_KNOWN, "idle", note)
+    doubt = intents["in_doubt"]
+    return Health("Orders in doubt", str(doubt), "bad" if doubt else "good", note)
 
 
 def _health(label: str, value: float | None, bound: str, note: str) -> Health:
     if value is None:
-        return Health(label, formatting.NONE, "idle", note)
+        return Health(label, formatting.NOT_KNOWN, "idle", note)
     warns, bad = BOUNDS[bound]
     text = f"{value * 1000:,.0f} ms" if value < 1 else f"{value:,.1f} s" if value < 60 else formatting.duration(value)
     return Health(label, text, "bad" if value >= bad else "warn" if value >= warns else "good", note)
@@ -268,7 +315,7 @@ def _beat(beat: Data) -> Health:
     age_s = beat.get("age_s")
     note = "time since the newest heartbeat that the service accepted"
     if age_s is None:
-        return Health("Heartbeat age", formatting.NONE, "idle", note)
+        return Health("Heartbeat age", formatting.NOT_KNOWN, "idle", note)
     window_s = age_s + beat["deadline_s"]
     tone = (
         "bad"
@@ -284,7 +331,7 @@ def _rate(rates: Sequence[Data]) -> Health:
     note = "requests that the service's tightest rate limit still allows"
     parts = [(one["left"] / one["requests"], one) for one in rates if one["requests"]]
     if not parts:
-        return Health("Rate budget", formatting.NONE, "idle", note)
+        return Health("Rate budget", formatting.NOT_KNOWN, "idle", note)
     part, one = min(parts, key=lambda pair: pair[0])
     tone = "bad" if part < RATE_BAD else "warn" if part < RATE_WARNS else "good"
     return Health("Rate budget", f"{max(0, one['left']):,} of {one['requests']:,}", tone, f"{note} ({one['policy']})")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
 from bot.dashboard import formatting
 from bot.dashboard.formatting import number
-from bot.dashboard.sources import Snapshot
+from bot.dashboard.identity import account_of, strategy_stamp
+from bot.dashboard.snapshot import Snapshot
 
 Data = Mapping[str, Any]
 
@@ -34,15 +35,16 @@ class StrategyRow:
     interval: str
     budget: str
     used: str
-    used_part: float  # from 0 to 1
+    used_part: float | None  # from 0 to 1; None if it is not known
     today: str
     today_direction: str
     total: str
     total_direction: str
-    fills: int
+    fills: str
     fees: str
     funding: str
     open_profit: str
+    stamp: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +72,24 @@ def rows(snapshot: Snapshot) -> list[StrategyRow]:
 
 
 def _row(one: Data, snapshot: Snapshot) -> StrategyRow:
-    book, budget = one.get("book") or {}, number(one["budget_usd"]) or Decimal(0)
-    used = budget_used(one["name"], snapshot)
+    book, budget = one.get("book") or {}, number(one.get("budget_usd"))
+    used = budget_used(one["name"], snapshot) if snapshot.knows_account else None
+    total = book.get("net_usd", book.get("closed_usd"))
     return StrategyRow(
         name=one["name"], state=one["state"], tone=TONES.get(one["state"], "bad"), why=one["why"] or "", markets=", ".join(one["markets"]),
-        interval=one["interval"], budget=formatting.usd(budget), used=formatting.usd(used),
-        used_part=float(min(used / budget, Decimal(1))) if budget else 0.0,
-        today=formatting.signed_usd(book.get("day_usd")), today_direction=formatting.direction(book.get("day_usd")),
-        total=formatting.signed_usd(book.get("net_usd")), total_direction=formatting.direction(book.get("net_usd")),
-        fills=book.get("fills", 0), fees=formatting.usd(book.get("fees_usd")), funding=formatting.signed_usd(book.get("funding_usd")),
-        open_profit=formatting.signed_usd(book.get("unrealized_usd")),
+        interval=one["interval"], budget=_or_unknown(formatting.usd, budget), used=_or_unknown(formatting.usd, used),
+        used_part=float(min(used / budget, Decimal(1))) if budget and used is not None else None,
+        today=_or_unknown(formatting.signed_usd, book.get("day_usd")), today_direction=formatting.direction(book.get("day_usd")),
+        total=_or_unknown(formatting.signed_usd, total), total_direction=formatting.direction(total),
+        fills=_or_unknown("{:,}".format, book.get("fills")), fees=_or_unknown(formatting.cost_usd, book.get("fees_usd")),
+        funding=_or_unknown(formatting.signed_usd, book.get("funding_usd")),
+        open_profit=_or_unknown(formatting.signed_usd, book.get("unrealized_usd")),
+        stamp=strategy_stamp(account_of(snapshot), one),
     )  # fmt: skip
+
+
+def _or_unknown(form: Callable[[Any], str], value: Any) -> str:
+    return formatting.NOT_KNOWN if value is None else form(value)
 
 
 def budget_used(name: str, snapshot: Snapshot) -> Decimal:

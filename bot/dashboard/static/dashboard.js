@@ -41,6 +41,21 @@
     if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
   };
 
+  // The page is about something that is gone: it says so, and nothing can be changed from it any more.
+  const end = (text) => {
+    source.close();
+    isOver = true;
+    const notice = document.getElementById("live-notice");
+    const banner = document.createElement("p");
+    banner.className = "banner bad";
+    banner.setAttribute("role", "alert");
+    banner.textContent = text;
+    notice.replaceChildren(banner);
+    for (const one of document.querySelectorAll("main a[href^='/control/']")) one.remove();
+    show("This page has ended: reload it", "bad");
+  };
+
+  let isOver = false;
   const address = document.body.dataset.stream;
   if (!address) return;
   let source;
@@ -52,13 +67,15 @@
       for (const [name, html] of Object.entries(update.fragments)) replace(name, html);
       if (update.chart) window.dispatchEvent(new CustomEvent("chart", { detail: update.chart }));
       count();
-      show("Live", "good");
+      if (update.moved) return end(update.moved);
+      show("The page is up to date with the dashboard", "good");
       root.dataset.updates = String(Number(root.dataset.updates || 0) + 1);
     };
     source.onerror = () => show(source.readyState === EventSource.CLOSED ? "Not connected: reload the page" : "Connecting again", "bad");
   };
   // A page that nobody sees asks for nothing.
   document.addEventListener("visibilitychange", () => {
+    if (isOver) return;
     if (document.hidden) source?.close();
     else if (!source || source.readyState === EventSource.CLOSED) open();
   });

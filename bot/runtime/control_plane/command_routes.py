@@ -15,7 +15,7 @@ from bot.errors import ApiError, Declined, OutcomeUnknown, TryLater
 from bot.runtime.control_plane import order_commands, status_documents
 from bot.runtime.control_plane.commands import CommandTimeout
 from bot.runtime.control_plane.daemon_access import DaemonAccess, RoutedDaemon
-from bot.runtime.control_plane.server import Data, Problem, Question
+from bot.runtime.control_plane.server import INSTANT_MAX, Data, Problem, Question
 from bot.runtime.model.positions import Drift
 
 log = structlog.get_logger()
@@ -101,13 +101,16 @@ class CommandRoutes:
             ) from None
 
     async def close(self, question: Question) -> Data:
-        """Close the whole position of a market."""
-        market = question.text("market")
+        """Close the whole position of a market. `side` and `opened_ms` say which position is meant; another one is not closed."""
+        market, side = question.text("market"), question.text("side")
+        opened_ms = question.number("opened_ms", 0, at_most=INSTANT_MAX)
         question.nothing_else()
         if market is None:
             raise Problem(400, "invalid_input", "market is the market of the position")
         kernel = self._access.require_kernel()
-        is_closed = await self._access.mailbox.ask(lambda: order_commands.close_position(kernel, market))
+        is_closed = await self._access.mailbox.ask(
+            lambda: order_commands.close_position(kernel, market, side=side, opened_ms=opened_ms or None)
+        )
         return {"market": market, "closed": is_closed}
 
     async def cancel(self, question: Question) -> Data:

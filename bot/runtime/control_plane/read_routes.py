@@ -9,17 +9,14 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from bot.descriptors import reserved
 from bot.runtime.control_plane import status_documents
 from bot.runtime.control_plane.daemon_access import DaemonAccess
 from bot.runtime.control_plane.log_tail import LINES_MAX
-from bot.runtime.control_plane.server import Data, Problem, Question
+from bot.runtime.control_plane.server import INSTANT_MAX, Data, Problem, Question
 from bot.runtime.execution.approvals import document
 from bot.runtime.journal import order_trace, queries
-
-INSTANT_MAX: Final = 2**53  # milliseconds or line numbers in a query; JSON carries whole numbers up to here exactly
 
 
 class ReadRoutes:

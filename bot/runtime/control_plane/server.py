@@ -32,6 +32,7 @@ from bot.runtime.liveness.instance_lock import KEPT_LOOK_S, kept
 
 log = structlog.get_logger()
 
+INSTANT_MAX: Final = 2**53  # milliseconds or line numbers in a query; JSON carries whole numbers up to here exactly
 SOCKET: Final = "control.sock"
 HEAD_BYTES_MAX: Final = 16_384
 BODY_BYTES_MAX: Final = 65_536

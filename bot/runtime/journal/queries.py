@@ -21,6 +21,7 @@ from bot.files import is_file
 from bot.wire.vocabulary import EVENT_FILTERS, EVENT_SUBTYPES
 
 FILE: Final = "journal.db"
+RUN: Final = "run"  # the note of the journal that says what the last run was
 BUSY_TIMEOUT_S: Final = 5.0
 PAGE_MAX: Final = 1_000
 
@@ -244,6 +245,24 @@ def all_events(db: sqlite3.Connection, types: Sequence[str]) -> Iterator[Row]:
     sql = f"SELECT payload, epoch FROM events WHERE type IN ({marks}) ORDER BY seq"  # noqa: S608 - constants only
     for one in db.execute(sql, tuple(types)):
         yield json.loads(one["payload"]) | {"epoch": one["epoch"]}
+
+
+def newest_events(db: sqlite3.Connection, *, epoch: int | None, limit: int) -> list[Row]:
+    """The newest events of an epoch, oldest first."""
+    sql = "SELECT payload FROM events WHERE epoch=? ORDER BY seq DESC LIMIT ?"
+    return [json.loads(one["payload"]) for one in rows(db, sql, (epoch, limit))][::-1]
+
+
+def run_note(db: sqlite3.Connection) -> Row:
+    """Name, service and strategies of the last run (`RUN`); empty for a journal of an older version."""
+    found = rows(db, "SELECT value FROM meta WHERE name=?", (RUN,))
+    note: Row = json.loads(found[0]["value"]) if found else {}
+    return note
+
+
+def books(db: sqlite3.Connection) -> list[Row]:
+    """The totals of each strategy, and of what belongs to none."""
+    return rows(db, "SELECT strategy, fills, fees_usd, funding_usd, realized_usd, margin_lost_usd FROM books")
 
 
 # -- intents

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bot.cli.common.terminal_table import screen_width, table_lines
+from bot.cli.common.text_table import screen_width, table_lines
 
 MAP = (["", *(str(n) for n in range(20, 420, 20))], [[str(n), *["+0.81"] * 20] for n in range(20, 420, 20)])
 LONG = (["train", "params", "trades"], [["2025-01-01", ", ".join(f"trend.slow_bars {n}" for n in range(9)), "12"]])

@@ -1,0 +1,72 @@
+"""What a page and a control are about. It is fixed when the page is loaded and never worked out again.
+
+A page that was opened for one account, market and interval shows nothing of another one: its updates name them, and end with `Moved` when
+the daemon trades another account. A control names its subject by a stamp, and a change whose stamp is no longer right is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from bot.dashboard.snapshot import Snapshot
+
+Data = Mapping[str, Any]
+
+ACCOUNT: Final = "account"  # the name of the account in the address of a page's updates
+STAMP_LETTERS: Final = 16
+
+
+class Moved(Exception):
+    """What the page is about has changed since it was loaded; the message is for its reader."""
+
+
+def account_of(snapshot: Snapshot) -> str:
+    """The address of the account; "" while it is not known."""
+    return str((snapshot.status or {}).get("address") or "")
+
+
+def check_account(given: str | None, snapshot: Snapshot) -> None:
+    """Moved if the page was loaded for another account. None: the page is being loaded."""
+    now = account_of(snapshot)
+    if given is None or given == now or not now:
+        return
+    if not given:
+        raise Moved(f"The account is known now: {now}. Reload the page.")
+    raise Moved(f"This page shows the account {given}, and the daemon trades {now} now. Reload the page.")
+
+
+def stamp(*parts: object) -> str:
+    """A short mark of these values; another value gives another mark."""
+    return hashlib.sha256("\x1f".join(map(str, parts)).encode()).hexdigest()[:STAMP_LETTERS]
+
+
+def position_stamp(account: str, one: Data) -> str:
+    """The same for as long as the position is open. A stop that moves or a part that is closed makes no other position."""
+    return stamp("position", account, one["market"], one["side"], one.get("opened_ms"))
+
+
+def order_stamp(account: str, one: Data) -> str:
+    return stamp("order", account, one["oid"], one["market"], one["side"], one.get("limit_px"))
+
+
+def proposal_stamp(account: str, one: Data) -> str:
+    """Another size or price is another question, also if a newer plan has the same id."""
+    figures = (one.get(name) for name in ("market", "side", "size", "shown_px", "stop_px"))
+    return stamp("proposal", account, one["id"], *figures)
+
+
+def strategy_stamp(account: str, one: Data) -> str:
+    """Another state or reason is another question: a resume ends a quarantine that the person has not seen otherwise."""
+    return stamp("strategy", account, one["name"], one["state"], one.get("why"))
+
+
+def account_stamp(account: str) -> str:
+    return stamp("account", account)
+
+
+def resume_stamp(account: str, strategies: Iterable[Data], waiting: Iterable[Data]) -> str:
+    """Resuming all releases what waits for a person, so that person must have seen all of it."""
+    states = (f"{one['name']}={one['state']}" for one in strategies)
+    return stamp("resume", account, *states, *(one["id"] for one in waiting))

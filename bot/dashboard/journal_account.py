@@ -1,0 +1,118 @@
+"""The account as a dead daemon's journal has it: its events folded once more, in the form of the daemon's own answers.
+
+It is old: stops may have fired since. What the journal does not have, such as marks and the dead-man switch's clock, is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+from bot.dashboard.snapshot import Snapshot
+from bot.money import format_decimal
+from bot.runtime.account.account_state import AccountState
+from bot.runtime.account.fold import fold_event
+from bot.runtime.journal import queries
+from bot.runtime.model.positions import MirrorOrder, MirrorPosition
+from bot.wire import Event
+
+Data = dict[str, Any]
+
+EVENTS_MAX: Final = 20_000  # newest, that are folded; about 0.5 s
+
+
+def last_snapshot(folder: Path, trouble: str) -> Snapshot:
+    """What the journal of a state directory says. NotFound, Closed or JournalError if it cannot be read."""
+    last = queries.last_state(folder)
+    with queries.opened(folder) as db:
+        owners = {row["id"]: row["strategy"] for row in queries.rows(db, "SELECT id, strategy FROM intents")}
+        state = AccountState(owner_of=owners.get)
+        for event in queries.newest_events(db, epoch=last.epoch, limit=EVENTS_MAX):
+            fold_event(state, Event.model_validate(event))
+        run = queries.run_note(db)
+        strategies = _strategies(db, run)
+    positions = tuple(_position(one, state) for one in state.positions.values())
+    status = {
+        "state": "NOT RUNNING", "why": None, "name": run.get("name") or "bot", "address": last.address, "epoch": last.epoch,
+        "base_url": run.get("base_url") or _embedded(folder), "config": run.get("config"), "strategies": strategies,
+        "intents": {"waiting": [one for one in last.open_intents if one["state"] == "quarantined"]},
+        "had_dead_man": any(one.type == "dead_man_switch" for one in state.guardians.values()),
+    }  # fmt: skip
+    guardians = [
+        {
+            "id": one.id, "type": one.type, "market": one.market, "latched": one.latched, "blocks_opens": one.blocks_opens,
+            "active": one.active,
+        }
+        for one in state.guardians.values()
+    ]  # fmt: skip
+    return Snapshot(
+        last.written_ms,
+        trouble,
+        is_running=False,
+        status=status,
+        positions=positions,
+        orders=tuple(_order(one, state) for one in state.orders.values()),
+        guardians={"config": [], "guardians": guardians},
+        is_of_journal=True,
+    )
+
+
+def _position(one: MirrorPosition, state: AccountState) -> Data:
+    stop, target = state.stop_of(one.market), state.target_of(one.market)
+    return {
+        "market": one.market, "side": one.side, "size": format_decimal(one.size), "entry_px": _amount(one.entry_px), "mark_px": None,
+        "unrealized_usd": None, "notional_usd": format_decimal(one.notional_usd), "leverage": one.leverage, "strategy": one.owner,
+        "shares": {}, "stop_px": None if stop is None else _amount(stop.trigger_px),
+        "target_px": None if target is None else _amount(target.trigger_px), "first_stop_px": _amount(one.first_stop_px),
+        "trailing_stops": [
+            {"id": g.id, "active": g.active} for g in state.guardians.values() if (g.type, g.market) == ("trailing_stop", one.market)
+        ],
+        "protected": state.is_protected(one.market), "needs_stop": True, "opened_ms": one.opened_ms,
+    }  # fmt: skip
+
+
+def _order(one: MirrorOrder, state: AccountState) -> Data:
+    holder = state.positions.get(one.market)
+    owner = state.owner_of(one.key) if one.key is not None else None if holder is None else holder.owner
+    return {
+        "oid": one.oid, "market": one.market, "kind": one.kind, "side": one.side, "action": one.action, "size": format_decimal(one.size),
+        "filled": format_decimal(one.filled), "limit_px": _amount(one.limit_px), "trigger_px": _amount(one.trigger_px),
+        "trade_id": one.trade_id, "intent": one.key, "created_ms": one.created_ms, "strategy": owner,
+    }  # fmt: skip
+
+
+def _strategies(db: sqlite3.Connection, run: Mapping[str, Any]) -> list[Data]:
+    """The strategies of the last run, each with the totals of its book. Profit of open positions is not in the journal."""
+    books = {row["strategy"]: row for row in queries.books(db)}
+    found = []
+    for one in run.get("strategies") or [{"name": name} for name in books if not name.startswith("@")]:
+        row = books.get(one["name"])
+        book = None
+        if row is not None:
+            fees, funding = Decimal(row["fees_usd"]), Decimal(row["funding_usd"])
+            book = {"fills": row["fills"], "fees_usd": row["fees_usd"], "funding_usd": row["funding_usd"]}
+            realized = Decimal(row["realized_usd"]) - Decimal(row["margin_lost_usd"])
+            book["closed_usd"] = format_decimal(realized - fees + funding)
+        found.append(
+            {
+                "name": one["name"], "state": "NOT RUNNING", "why": None, "markets": one.get("markets", ()),
+                "interval": one.get("interval", ""), "budget_usd": one.get("budget_usd"), "book": book, "resting": [],
+            }
+        )  # fmt: skip
+    return found
+
+
+def _embedded(folder: Path) -> str:
+    """The address of the embedded service that was started last in this folder; "" if none was."""
+    try:
+        return str(json.loads((folder / "sandbox.ready").read_text())["baseUrl"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _amount(value: Decimal | None) -> str | None:
+    return None if value is None else format_decimal(value)
