@@ -6,12 +6,14 @@ each line: `upper = bollinger(20, 2, line="upper")`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from bot.errors import StrategyError
 from bot.strategy.bar import Bar
 from bot.strategy.indicators import (
+    FAR_SMALLER,
     Columns,
     Described,
     Indicator,
@@ -28,6 +30,8 @@ from bot.strategy.indicators import (
 if TYPE_CHECKING:
     from talipp.indicators.Indicator import Indicator as Calculation
 
+FLAT: Final = 50.0  # an oscillator from 0 to 100 of a price that has not moved
+CALCULATE: Final = "_calculate_new_value"  # the method that each calculation of talipp defines
 BARS_KEPT: Final = 3  # times the bars of the first value, in memory; no calculation looks back further
 
 Band = Literal["lower", "middle", "upper"]
@@ -94,7 +98,9 @@ def bollinger(
     read = _line(line, _BANDS)
 
     def start(period: int, deviations: float, source: Source) -> Series:
-        return CalculatedSeries(_library().BB(period, deviations), period, read, source=source)
+        made = _library().BB(period, deviations)
+        _sum_anew_where_small(made.central_band, period)
+        return CalculatedSeries(made, period, read, source=source)
 
     return Indicator(
         "bollinger", start, period, deviations, source=source, bars=lambda period, _: period, line=line, on_price=True
@@ -113,11 +119,25 @@ def adx(period: int | str = 14, *, line: Literal["adx", "plus", "minus"] = "adx"
 
 def stochastic(period: int | str = 14, smoothing: int | str = 3, *, line: Literal["k", "d"] = "k") -> Indicator:
     """Stochastic oscillator (Lane), 0 to 100: where the close lies between the lowest low and the highest high of the last `period` bars (k), and its mean over
-    `smoothing` bars (d). A range of zero gives 100."""
+    `smoothing` bars (d). A range of zero, where the price has not moved, gives 50, as in `rsi`."""
     read = _line(line, {"k": "k", "d": "d"})
 
     def start(period: int, smoothing: int, _: Source) -> Series:
-        return CalculatedSeries(_library().Stoch(period, smoothing), period + smoothing, read, _whole_bar)
+        made = _library().Stoch(period, smoothing)
+        from talipp.indicators.Stoch import StochVal
+
+        _sum_anew_where_small(made.values_d, smoothing)
+        of_range = getattr(made, CALCULATE)
+
+        def value() -> Any:
+            bars = made.input_values[-period:]
+            if len(bars) == period and max(bar.high for bar in bars) == min(bar.low for bar in bars):
+                made.values_d.add(FLAT)  # talipp gives 100, which says overbought.
+                return StochVal(FLAT, made.values_d[-1] if len(made.values_d) else None)
+            return of_range()
+
+        setattr(made, CALCULATE, value)
+        return CalculatedSeries(made, period + smoothing, read, _whole_bar)
 
     return Indicator(
         "stochastic", start, period, smoothing, periods=2, line=line,
@@ -220,6 +240,22 @@ def _slowest(fast: int, slow: int, _: int) -> int:
 
 def _slowest_and_signal(fast: int, slow: int, signal: int) -> int:
     return max(fast, slow) + signal - 1
+
+
+def _sum_anew_where_small(mean: Any, period: int) -> None:
+    """Mend a moving average of talipp, which is a running difference: where it has become far smaller, its rounding errors would show (as in `Sma`)."""
+    running, largest = getattr(mean, CALCULATE), 0.0
+
+    def value() -> float | None:
+        nonlocal largest
+        found: float | None = running()
+        if found is not None:
+            if found < largest * FAR_SMALLER:
+                found = largest = math.fsum(mean.input_values[-period:]) / period
+            largest = max(largest, found)
+        return found
+
+    setattr(mean, CALCULATE, value)
 
 
 def _line(line: str, names: Mapping[str, str]) -> Callable[[Any], float | None]:

@@ -23,6 +23,7 @@ from bot.strategy.bar import Bar
 Source: TypeAlias = Literal["open", "high", "low", "close", "volume"]
 SOURCES: tuple[Source, ...] = ("open", "high", "low", "close", "volume")
 PERIOD_MAX = 1_000  # No more bars exist before the start of a simulated market.
+FAR_SMALLER = 1e-6  # of a sum to the largest before it; beyond, its rounding errors would show
 FACTOR_MAX = 100  # of a multiplier of a band's width; bands beyond are a mistake
 
 
@@ -60,15 +61,17 @@ class Series:
 class Sma(Series):
     """Simple moving average: the mean of the last n values, by the running sum s += x - old.
 
-    The running sum is the definition, in a backtest too: sum(last n) / n differs from it in the last bits.
+    The running sum is the definition, in a backtest too: sum(last n) / n differs from it in the last bits. Its error is that of the largest sum so far, so
+    where the sum has become far smaller (volumes that end), it is summed anew. A mean of zeros is 0.
     """
 
-    __slots__ = ("_n", "_sum", "_window")
+    __slots__ = ("_largest", "_n", "_sum", "_window")
 
     def __init__(self, n: int, source: Source = "close") -> None:
         super().__init__(source)
         self._n = n
         self._sum = 0.0
+        self._largest = 0.0  # sum since it was last summed anew
         self._window: deque[float] = deque()
 
     def step(self, x: float) -> float | None:
@@ -76,8 +79,13 @@ class Sma(Series):
         window.append(x)
         if len(window) <= self._n:
             self._sum += x
+            self._largest = max(self._largest, self._sum)
             return self._sum / self._n if len(window) == self._n else None
         self._sum += x - window.popleft()
+        if self._sum > self._largest:
+            self._largest = self._sum
+        elif self._sum < self._largest * FAR_SMALLER:
+            self._sum = self._largest = math.fsum(window)
         return self._sum / self._n
 
     def column(self, columns: Columns) -> list[float | None]:
@@ -90,7 +98,10 @@ class Sma(Series):
         if rest:
             old = [*window, *rest]
             sums = list(accumulate(map(sub, rest, old), initial=self._sum))
-            self._sum = sums[-1]
+            largest = max(self._largest, *sums)
+            if min(sums) < largest * FAR_SMALLER:
+                return found + [self.step(x) for x in rest]
+            self._sum, self._largest = sums[-1], largest
             found += map(truediv, sums[1:], repeat(n))
             self._window = deque(old[len(rest) :])
         return found

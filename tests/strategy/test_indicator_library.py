@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,17 @@ import talib
 
 from bot import (
     adx,
+    atr,
     bollinger,
     donchian,
+    ema,
+    highest,
     keltner,
+    lowest,
     macd,
     roc,
+    rsi,
+    sma,
     stddev,
     stochastic,
     supertrend,
@@ -200,3 +207,67 @@ def test_without_talipp_the_error_says_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "talipp", None)
     with pytest.raises(StrategyError, match=r"pip install 'bracketbot\[indicators\]'"):
         roc(3).start(NO_PARAMS)
+
+
+# Volumes of a coin whose market dies: none, or a millionth of a millionth.
+ENDS = {"none": [0.0] * 60, "next to none": [0.001 * (n % 3) for n in range(60)], "back": [0.0] * 30 + [7e10] * 30}
+MEANS = {
+    "sma": sma(20, "volume"),
+    "ema": ema(20, "volume"),
+    "stddev": stddev(20, source="volume"),
+    "bollinger middle": bollinger(20, source="volume"),
+    "highest": highest(20, "volume"),
+    "lowest": lowest(20, "volume"),
+}
+
+
+def of_volume(volumes: Sequence[float]) -> list[Bar]:
+    return [Bar("X", n, 1.0, 1.0, 1.0, 1.0, volume) for n, volume in enumerate(volumes)]
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("name", MEANS)
+def test_a_figure_of_volumes_stays_between_the_least_and_the_largest_of_its_window(name: str, end: str) -> None:
+    chance = Random(1)
+    volumes = [chance.uniform(1e10, 9e11) for _ in range(500)] + ENDS[end]
+    found = values(MEANS[name], of_volume(volumes))
+    for row in range(20, len(volumes)):
+        window = volumes[row - 19 : row + 1]
+        value = found[row]
+        assert value is not None
+        assert value >= 0
+        if name not in ("ema", "stddev"):
+            assert min(window) <= value * (1 + 1e-9), row
+            assert value <= max(window) * (1 + 1e-9), row
+    if end == "none" and name != "ema":
+        assert found[-1] == 0
+    columns = Columns(*(list(column) for column in zip(*(bar[2:] for bar in of_volume(volumes)), strict=True)))
+    assert MEANS[name].start(NO_PARAMS).column(columns) == found
+
+
+FLAT = [Bar("X", n, 3_300.0, 3_300.0, 3_300.0, 3_300.0, 0.0) for n in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        (rsi(14), 50.0),
+        (stochastic(14, 3), 50.0),
+        (stochastic(14, 3, line="d"), 50.0),
+        (roc(10), 0.0),
+        (macd(), 0.0),
+        (stddev(20), 0.0),
+        (atr(14), 0.0),
+    ],
+    ids=["rsi", "stochastic k", "stochastic d", "roc", "macd", "stddev", "atr"],
+)
+def test_an_oscillator_of_a_market_that_does_not_move_stands_in_its_middle(
+    declared: Indicator, expected: float
+) -> None:
+    assert values(declared, FLAT)[-1] == expected
+
+
+def test_a_stochastic_is_in_its_middle_only_while_the_range_is_zero() -> None:
+    moves = [Bar("X", 40 + n, 3_300.0, 3_300.0 + n, 3_300.0, 3_300.0 + n, 1.0) for n in range(1, 4)]
+    assert values(stochastic(5, 3), [*FLAT, *moves])[-4:] == [50.0, 100.0, 100.0, 100.0]
+    assert values(stochastic(5, 3, line="d"), [*FLAT, *moves])[-4:] == pytest.approx([50.0, 200 / 3, 250 / 3, 100.0])

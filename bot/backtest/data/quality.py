@@ -49,16 +49,21 @@ LONG_MS: Final = 14 * DAY_MS
 JUMP_DEVIATIONS: Final = 12.0
 DEVIATION_SAMPLE: Final = 5_000
 MAD_TO_DEVIATION: Final = 1.4826  # ratio of standard deviation to median absolute deviation for a normal distribution
-# The usual splits: new shares for old ones. Smaller splits cannot be told from news.
+# The usual splits: new shares for old ones.
 SPLITS: Final = (
     *((new, 1) for new in (2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 50)),
     *((3, 2), (4, 3), (5, 2), (5, 3), (5, 4), (7, 5)),
     *((1, old) for old in (2, 3, 4, 5, 8, 10, 15, 20, 25, 30, 50)),
 )
-SPLIT_WITHIN: Final = (
-    0.02  # of an open to what a split makes of the close before; of the close of that bar twice as much
-)
-NO_SPLIT: Final = (0.84, 1.9)  # a close over the close before; none of the splits lies between
+# A share moves as far by news as by these. They are suspected only where the move is far beyond the usual ones over a night, and the volume is not.
+SMALL_SPLITS: Final = ((6, 5), (11, 10))
+SMALL_DEVIATIONS: Final = 6.0
+SMALL_VOLUMES: Final = 1.5  # times the median of the first candles of the nights before
+NIGHTS: Final = 20
+# Of an open to what a split makes of the close before; of the close of that bar twice as much.
+SPLIT_WITHIN: Final = 0.02
+SMALL_WITHIN: Final = 0.01
+NO_SPLIT: Final = (0.93, 1.9)  # a close over the close before; none of the splits lies between
 PX_MAX: Final = 1e12  # USD; a higher price does not fit the venue's integers
 VOLUME_MAX: Final = 1e18
 DIGITS_LOST: Final = 0.0001  # relative; one basis point, the size of a spread
@@ -290,7 +295,7 @@ def _jumps(candles: Candles, hours: str) -> Iterator[Finding]:
     if (not moves or (max(moves) <= greatest and min(moves) >= least)) and max(map(truediv, highs, lows)) <= 1 + most:
         return
     places: list[tuple[int, str]] = []
-    by_split = 0
+    by_split, small = 0, _small_moves(candles) if splits else frozenset[int]()
     for index, (o, h, low, c) in enumerate(zip(opens, highs, lows, closes, strict=True)):
         if index:
             bars = (at_ms[index] - at_ms[index - 1]) / step
@@ -298,10 +303,10 @@ def _jumps(candles: Candles, hours: str) -> Iterator[Finding]:
             if at_ms[index] - at_ms[index - 1] > LONG_MS:
                 bound = math.inf  # A gap of weeks is reported as a gap.
             if not 1 - min(bound, FALL_MAX) <= moves[index - 1] <= 1 + bound:
-                places.append((index, _jump_text(candles, index, moves[index - 1])))
+                places.append((index, _jump_text(candles, index, moves[index - 1], index in small)))
                 continue
-            if splits and bound < math.inf and _is_split(candles, index, moves[index - 1]):
-                places.append((index, _jump_text(candles, index, moves[index - 1])))
+            if splits and bound < math.inf and _is_split(candles, index, moves[index - 1], index in small):
+                places.append((index, _jump_text(candles, index, moves[index - 1], index in small)))
                 by_split += 1
                 continue
         top, bottom = max(o, c), min(o, c)
@@ -316,12 +321,12 @@ def _jumps(candles: Candles, hours: str) -> Iterator[Finding]:
         yield finding(candles, "jump", "fault", text, places)
 
 
-def _jump_text(candles: Candles, index: int, move: float) -> str:
+def _jump_text(candles: Candles, index: int, move: float, may_be_small: bool) -> str:
     closes = candles.close
     text = f"close {closes[index]:.12g} is {move - 1:+.1%} from {closes[index - 1]:.12g}"
     if _comes_back(closes, index, move):
         return text + " and comes back at once: probably a wrong price"
-    split = _split_of(candles.open[index] / closes[index - 1], move)
+    split = _split_of(candles.open[index] / closes[index - 1], move, may_be_small)
     if split is None:
         return text
     new, old = split
@@ -329,9 +334,10 @@ def _jump_text(candles: Candles, index: int, move: float) -> str:
     return f"{text}: perhaps a {new}-for-{old} split that was not adjusted; {way}"
 
 
-def _is_split(candles: Candles, index: int, move: float) -> bool:
+def _is_split(candles: Candles, index: int, move: float, may_be_small: bool) -> bool:
     """True if a share opens at the price of a usual split after a closed exchange, and stays there."""
-    if NO_SPLIT[0] <= move <= NO_SPLIT[1] or _split_of(candles.open[index] / candles.close[index - 1], move) is None:
+    opened = candles.open[index] / candles.close[index - 1]
+    if NO_SPLIT[0] <= move <= NO_SPLIT[1] or _split_of(opened, move, may_be_small) is None:
         return False
     before, at = (trading_date(candles.at_ms[one], candles.step_ms) for one in (index - 1, index))
     return before != at and not _comes_back(candles.close, index, move)
@@ -341,12 +347,30 @@ def _comes_back(closes: array[float], index: int, move: float) -> bool:
     return index + 1 < len(closes) and abs(closes[index + 1] / closes[index - 1] - 1) < abs(move - 1) / 4
 
 
-def _split_of(opened: float, move: float) -> tuple[int, int] | None:
+def _split_of(opened: float, move: float, may_be_small: bool) -> tuple[int, int] | None:
     """The split that fits both ratios: the open and the close, each divided by the close before."""
-    for new, old in SPLITS:
-        if abs(opened * new / old - 1) < SPLIT_WITHIN and abs(move * new / old - 1) < 2 * SPLIT_WITHIN:
-            return new, old
+    for within, splits in ((SPLIT_WITHIN, SPLITS), (SMALL_WITHIN, SMALL_SPLITS if may_be_small else ())):
+        for new, old in splits:
+            if abs(opened * new / old - 1) < within and abs(move * new / old - 1) < 2 * within:
+                return new, old
     return None
+
+
+def _small_moves(candles: Candles) -> frozenset[int]:
+    """The rows after a closed night whose open is far from the close before, by the usual moves over a night, without the volume that news bring."""
+    closes, opens, volumes, step_ms = candles.close, candles.open, candles.volume, candles.step_ms
+    days = [trading_date(at_ms, step_ms) for at_ms in candles.at_ms]
+    nights = [row for row in range(1, len(closes)) if days[row] != days[row - 1]]
+    moves = [abs(opens[row] / closes[row - 1] - 1) for row in nights]
+    others = sorted(moves)[:-1]  # The largest is the one in question.
+    least = SMALL_DEVIATIONS * MAD_TO_DEVIATION * others[len(others) // 2] if others else 0.0
+    found = set()
+    for number, (row, move) in enumerate(zip(nights, moves, strict=True)):
+        if move > least:
+            before = sorted(volumes[one] for one in nights[max(0, number - NIGHTS) : number])
+            if not before or volumes[row] <= SMALL_VOLUMES * before[len(before) // 2]:
+                found.add(row)
+    return frozenset(found)
 
 
 def _deviation(closes: array[float]) -> float:

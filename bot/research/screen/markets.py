@@ -25,7 +25,7 @@ from bot.runtime.strategy_host.host import StrategySpec
 from bot.service.market_data.instruments import CATALOGUE, listing_at
 from bot.strategy import Strategy
 from bot.strategy.base import declared, follows_signals
-from bot.strategy.indicators import SOURCES, Columns, Indicator
+from bot.strategy.indicators import FAR_SMALLER, SOURCES, Columns, Indicator, Sma
 from bot.strategy.intents import USD_MAX
 from bot.strategy.signals import OPENS, BarArrays, SignalRows, Signals
 from bot.venue.state import Market, MarketSpec
@@ -231,6 +231,9 @@ def averages(values: Any, bars: int) -> Any:
 
     found = np.full(len(values), np.nan)
     sums = np.cumsum(np.concatenate([values[:bars], values[bars:] - values[:-bars]]))
+    if len(sums) and sums.min() < FAR_SMALLER * sums.max():  # Its rounding errors may show: bar by bar.
+        plain = values.tolist()
+        return np.array(Sma(bars).column(Columns(plain, plain, plain, plain, plain)), dtype=np.float64)
     found[bars - 1 :] = sums[bars - 1 :] / bars
     return found
 

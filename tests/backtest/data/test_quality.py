@@ -285,6 +285,8 @@ def daily(count: int) -> Candles:
         (100 / 1.25, "5-for-4", "divide the prices before it by 1.25"),
         (101 * 0.75, "4-for-3", "divide the prices before it by 1.33333"),
         (50.9, "2-for-1", "divide the prices before it by 2"),
+        (100 / 1.2, "6-for-5", "divide the prices before it by 1.2"),
+        (100.5 / 1.1, "11-for-10", "divide the prices before it by 1.1"),
         (1000.0, "1-for-10", "multiply the prices before it by 10"),
     ],
 )
@@ -298,6 +300,20 @@ def test_an_unadjusted_split_is_refused_with_its_row_and_advice(after: float, sp
     assert (
         "1 row with the move of an unadjusted split" in audit(priced(days, [100.0] * 10 + [75.0] * 10)).faults[0].text
     )
+
+
+@pytest.mark.parametrize(
+    ("nightly", "volume", "faults"), [(0.002, 1.0, 1), (0.002, 3.0, 0), (0.03, 1.0, 0)], ids=["split", "news", "usual"]
+)
+def test_a_small_split_is_suspected_where_the_move_is_far_beyond_the_usual_ones_and_the_volume_is_not(
+    nightly: float, volume: float, faults: int
+) -> None:
+    """A fall of 9 % is an 11-for-10 split of a calm share; with three times the volume it is news."""
+    closes = [100.0 * (1 + nightly * (number % 2)) for number in range(10)]
+    closes += [px / 1.1 for px in closes]
+    one = priced(daily(20), closes)
+    one.volume[10] *= volume
+    assert len(audit(one).faults) == faults
 
 
 def test_a_move_inside_a_session_or_one_that_reverts_is_not_a_split() -> None:
