@@ -1,6 +1,6 @@
 """The fast path of a backtest with one market: many bars in one loop. The venue sees only the bars that can touch an order, a stop or a deadline.
 
-All other backtests take `SlotPath`. A strategy that seldom trades runs about six times as fast here as there. A test runs the same backtests on both
+All other backtests take `SlotPath`. A strategy that seldom trades runs about three times as fast here as there. A test runs the same backtests on both
 paths and compares the events.
 """
 

@@ -1,6 +1,6 @@
 """Whether this version of the program can continue with a stored database, found without changing it.
 
-The rules that replay a log are the venue's code. Their digest is stored with the log, so that an error can name both versions.
+The rules that replay a log are the code of the venue and of its events. Their digest is stored with the log, so that an error can name both versions.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+import bot.model
 import bot.venue
 from bot.errors import ConfigError
 
@@ -26,7 +27,8 @@ WAY_OUT: Final = "Run the version that wrote it, restore a backup (bot restore),
 def program() -> str:
     """This program: its version and a digest of the venue's rules."""
     digest = hashlib.sha256()
-    for file in sorted(Path(bot.venue.__file__).parent.glob("*.py")):
+    folders = (Path(module.__file__ or "").parent for module in (bot.venue, bot.model))
+    for file in (file for folder in folders for file in sorted(folder.glob("*.py"))):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return f"Bracketbot {version('bracketbot')} (rules {digest.hexdigest()[:8]})"
 
