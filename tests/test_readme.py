@@ -195,7 +195,7 @@ def test_a_piece_of_config_in_the_docs_passes_the_check(
         pytest.importorskip(needed)
     monkeypatch.setenv("BOT_NOTIFY_URL", "json://localhost")
     monkeypatch.setenv("BOT_TELEGRAM_TOKEN", "1:a")
-    own = 'strategies: [{name: a, use: "trend:Trend", markets: [BTC], budget_usd: 100}]\n' * (
+    own = 'strategies: [{name: a, use: "trend:Trend", markets: [BTC], budget_usd: 500}]\n' * (
         "strategies:" not in block
     )
     account = "account: {base_url: embedded}\n" * ("account:" not in block)

@@ -18,7 +18,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any, Final
 
-from bot.checks.checked_account import NEVER_RIGHT, CheckedAccount
+from bot.checks.strategy_account import NEVER_RIGHT, CheckedAccount
 from bot.clock import monotonic_ns
 from bot.config import Settings
 from bot.errors import StrategyError

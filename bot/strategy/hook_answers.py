@@ -1,6 +1,6 @@
 """What a hook has answered, read so that nothing of it is lost: an answer of which a part would be thrown away is an error.
 
-A hook yields its intents or returns a list of them. A generator may not also return a value: Python would throw the value away.
+A hook yields its intents or returns a list of them. A generator may not also return a value: Python would throw the value away. `return ()` loses nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def intents_of(answer: Any, hook: str) -> Iterable[Any]:
 def _all_of(generator: Generator[Any, Any, Any], hook: str) -> Iterable[Any]:
     """The intents of a generator, which must not return a value after them."""
     lost = yield from generator
-    if lost is not None:
+    if lost is not None and lost != () and lost != []:
         form = "yield" if isinstance(lost, INTENTS) else "yield (of a list or a generator: yield from)"
         raise StrategyError(
             f"{hook} returned {_short(lost)}, which is lost, because {hook} also has a yield: write {form} in place of return"

@@ -41,6 +41,8 @@ KEPT: dict[str, tuple[Callable[[], Any], list[Any]]] = {
     "a list": (lambda: [OPEN, CLOSE], [OPEN, CLOSE]),
     "a generator": (lambda: generator(OPEN, CLOSE), [OPEN, CLOSE]),
     "a generator that ends early": (lambda: generator(), []),
+    "an empty list after a yield": (lambda: generator(OPEN, then=[]), [OPEN]),
+    "an empty tuple after a yield": (lambda: generator(OPEN, then=()), [OPEN]),
     "a map": (lambda: map(Close, ["BTC"]), [CLOSE]),
 }
 LOST: dict[str, tuple[Callable[[], Any], str]] = {
@@ -48,7 +50,6 @@ LOST: dict[str, tuple[Callable[[], Any], str]] = {
     "an intent after a yield": (lambda: generator(CLOSE, then=OPEN), "returned Open(market='BTC'"),
     "an intent in place of a yield": (lambda: generator(then=OPEN), "write yield in place of return"),
     "a list after a yield": (lambda: generator(then=[OPEN]), "yield from"),
-    "an empty list after a yield": (lambda: generator(then=[]), "is lost"),
     "a generator after a yield": (lambda: generator(then=generator(OPEN)), "returned a generator, which is lost"),
     "a number after a yield": (lambda: generator(then=False), "returned False, which is lost"),
     "a generator of a generator": (lambda: generator(generator(OPEN)), "yielded <generator"),
@@ -155,6 +156,8 @@ class Mine(Strategy):
     def on_bar(self, view, bar):
         if bar.close < 0:
             return
+        if bar.close < 0.5:
+            return ()
         if bar.close < 1:
             return view.log("low")
         yield Close(bar.market)

@@ -61,7 +61,7 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="The daemon's answer as one JSON object.")
 def status(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int:
     """Show the state of the daemon, its account and its profit. If the daemon does not run: the last state in its journal and its age, with exit code 3."""
-    from bot.checks.stored_files import stored_problems
+    from bot.checks.file_versions import stored_problems
     from bot.cli.operate.daemon_client import NotRunning, find
     from bot.errors import Exit
 

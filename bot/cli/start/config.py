@@ -44,7 +44,7 @@ def check(config_file: Path, *, as_json: bool) -> int:
     import json
 
     from bot.checks.config_check import called, checked_config
-    from bot.checks.stored_files import stored_problems
+    from bot.checks.file_versions import stored_problems
     from bot.errors import ConfigError, Exit
     from bot.runtime.strategy_host.loader import load
 

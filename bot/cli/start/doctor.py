@@ -339,7 +339,7 @@ def _journal(patient: Patient) -> None:
 
 def _stored(patient: Patient) -> None:
     """The journal and the embedded service's database, if a later start of this version would refuse them."""
-    from bot.checks.stored_files import journal_problem, service_problem
+    from bot.checks.file_versions import journal_problem, service_problem
     from bot.errors import Exit
 
     settings, folder = patient.settings, patient.place.folder

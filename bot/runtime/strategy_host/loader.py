@@ -453,7 +453,9 @@ def _makes_intents(value: ast.expr | None) -> bool:
         called = value.func
         name = called.id if isinstance(called, ast.Name) else called.attr if isinstance(called, ast.Attribute) else ""
         return name in {one.__name__ for one in INTENTS}
-    return isinstance(value, ast.List | ast.Tuple | ast.ListComp | ast.GeneratorExp)
+    if isinstance(value, ast.List | ast.Tuple):
+        return bool(value.elts)
+    return isinstance(value, ast.ListComp | ast.GeneratorExp)
 
 
 def _found(use: str, folder: Path, origin: str, path: Path | None) -> Found:

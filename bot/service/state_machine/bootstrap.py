@@ -23,7 +23,7 @@ from bot.service.state_machine.command_log import CommandLog, Push, Recovered, S
 from bot.service.state_machine.machine import Machine
 from bot.service.state_machine.named_snapshots import NamedSnapshot
 from bot.service.state_machine.replay import EMPTY_CHAIN, PricePosition, replay
-from bot.service.state_machine.stored_version import META, program
+from bot.service.state_machine.rules_version import META, program
 from bot.venue import codec, index
 from bot.venue.commands import ListMarket
 from bot.venue.outcome import is_paid

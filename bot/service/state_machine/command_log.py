@@ -25,8 +25,8 @@ import structlog
 from bot.clock import SystemClock
 from bot.errors import BotError, ConfigError, Exit
 from bot.files import DISK_FAULTS
+from bot.service.state_machine.rules_version import WAY_OUT
 from bot.service.state_machine.snapshots import KeptAccount
-from bot.service.state_machine.stored_version import WAY_OUT
 from bot.venue import text_set
 
 log = structlog.get_logger()

@@ -9,8 +9,8 @@ from typing import Final
 from bot.errors import ConfigError
 from bot.service.state_machine.command_log import Recovered
 from bot.service.state_machine.machine import chain_of
+from bot.service.state_machine.rules_version import META, WAY_OUT, versions_text
 from bot.service.state_machine.snapshots import assembled, tracked
-from bot.service.state_machine.stored_version import META, WAY_OUT, versions_text
 from bot.venue import codec, index
 from bot.venue.apply import apply
 from bot.venue.commands import (

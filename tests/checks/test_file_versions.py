@@ -16,7 +16,7 @@ from bot.errors import Exit
 from bot.runtime.journal.opening import open_journal
 from bot.service.host import HostOptions, build
 from bot.service.state_machine.command_log import SCHEMA_VERSION
-from bot.service.state_machine.stored_version import META, program, stored_problem
+from bot.service.state_machine.rules_version import META, program, stored_problem
 from tests.runtime.alerts.notification_receiver import postbox
 from tests.service.conftest import START_MS
 
