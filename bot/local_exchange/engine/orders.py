@@ -204,7 +204,8 @@ def modify(exchange: Exchange, user: User, key: int | str, request: OrderRequest
         return refused
     grouping, group, parent, is_live = "na", 0, None, True
     if old is not None and is_open:
-        if exchange.switch("modified_group") == "kept":
+        is_same_kind = request.trigger is not None and request.reduce_only and request.coin == old.coin
+        if exchange.switch("modified_group") == "kept" and is_same_kind:
             grouping, group, parent, is_live = old.grouping, old.group, old.parent, old.is_live
         lifecycle.end(exchange, old, "canceled")
     if is_live:

@@ -173,6 +173,7 @@ class Service:
         wrong = self.faults.add(fault)
         if wrong is not None:
             raise control.BadCommand(wrong)
+        self.publish()
         return {"waiting": len(self.faults.waiting)}
 
 
