@@ -30,6 +30,7 @@ from bot.strategy.indicators import (
 if TYPE_CHECKING:
     from talipp.indicators.Indicator import Indicator as Calculation
 
+SEEDED: Final = 2  # first values of a SuperTrend, which differ by its seed
 FLAT: Final = 50.0  # an oscillator from 0 to 100 of a price that has not moved
 CALCULATE: Final = "_calculate_new_value"  # the method that each calculation of talipp defines
 BARS_KEPT: Final = 3  # times the bars of the first value, in memory; no calculation looks back further
@@ -184,19 +185,31 @@ def supertrend(
     period: int | str = 10, multiplier: float | str = 3.0, *, line: Literal["value", "trend"] = "value"
 ) -> Indicator:
     """SuperTrend (Seban): a stop line, `multiplier` average true ranges away from the middle of the bar, that moves only with the trend. `trend` is 1 above the
-    line and -1 below it."""
+    line and -1 below it. The first two lines depend on how a line begins, by up to 1 % of the price, so they are left out."""
     _line(line, {"value": "value", "trend": "trend"})
 
-    def read(value: Any) -> float | None:
-        if value.value == 0:  # talipp's first value has no line yet.
-            return None
-        return float(value.value) if line == "value" else 1.0 if value.trend.name == "UP" else -1.0
-
     def start(period: int, multiplier: float, _: Source) -> Series:
+        left_out = 0
+
+        def read(value: Any) -> float | None:
+            nonlocal left_out
+            if value.value == 0:  # talipp's first value has no line yet.
+                return None
+            if left_out < SEEDED:
+                left_out += 1
+                return None
+            return float(value.value) if line == "value" else 1.0 if value.trend.name == "UP" else -1.0
+
         return CalculatedSeries(_library().SuperTrend(period, multiplier), period + 1, read, _whole_bar)
 
     return Indicator(
-        "supertrend", start, period, multiplier, bars=lambda period, _: period + 1, line=line, on_price=line == "value"
+        "supertrend",
+        start,
+        period,
+        multiplier,
+        bars=lambda period, _: period + 1 + SEEDED,
+        line=line,
+        on_price=line == "value",
     )
 
 

@@ -11,7 +11,7 @@ from bot.venue.book import walk
 from bot.venue.commands import ClosePosition, ConfirmPlan, PlaceOrder
 from bot.venue.numbers import E8, div_up, text_of
 from bot.venue.order_margin import leverage_margin, position_at_its_turn
-from bot.venue.order_sizes import CLOSE_SLIPPAGE_BPS, bound_of, invalid, least_size
+from bot.venue.order_sizes import CLOSE_SLIPPAGE_BPS, bound_of, invalid, least_size, shallow_text
 from bot.venue.quote_draft import Quote
 from bot.venue.record import emit, emit_order, next_oid, next_seq, open_trade
 from bot.venue.refusals import no_market
@@ -146,7 +146,8 @@ def close(state: State, account: Account, key: Key | None, command: ClosePositio
     bound = bound_of(market, market.mid, -position.side, bps)
     fills = walk(market, market.mid, -position.side, size, bound)
     if state.rules.fill_at != "next" and not fills:
-        return Refusal("insufficient_depth", f"the book holds nothing within {bps} bps", fix={"action": "wait"})
+        text = shallow_text(market, -position.side, bps, 0, size)
+        return Refusal("insufficient_depth", text, fix={"action": "wait"})
     order = exits.exit_order(state, account, market, position, size=size, bound_px=bound, source=command.source, request_id=command.request_id,
                        idempotency_key=command.idempotency_key, reason=None, key=key.id if key else None)  # fmt: skip
     order.slippage_bps = command.slippage_bps

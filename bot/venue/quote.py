@@ -33,6 +33,7 @@ from bot.venue.order_sizes import (
     invalid,
     least_size,
     refuse_off_grid,
+    shallow_text,
     shares_of_usd,
     size_of_usd,
     sizing_px,
@@ -138,11 +139,11 @@ def _refuse_size(draft: Draft) -> Refusal | None:
             px = sizing_px(market, market.mid, order.side, draft.bound, limit=draft.limit)
             usd = div_up(least * outcome.share_px(spec, draft.side, px), E8)
             fix = {"field": "usdAmount", "value": text_of(usd)}
-        return Refusal(
-            "below_min_notional",
-            f"the order is worth {text_of(unit_px * size // E8)} USD; the minimum is {text_of(spec.min_notional)} USD",
-            fix=fix,
-        )
+        text = f"the order is worth {text_of(unit_px * size // E8)} USD"
+        if not size and order.usd is not None:
+            step = f"{text_of(market.lot)} {order.coin}, worth {text_of(unit_px * market.lot // E8)} USD"
+            text = f"{text_of(order.usd)} USD buy less than the size step of {step}"
+        return Refusal("below_min_notional", f"{text}; the minimum is {text_of(spec.min_notional)} USD", fix=fix)
     if draft.opening and spec.strict_hours and market.external == "closed":
         return Refusal(
             "market_closed",
@@ -180,7 +181,7 @@ def _set_fills(draft: Draft) -> Refusal | None:
     bps = _slippage_bps(draft)
     if not draft.order.allow_partial or fill_size == 0:
         return Refusal(
-            "insufficient_depth", f"the book holds {text_of(fill_size)} of {text_of(size)} within {bps} bps",
+            "insufficient_depth", shallow_text(draft.market, draft.order.side, bps, fill_size, size),
             fix={"field": "size", "value": text_of(fill_size)} if fill_size else {"action": "wait"}, details={"availableSize": text_of(fill_size)},
         )  # fmt: skip
     draft.warnings.append(("partial_depth", f"only {text_of(fill_size)} of {text_of(size)} lies within {bps} bps"))

@@ -457,7 +457,8 @@ async def test_an_entry_that_ran_out_says_what_the_service_said_last(venue: Fake
     await kernel.cycle()
     done = kernel.journal.intents.find(waits.id)
     assert done is not None
-    assert (done.state, done.message) == ("expired", f"{said} (insufficient_depth: the book has 3)")
+    assert (done.state, done.code) == ("expired", "insufficient_depth"), "time is not the cause"
+    assert done.message == f"{said} (insufficient_depth: the book has 3)"
     assert waits.id not in kernel.execution.sender._states
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bot.errors import Refusal
 from bot.model.events import OrderChanged
 from bot.venue.commands import CancelCoin, CancelOrder, ClosePosition, CreateKey
 from bot.venue.numbers import E8
@@ -701,3 +702,37 @@ def test_an_order_in_usd_never_exceeds_its_amount_also_if_its_limit_crosses(side
     placed = venue.place(order(side=side, usd="1000", limit_px=limit_px)).answer.trade
     worth = max(placed.avg_px() or 0, e8(limit_px) if placed.filled < placed.size else 0) * placed.size // E8
     assert e8("970") < worth <= e8("1000")
+
+
+@pytest.mark.parametrize(
+    ("px", "tick", "more"),
+    [
+        ("0.00001234", "0.000001", ": the tick of 0.000001 is 8.1 % of the price, so the best price is 0.000013 at a middle of 0.00001234"),
+        ("100.5", "2", ": the tick of 2 is 1.99 % of the price, so the best price is 102 at a middle of 100.5"),
+        ("100.5", "0.5", ""),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_tick_larger_than_the_slippage_is_named_as_the_cause(px: str, tick: str, more: str, closes: bool) -> None:
+    """An order of the book's own tick is told so, not that the book is shallow."""
+    half = 3_000_000 if not more else 0  # Where the tick is fine, the spread is the cause.
+    spec = market("DOGE", sz_decimals=0, tick=e8(tick), sig_figs=None, slippage_bps=100, half_spread=half)
+    venue = VenueDriver((spec, px))
+    size = "100000000" if px.startswith("0.0000") else "10"
+    if closes:
+        venue.place(order("DOGE", -1, size=size, slippage_bps=5_000))
+        refused = venue.close("DOGE", slippage_bps=100).answer
+    else:
+        refused = venue.place(order("DOGE", 1, size=size)).answer
+    assert (refused.code, refused.message) == (
+        "insufficient_depth", f"the book holds 0 of {size} within 100 bps{more}",
+    )  # fmt: skip
+
+
+def test_an_amount_that_buys_less_than_one_size_step_says_so() -> None:
+    venue = VenueDriver((market(size_step=200_000, sz_decimals=3), "100000"))
+    refused = venue.place(order(usd="150")).answer
+    assert refused.code == "below_min_notional"
+    assert refused.message == "150 USD buy less than the size step of 0.002 BTC, worth 200 USD; the minimum is 10 USD"
+    assert refused.fix == {"field": "usdAmount", "value": "200"}
+    assert not isinstance(venue.place(order(usd=refused.fix["value"])).answer, Refusal)

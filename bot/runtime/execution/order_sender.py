@@ -43,6 +43,7 @@ KEY_USED_OTHERWISE: Final = (
 )
 NO_EVIDENCE: Final = "nothing at the service can tell whether it became an order"
 
+NO_DEPTH: Final = "insufficient_depth"
 _STALE_PLAN: Final = ("plan_stale", "its plan ran out before it was sent")
 _STALE_BAR: Final = ("stale_bar", "it was not sent in time")
 _RUN_ENDED: Final = ("run_ended", "the run ended before it was sent")
@@ -212,14 +213,14 @@ class OrderSender:
             except Refused as error:
                 return await self._end_unsent(intent, Ending("rejected", error.code, error.message))
             except (TryLater, OutcomeUnknown) as error:  # A dry run orders nothing, so nothing is in doubt.
-                self._states.of(intent.id).last_error = str(error)
+                self._note(intent, error)
                 if not await self._wait(intent, n, started_ms, getattr(error, "after_ms", None)):
                     return intent
             else:
                 break
         else:
             return intent
-        self._states.of(intent.id).last_error = None
+        self._states.of(intent.id).last_error = self._states.of(intent.id).last_code = None
         if not await self.checks.may_confirm(intent, result.plan):
             why = "the strategy withdrew it when it saw the plan"
             return await self._end_unsent(intent, Ending("rejected", "vetoed", why))
@@ -246,10 +247,17 @@ class OrderSender:
         return self._last_dry_run[1]
 
     def _expiry(self, intent: Intent, reason: tuple[str, str]) -> tuple[str, str]:
-        """Code and message of an expiry, with the last error of the service."""
+        """Code and message of an expiry, with the last error of the service. What the book did not give has its own code, because time is not the cause."""
         code, message = reason
         state = self._states.get(intent.id)
-        return code, message if state is None or state.last_error is None else f"{message} ({state.last_error})"
+        if state is None or state.last_error is None:
+            return code, message
+        return state.last_code if state.last_code == NO_DEPTH else code, f"{message} ({state.last_error})"
+
+    def _note(self, intent: Intent, error: ApiError) -> None:
+        """Keep why the last request of an intent failed."""
+        state = self._states.of(intent.id)
+        state.last_error, state.last_code = str(error), error.code
 
     async def _end_unsent(self, intent: Intent, ending: Ending) -> Intent:
         """End an intent that this run has not sent, unless a search finds its order: a lost journal or an earlier run may have sent it.
@@ -425,7 +433,7 @@ class OrderSender:
 
     def _write_unsettled(self, intent: Intent, error: ApiError, *, doubt: bool) -> None:
         """Write that an attempt did not settle the intent. `doubt`: the attempt may have reached the venue."""
-        self._states.of(intent.id).last_error = str(error)
+        self._note(intent, error)
         self.journal.intents.attempt_ended(
             intent, "unknown" if doubt else "no", code=error.code, order_submitted=error.order_submitted
         )

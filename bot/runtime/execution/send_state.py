@@ -24,6 +24,7 @@ class SendState:
     next_try_ms: int = 0  # no try before this time
     tries: int = 0
     last_error: str | None = None  # why the last request failed
+    last_code: str | None = None  # its code
     no_outcome_since_ms: int | None = None  # the first request after the last known outcome
     blocked_since_ms: int | None = None  # when a rule of its own strategy began to block the entry
     search_refused_since_ms: int | None = None  # when the service began to refuse the search for its trades

@@ -295,7 +295,7 @@ def test_an_unaccepted_entry_frees_its_budget_when_it_expires():
     made = settings(strategies=[{"name": "s0", "use": "once", "markets": ["BTC"], "budget_usd": 500}])
     wide = SessionOptions(rules={"": MarketRules(spread_bps=Decimal(100))})
     result = Backtest(made, [minutes(20)], wide, place=placing(script)).run()
-    assert (result.rejections, result.refusals, result.trade_ledger.fills) == ({"stale_bar": 1}, {}, 1)
+    assert (result.rejections, result.refusals, result.trade_ledger.fills) == ({"insufficient_depth": 1}, {}, 1)
 
 
 @pytest.mark.parametrize("markets", [["BTC"], ["BTC", "ETH"]])

@@ -91,10 +91,28 @@ def test_entries_that_never_find_depth_are_counted_with_the_message_of_the_first
         wide = SessionOptions(rules={"": MarketRules(spread_bps=Decimal(100))})
         test = Backtest(settings(), [minutes(60)], wide, journal_path=path, place=placing(script))
         summary = test.run().summary()
-        assert (summary["figures"]["# Trades"], summary["rejections"]) == (0, {"stale_bar": 2})
-        first = summary["firstRejections"]["stale_bar"]
+        assert (summary["figures"]["# Trades"], summary["rejections"]) == (0, {"insufficient_depth": 2})
+        first = summary["firstRejections"]["insufficient_depth"]
         assert (first["strategy"], first["market"]) == ("s0", "BTC")
         assert first["message"].startswith("it was not sent in time (insufficient_depth: ")
+
+
+def test_a_tick_of_eight_percent_of_the_price_is_named_as_the_reason_of_unfilled_orders():
+    """SHIB under the listed name DOGE: no order reaches the next price within its slippage. A finer tick fills."""
+    px = [0.00001234] * 30
+    at = array("q", [START_MS + n * MINUTE_MS for n in range(30)])
+    flat = Candles("DOGE", "1m", at, *(array("d", px) for _ in range(4)), array("d", [1e12] * 30))
+
+    def script(view: View, bar: Bar) -> Iterable[Open]:
+        if bar.at_ms == START_MS + 3 * MINUTE_MS:
+            yield Open("DOGE", "long", usd=900, bracket=Bracket(stop_pct=50))
+
+    rules = {"": replace(FREE[""])}
+    done = ran([flat], script=script, rules=rules).result.summary()
+    assert done["rejections"] == {"insufficient_depth": 1}
+    assert "the tick of 0.000001 is 8.1 % of the price" in done["firstRejections"]["insufficient_depth"]["message"]
+    fine = {"": replace(FREE[""], tick=Decimal("0.00000001"))}
+    assert ran([flat], script=script, rules=fine).result.trade_ledger.fills == 1
 
 
 def test_entries_that_find_no_depth_block_no_other_order():
@@ -111,10 +129,10 @@ def test_entries_that_find_no_depth_block_no_other_order():
     wide = SessionOptions(rules={"": MarketRules(spread_bps=Decimal(100))})
     made = settings(strategies=[{"name": "s0", "use": "six", "markets": coins, "budget_usd": 5_000}])
     result = Backtest(made, [minutes(20, market=coin, px=2_500) for coin in coins], wide, place=placing(script)).run()
-    assert (result.trade_ledger.fills, result.rejections) == (1, {"stale_bar": 5})
+    assert (result.trade_ledger.fills, result.rejections) == (1, {"insufficient_depth": 5})
 
 
-@pytest.mark.parametrize(("px", "fills", "said"), [(100_000.0, 1, {}), (100_000.5, 0, {"stale_bar": 1})])
+@pytest.mark.parametrize(("px", "fills", "said"), [(100_000.0, 1, {}), (100_000.5, 0, {"insufficient_depth": 1})])
 def test_an_entry_that_finds_no_depth_is_tried_at_each_close_until_its_bar_is_old(
     px: float, fills: int, said: dict[str, int]
 ):
