@@ -1,8 +1,9 @@
-"""Finds what a strategy reads outside of its view: files, connections, processes and the clock. A proof of causality cannot cut such data.
+"""Finds what a strategy reads outside of its view. A proof of causality covers a closed list (PROVED) and cannot cut anything else.
 
-Python calls an audit hook for each file that Python code opens, each connection and each new process. The hook does not see files that native
-code opens (Arrow, Polars and DuckDB do), and data inside a Python module or an installed package do not count. No audit event exists for the clock, so a
-profile function looks for its functions among the calls of the strategy's own code.
+Python calls an audit hook for each file that Python code opens, each folder that it lists, each connection, each new process and each
+mapped memory. A database counts even in memory, because it can attach a file. The hook does not see files that native code opens (Arrow,
+Polars and DuckDB do), and data inside a Python module or an installed package do not count. No audit event exists for the clock and the
+environment, so a profile function looks for their functions among the calls of the strategy's own code.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sysconfig
 import threading
 import time
 import zoneinfo
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date, datetime
 from inspect import currentframe
@@ -25,7 +26,9 @@ from urllib.parse import urlsplit
 import bot
 from bot.logs import redact_text
 from bot.runtime.strategy_host import host, instance, loader
+from bot.strategy import hook_answers
 
+PROVED: Final = "candles, funding rates, params, the strategy's own code and recorded answers of agents"
 READS_MAX: Final = 20  # that are kept; a single one makes the proof void
 NAME_MAX: Final = 200
 CALLERS: Final = frozenset(
@@ -33,6 +36,7 @@ CALLERS: Final = frozenset(
         loader.load.__code__.co_filename,
         host.StrategyHost.decide.__code__.co_filename,
         instance.StrategyInstance.call.__code__.co_filename,
+        hook_answers.intents_of.__code__.co_filename,
     }
 )
 _OURS: Final = str(Path(bot.__file__).parent) + os.sep
@@ -51,6 +55,12 @@ _CLOCKS: Final[dict[object, str]] = {
     **{getattr(datetime, name): f"datetime.{name}" for name in ("now", "utcnow", "today")},
     getattr(date, "today"): "date.today",  # noqa: B009 - the strategy's clock is named here, and not read
 }
+
+
+_ENVIRONMENT: Final = frozenset(
+    getattr(type(os.environ), name).__code__ for name in ("__getitem__", "__iter__", "__len__", "copy", "__repr__")
+)
+_MAPPINGS: Final = frozenset({Mapping.get.__code__.co_filename, next(iter(_ENVIRONMENT)).co_filename})
 
 
 class _Watch:
@@ -75,15 +85,32 @@ def watching() -> Iterator[list[str]]:
 
 @contextmanager
 def watching_clock(found: list[str]) -> Iterator[None]:
-    """Add `reads the clock (FUNCTION)` to `found` when a strategy's own code reads the clock. The block takes about twice as long."""
+    """Add `reads the clock (FUNCTION)` or `reads the environment` to `found` when a strategy's own code does so.
+
+    The block takes about twice as long.
+    """
 
     def on_call(frame: FrameType, event: str, called: object) -> None:
+        if event == "call":
+            if frame.f_code in _ENVIRONMENT and len(found) < READS_MAX:
+                environment_read(frame)
+            return
         if event == "c_call" and called in _CLOCKS and len(found) < READS_MAX:
             text = f"reads the clock ({_CLOCKS[called]})"
             file = frame.f_code.co_filename
             is_known = text in found or file.startswith(_OURS) or _is_standard(file) or _is_installed(file)
             if not is_known and _is_of_strategy(frame):
                 found.append(text)
+
+    def environment_read(frame: FrameType) -> None:
+        caller: FrameType | None = frame
+        while caller is not None and caller.f_code.co_filename in _MAPPINGS:
+            caller = caller.f_back
+        if caller is None or (text := "reads the environment") in found:
+            return
+        file = caller.f_code.co_filename
+        if not (file.startswith(_OURS) or _is_standard(file) or _is_installed(file)) and _is_of_strategy(caller):
+            found.append(text)
 
     before, before_in_threads = sys.getprofile(), threading.getprofile()
     sys.setprofile(on_call)
@@ -109,23 +136,27 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _is_of_strategy(frame: FrameType | None) -> bool:
-    """True if a strategy's code runs in these frames, innermost first. False while Python imports a module for it."""
-    if frame is not None and frame.f_code.co_filename.startswith(_IMPORTING):
-        return False
+    """True if a strategy's code runs in these frames, innermost first. False while Python imports a module for it.
+
+    A loader that the strategy calls by itself (`get_data`) is no import.
+    """
     is_foreign = is_ours = False
-    inner = ""
+    inner = ""  # the newest code outside of the import system
     while frame is not None:
         file = frame.f_code.co_filename
-        if file.startswith(_OURS):
-            if is_foreign and file in CALLERS:
-                return True
-            is_foreign, is_ours = False, True
-        elif file.startswith(_IMPORTING):
-            if _is_installed(inner) or _is_standard(inner):
-                return False  # A package may read its own files during its import.
-        elif not _is_standard(file):
-            is_foreign = True
-        inner, frame = file, frame.f_back
+        if file.startswith(_IMPORTING):
+            # A package may read its own files during its import.
+            if frame.f_code.co_name == "_find_and_load" and (not inner or _is_installed(inner) or _is_standard(inner)):
+                return False
+        else:
+            if file.startswith(_OURS):
+                if is_foreign and file in CALLERS:
+                    return True
+                is_foreign, is_ours = False, True
+            elif not _is_standard(file):
+                is_foreign = True
+            inner = file
+        frame = frame.f_back
     return not is_ours  # Without a frame of the daemon it is a thread of the strategy.
 
 
@@ -152,7 +183,16 @@ def _opened(path: Any, _mode: str | None, flags: int) -> str | None:
 
 def _connected_to_database(database: Any) -> str | None:
     name = os.fsdecode(database)
-    return None if name in ("", ":memory:") else f"reads {_shown(name)}"
+    return f"reads {_shown(name)}" if name not in ("", ":memory:") else "uses a database, which can attach a file"
+
+
+def _listed(folder: Any = None, *_: Any) -> str:
+    return f"lists {_shown(os.fsdecode('.' if folder is None or isinstance(folder, int) else folder))}"
+
+
+def _mapped(descriptor: int, *_: Any) -> str | None:
+    """A file that is mapped, or memory that another process has shared. Memory of its own has no descriptor."""
+    return None if descriptor == -1 else f"reads {_shown(str(Path(f'/proc/self/fd/{descriptor}').readlink()))}"
 
 
 def _asked_for(url: Any, *_: Any) -> str:
@@ -183,6 +223,12 @@ def _shown(name: str) -> str:
 
 _EVENTS: Final[dict[str, Callable[..., str | None]]] = {
     "open": _opened,
+    "os.listdir": _listed,
+    "os.scandir": _listed,
+    "os.getxattr": lambda path, *_: f"reads {_shown(str(path))}",
+    "mmap.__new__": _mapped,
+    "builtins.input": lambda *_: "reads standard input",
+    "ctypes.dlopen": lambda name, *_: f"calls native code ({_shown(str(name))})",
     "sqlite3.connect": _connected_to_database,
     "urllib.Request": _asked_for,
     "socket.connect": _connected,
@@ -192,6 +238,8 @@ _EVENTS: Final[dict[str, Callable[..., str | None]]] = {
     "socket.gethostbyname": _looked_up,
     "subprocess.Popen": _started,
     "os.posix_spawn": _started,
+    "os.exec": _started,
+    "os.spawn": lambda _mode, program, *_: _started(program),
     "os.system": lambda _command: "starts a shell",
     "os.fork": _forked,
     "os.forkpty": _forked,

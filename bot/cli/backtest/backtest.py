@@ -51,8 +51,9 @@ CUTS: Final = 5  # repeated runs of --prove-causal
 @click.option(
     "--prove-causal",
     is_flag=True,
-    help=f"Run again on data cut at {CUTS} instants: decisions before a cut must be equal. Nothing is proved of a strategy that opens a file, a "
-    "connection or a process by itself, or reads the clock; of what native code opens (Arrow, Polars) and of installed packages nothing is known.",
+    help=f"Run again on data cut at {CUTS} instants: decisions before a cut must be equal. The proof covers candles, funding rates, params, the "
+    "strategy's own code and recorded answers, and nothing else. It fails for a strategy that opens a file, a database, a connection or a process, "
+    "lists a folder, maps memory, or reads the clock or the environment. What native code opens (Arrow, Polars) and installed packages is not seen.",
 )
 @click.option(
     "--monte-carlo",

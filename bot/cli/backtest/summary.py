@@ -55,6 +55,7 @@ def summary_lines(
     monte_carlo: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """The summary for a terminal."""
+    from bot.backtest.engine.outside_reads import PROVED
     from bot.backtest.report.summary import FIRST, band_lines, figure_lines, guardian_text, outside_text, refusals_text
     from bot.backtest.report.verdicts import monte_carlo_lines
     from bot.backtest.results.run_writer import failures_as_json, fired_row
@@ -106,6 +107,8 @@ def summary_lines(
         lines.append(
             f"  {verdict} on data cut at {many(len(proof['cutsMs']), 'instant')}, {many(proof['eventsCompared'], 'event')} compared"
         )
+        if verdict.startswith("causal"):
+            lines.append(f"  the proof covers {PROVED}, and nothing else")
     lines.append("  assumptions:")
     lines += [f"    {assumption}" for assumption in assumptions]
     return lines

@@ -3,9 +3,12 @@ does not count."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
 import sys
+import zipfile
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import pytest
@@ -35,7 +38,31 @@ READS = {
     "a thread": ("", "one = threading.Thread(target=FILE.read_text); one.start(); one.join()", "reads {folder}/future.json"),
     "at its import": ("FUTURE = json.loads(FILE.read_text())", "FUTURE", "reads {folder}/future.json"),
     "a database": ("", "sqlite3.connect(FILE.with_name('future.db')).close()", "reads {folder}/future.db"),
-    "a program": ("", "view.state or subprocess.run(['cat', FILE], stdout=-1, check=True); view.state['n'] = 1", "starts cat"),
+    "a program": ("", "view.state or os.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0); view.state['n'] = 1", "starts /bin/true"),
+    "a file attached to a database in memory": (
+        "", "one = sqlite3.connect(':memory:'); one.execute(f\"ATTACH '{FILE.with_name('future.db')}' AS f\"); one.close()",
+        "uses a database, which can attach a file",
+    ),
+    "a zip": (
+        "import zipimport", "zipimport.zipimporter(str(FILE.with_name('future.zip'))).get_data('future.json')", "reads {folder}/future.zip"
+    ),
+    "a loader": (
+        "from importlib.machinery import SourceFileLoader", "SourceFileLoader('x', str(FILE)).get_data(str(FILE))", "reads {folder}/future.json"
+    ),
+    "shared memory": (
+        "import hashlib; from multiprocessing.shared_memory import SharedMemory",
+        "one = SharedMemory(name='bot' + hashlib.sha256(str(FILE.parent).encode()).hexdigest()[:12]); one.close()",
+        "reads /dev/shm/{shared}",
+    ),
+    "mapped memory": ("import mmap", "file = os.open(FILE, os.O_RDONLY); mmap.mmap(file, 0, access=1).close(); os.close(file)", "reads {folder}/future.json"),
+    "the environment": ("", "os.environ.get('FUTURE')", "reads the environment"),
+    "the environment by getenv": ("", "os.getenv('FUTURE')", "reads the environment"),
+    "the whole environment": ("", "dict(os.environ)", "reads the environment"),
+    "the environment at its import": ("FUTURE = os.environ.get('FUTURE')", "FUTURE", "reads the environment"),
+    "names of files": ("", "os.listdir(FILE.parent)", "lists {folder}"),
+    "names of files by a path": ("", "list(FILE.parent.iterdir())", "lists {folder}"),
+    "names of files by a pattern": ("", "list(FILE.parent.glob('*.json'))", "lists {folder}"),
+    "native code": ("import ctypes", "ctypes.CDLL(None)", "calls native code (None)"),
     "a connection": (
         "import socket",
         "\n        try: socket.create_connection(('127.0.0.1', 9), 0.2)\n        except OSError: pass",
@@ -46,7 +73,6 @@ SOUND = {
     "an import": ("", "import wave"),
     "a time zone": ("from zoneinfo import ZoneInfo", "ZoneInfo.no_cache('America/New_York')"),
     "a file that it writes": ("", "open(FILE.with_name('said.txt'), 'a').close()"),
-    "a database in memory": ("", "sqlite3.connect(':memory:').close()"),
     "what it says": ("", "view.log('bar', close=bar.close)"),
     "the date of a bar, and a clock that Python reads by itself": (
         "import logging; from datetime import UTC, datetime",
@@ -56,11 +82,17 @@ SOUND = {
 }  # fmt: skip
 
 
+def shared_name(folder: str) -> str:
+    return "bot" + hashlib.sha256(folder.encode()).hexdigest()[:12]
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     write(minutes(120), tmp_path / "BTC_1m.csv")
     (tmp_path / "future.json").write_text(json.dumps(list(minutes(120).close)))
     sqlite3.connect(tmp_path / "future.db").close()
+    with zipfile.ZipFile(tmp_path / "future.zip", "w") as zipped:
+        zipped.write(tmp_path / "future.json", "future.json")
     (tmp_path / "mine.yaml").write_text(
         "account: {base_url: embedded}\nstrategies_dir: .\n"
         "strategies: [{name: one, use: reading, markets: [BTC], interval: 1m, budget_usd: 1000}]\n"
@@ -77,10 +109,13 @@ def prove(folder: Path, at_import: str, on_bar: str, *more: str) -> int:
 
 @pytest.mark.parametrize("name", READS)
 def test_a_strategy_that_reads_from_outside_is_not_proved(
-    folder: Path, capsys: pytest.CaptureFixture[str], name: str
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str, request: pytest.FixtureRequest
 ) -> None:
     at_import, on_bar, told = READS[name]
-    told = told.format(folder=folder)
+    shared = SharedMemory(name=shared_name(str(folder)), create=True, size=64)
+    request.addfinalizer(shared.unlink)
+    request.addfinalizer(shared.close)
+    told = told.format(folder=folder, shared=shared.name)
     assert prove(folder, at_import, on_bar) == 1
     said = capsys.readouterr()
     assert f"not proved: {told}; equal decisions on data cut at 5 instants" in said.out
