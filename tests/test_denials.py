@@ -34,6 +34,8 @@ CALLED: dict[str, str] = {
 EVERYDAY = frozenset(
     [
         "accept",
+        "local",
+        "switch",
         "band",
         "daemon",
         "exchange",
@@ -212,7 +214,11 @@ def refuted(text: str) -> list[str]:
     found = []
     for denied in denials(text):
         said = re.sub(r"[`*_\[\]()]", " ", denied).lower()
+        ends = re.findall(r"[\w-]+", said)
         for word, how in known.items():
+            # A name that is one plain word is denied only as the thing itself: "no screen", not "no order on the screen of a local machine".
+            if word in OFFERED and word.isalpha() and word not in CALLED and word not in (*ends[:1], *ends[-1:]):
+                continue
             if re.search(rf"(?<![\w-]){re.escape(word)}s?(?![\w-])", said) and not re.match(
                 rf"\s*({STATES})s?\b", said
             ):
