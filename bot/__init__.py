@@ -12,8 +12,9 @@ Map of the package. A package imports only from lines below it; two packages on 
     venue | client | market_data   pure rules: orders, margin, guardians; no I/O, no clock | one typed method for each operation | sources of real prices
     agents | config    strategies that ask a language model | YAML to frozen settings; an error has line, column and "did you mean"
     strategy           what an author of strategies uses
+    http_limits        bounds on answers, certificates and proxies of every HTTP client
     wire               requests, answers and events of the /v1 interface, shared by client and service
-    cron               the only reader of cron lines
+    cron | plugins     the only reader of cron lines | entry points of installed packages
     chart_library, money, clock, descriptors, encryption, errors, logs, model, words
     terminal           the guard in front of standard output and error
     files, plain_text  checks of files | text of others in a form that is safe to show

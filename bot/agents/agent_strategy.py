@@ -90,7 +90,7 @@ class AgentStrategy(Strategy):
         """The pydantic-ai model. Called in the thread of each question."""
         p = self.params
         key = None if p.api_key is None else p.api_key.get_secret_value()
-        return models.named_model(p.model, p.base_url, key)
+        return models.named_model(p.model, p.base_url, key, p.max_tokens)
 
     # -- when it asks
 

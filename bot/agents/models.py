@@ -7,18 +7,30 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
 from bot.errors import ConfigError
+from bot.http_limits import BoundBroken, bounded_transport, cause_of
 from bot.logs import redact_text
+from bot.plain_text import one_line, plain_json
 from bot.strategy import Answered
+from bot.wire.addresses import address_problem
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
+BODY_BYTES_MAX = 65_536  # of an HTTP answer, besides BYTES_A_TOKEN for each token that was asked for
+BYTES_A_TOKEN = 16  # in JSON; a token of a language of the East takes about 12 as escapes
+VALUES_MAX = 5_000  # objects and lists in an HTTP answer; the library makes a Python object of each
+NAME_MAX = 100  # characters of the name that a model gives itself
+PROBLEM_MAX = 300
 ANSWER_MAX = 20_000  # characters of an answer; a longer one is dropped
+TOKENS_MAX = 50_000  # that one request may ask for
 TOOL_BARS_MAX = 200  # of one call
 TOOL_TOKENS_MAX = 30_000  # of the result of one call, at most as many as its bytes
 WITHOUT_TOOLS, WITH_TOOLS = 2, 4  # requests for one question; a second one is for an answer that does not fit
@@ -93,7 +105,8 @@ def ask(setup: ModelSetup, make_model: Callable[[], Model], prompt: str, snapsho
         )  # fmt: skip
         limits = UsageLimits(request_limit=setup.requests_max, total_tokens_limit=setup.most(prompt)[0])
         found = await asyncio.wait_for(agent.run(prompt, usage=usage, usage_limits=limits), setup.timeout_s)
-        return found.output.model_dump_json(), found.response.model_name or setup.model
+        text = plain_json(found.output.model_dump_json().encode()).decode()
+        return text, one_line(found.response.model_name or setup.model, NAME_MAX)
 
     text: str | None = None
     problem: str | None = None
@@ -109,7 +122,8 @@ def ask(setup: ModelSetup, make_model: Callable[[], Model], prompt: str, snapsho
     except ModelHTTPError as error:
         problem, is_billed = f"the model's server answers {error.status_code}", False
     except Exception as error:  # noqa: BLE001 - whatever a model does, its strategy skips the turn
-        problem = f"{type(error).__name__}: {redact_text(str(error))[:300]}"
+        reason = cause_of(error, BoundBroken) or error
+        problem = f"{type(reason).__name__}: {one_line(redact_text(str(reason)), PROBLEM_MAX)}"
     used = usage.input_tokens + usage.output_tokens
     usd = setup.usd(usage.input_tokens, usage.output_tokens) if used or not is_billed else None
     return Answered(text, problem, model, usage.input_tokens, usage.output_tokens, usd)
@@ -134,10 +148,11 @@ def tools_of(names: Sequence[str], snapshot: Snapshot) -> list[Callable[..., Any
     return [known[name] for name in names]
 
 
-def named_model(name: str, base_url: str | None, api_key: str | None) -> Model:
+def named_model(name: str, base_url: str | None, api_key: str | None, max_tokens: int = TOKENS_MAX) -> Model:
     """A model by its name in pydantic-ai, `openai:NAME` or `anthropic:NAME`; with `base_url` any server that speaks the OpenAI protocol.
 
-    The client repeats nothing by itself where we can say so, because repeats would pass our counters.
+    The client repeats nothing by itself where we can say so, because repeats would pass our counters. It reads no more of an answer than
+    `max_tokens` tokens can have.
     """
     try:
         from pydantic_ai.models import infer_model
@@ -149,12 +164,41 @@ def named_model(name: str, base_url: str | None, api_key: str | None) -> Model:
         from pydantic_ai.models.openai import OpenAIChatModel
         from pydantic_ai.providers.openai import OpenAIProvider
 
-        served = OpenAIProvider(base_url=base_url, api_key=api_key or "none")
+        client = bounded_client(OpenAIProvider, name, max_tokens)
+        served = OpenAIProvider(base_url=base_url, api_key=api_key or "none", http_client=client)
+        _check_address(served)
         served.client.max_retries = 0
         return OpenAIChatModel(short if kind == "openai" else name, provider=served)
 
     def provider(provider_name: str) -> Any:
         made: Any = infer_provider_class(provider_name)
-        return made(api_key=api_key)
+        built = made(api_key=api_key, http_client=bounded_client(made, name, max_tokens))
+        _check_address(built)
+        return built
 
     return infer_model(name, provider_factory=provider)
+
+
+def bounded_client(provider: Any, name: str, max_tokens: int) -> Any:
+    """An HTTP client for the server of a model, which is not trusted: its answer is bounded before it is parsed.
+
+    ConfigError if the provider takes no client. A provider wants a client of httpx or of httpx2, as its signature says.
+    """
+    wanted = signature(provider).parameters.get("http_client")
+    if wanted is None or provider.__module__.endswith(".huggingface"):  # That one ignores the client.
+        raise ConfigError(
+            f"model {name}: answers of this provider cannot be bounded; give the base_url of a server with the OpenAI protocol"
+        )
+    is_second = "httpx2" in str(wanted.annotation) or "HTTPClient" in str(wanted.annotation)
+    library: Any = import_module("httpx2" if is_second and find_spec("httpx2") is not None else "httpx")
+    bytes_max = BODY_BYTES_MAX + BYTES_A_TOKEN * max_tokens
+    transport = bounded_transport(bytes_max, values_max=VALUES_MAX, library=library)
+    return library.AsyncClient(transport=transport, follow_redirects=False)
+
+
+def _check_address(provider: Any) -> None:
+    """A provider may take its address from the environment, where no config checks it."""
+    address = str(provider.base_url)
+    problem = address_problem(address)
+    if problem is not None:
+        raise ConfigError(f"the address of the model's server {problem}")

@@ -12,6 +12,7 @@ from pydantic import SecretStr, field_validator, model_validator
 from bot import cron
 from bot.strategy.params import Field
 from bot.strategy.params import Params as _Params
+from bot.wire.addresses import address_problem
 
 INSTRUCTIONS_MAX = 20_000
 
@@ -66,6 +67,14 @@ class AgentParams(_Params):
     redact: tuple[str, ...] = Field(
         (), max_length=50, description="Regular expressions of text that is not kept in the journal."
     )
+
+    @field_validator("base_url")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        problem = None if value is None else address_problem(value)
+        if problem is not None:
+            raise ValueError(problem)
+        return value
 
     @field_validator("redact")
     @classmethod

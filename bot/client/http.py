@@ -22,6 +22,7 @@ from bot.client.connections import Address, Connections
 from bot.client.faults import Fault, TransportFault
 from bot.clock import monotonic_ns
 from bot.errors import ConfigError
+from bot.http_limits import is_compressed, tls_context
 from bot.plain_text import plain_json
 from bot.wire.addresses import address_problem
 
@@ -108,7 +109,7 @@ class Exchange:
         lines = {"Accept": "application/json", "Accept-Encoding": "identity", **(headers or {})}
         self._connections: Connections | None = None
         if transport is None:
-            url, context = httpx.URL(self.base_url), httpx.create_ssl_context(trust_env=False)
+            url, context = httpx.URL(self.base_url), tls_context()
             context.set_alpn_protocols(["http/1.1"])
             is_tls = url.scheme == "https"
             # The encoded form, as in Host: encoding the Unicode form again, by older rules, can give another name.
@@ -156,8 +157,7 @@ class Exchange:
             if not deadline.expired():
                 raise TransportFault(Fault.OTHER, str(error)) from error
             raise TransportFault(Fault.TOTAL_TIMEOUT, "the whole exchange took too long") from None
-        if (fields.get("content-encoding") or "identity").strip().lower() != "identity":
-            raise TransportFault(Fault.DECODING, "the answer is compressed, which was not asked for")
+        _refuse_compressed(fields)
         return Reply(status, fields, plain_json(content), sent_ns, monotonic_ns())
 
     def _request(
@@ -177,6 +177,7 @@ class Exchange:
         url = self.base_url + path
         try:
             async with self._http.stream(method, url, params=query or None, content=body, headers=headers) as answer:
+                _refuse_compressed(answer.headers)
                 return answer.status_code, answer.headers, await self._read(answer)
         except TimeoutError:
             raise
@@ -205,6 +206,7 @@ class Exchange:
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as error:
             raise TransportFault(fault_of(error), str(error)) from error
         try:
+            _refuse_compressed(answer.headers)
             yield Listening(answer.status_code, answer.headers, _parts(answer))
         finally:
             await answer.aclose()
@@ -223,6 +225,12 @@ class Exchange:
         if self._connections is not None:
             await self._connections.close()
         await self._http.aclose()
+
+
+def _refuse_compressed(headers: Mapping[str, str]) -> None:
+    """Before a byte of the body is read: httpx would decode it, and no bound holds for what it becomes."""
+    if is_compressed(headers):
+        raise TransportFault(Fault.DECODING, "the answer is compressed, which was not asked for")
 
 
 def _lines(headers: Mapping[str, str]) -> str:

@@ -36,7 +36,7 @@ from bot.config.references import FORMS, NO_HOME, Referred
 from bot.errors import ConfigError
 from bot.files import is_file
 from bot.wire import bare_coin
-from bot.wire.addresses import address_problem
+from bot.wire.addresses import ADDRESS_MAX, address_problem
 from bot.wire.base import Flag, Integer, Leverage, Number
 from bot.wire.guardian_requests import GuardianRequest
 from bot.wire.vocabulary import GuardianAction, GuardianType, Interval
@@ -427,9 +427,17 @@ class Telegram(Section):
         max_length=50,
         description="Ids of the persons whose commands count in the groups among `chats`. A private chat has the id of its person.",
     )
-    api_url: Annotated[str, StringConstraints(pattern=r"^https?://[^\s@?#]{1,200}$")] = Field(
+    api_url: Annotated[str, StringConstraints(max_length=ADDRESS_MAX)] = Field(
         default="https://api.telegram.org", description="Another address for a Bot API server of your own."
     )
+
+    @field_validator("api_url")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        problem = address_problem(value, "the token goes to token")
+        if problem is not None:
+            raise _no(problem)
+        return value.rstrip("/")
 
     @model_validator(mode="after")
     def _persons_of_groups(self) -> Self:

@@ -155,7 +155,7 @@ def _said(document: Document, error: ErrorDetails) -> Problem:
     if kind == "extra_forbidden":
         document.hide(loc)  # it may be a secret under a misspelt key
         return document.problem(loc, _unknown(loc), at_key=True)
-    if loc == ("account", "base_url") and set("@?#") & set(str(error["input"])):
+    if loc[-1:] in (("base_url",), ("api_url",)) and set("@?#") & set(str(error["input"])):
         document.hide(loc)  # it may contain a password or a key
     message = _SAID.get(kind) or error["msg"].removeprefix("Value error, ").replace(
         "Input should be", "must be"

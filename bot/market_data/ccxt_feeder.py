@@ -37,6 +37,7 @@ from typing import Any
 
 KINDS = ("unknown_exchange", "unknown_symbol", "unsupported", "country", "key", "busy", "unreachable", "failed")
 LINE_BYTES_MAX = 1 << 20  # of a request
+BODY_BYTES_MAX = 1 << 26  # of an exchange's answer: the markets of a large one take about 20 MB
 TIMEOUT_MS = 20_000
 LOOPBACK = re.compile(r"http://127\.0\.0\.1:[0-9]{1,5}")
 COUNTRY = re.compile(r"restricted location|from your country|your region|eligib|not available in|geo", re.IGNORECASE)
@@ -462,6 +463,27 @@ def write(body: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
+def bound_answers() -> None:
+    """Read at most BODY_BYTES_MAX of an answer, counted as it is after decompression. ccxt has no such limit."""
+    import aiohttp
+
+    read_all = aiohttp.ClientResponse.read
+
+    async def read(answer: Any) -> bytes:
+        if answer._body is None:  # noqa: SLF001 - where the library keeps the body that it has read
+            body = bytearray()
+            async for part in answer.content.iter_any():
+                if len(body) + len(part) > BODY_BYTES_MAX:
+                    answer.close()
+                    raise aiohttp.ClientPayloadError(f"the answer is larger than {BODY_BYTES_MAX:,} bytes")
+                body += part
+            answer._body = bytes(body)  # noqa: SLF001
+        whole: bytes = await read_all(answer)
+        return whole
+
+    aiohttp.ClientResponse.read = read
+
+
 async def serve(feeder: Feeder) -> None:
     """Answer the requests of stdin until it closes."""
     loop = asyncio.get_running_loop()
@@ -498,6 +520,7 @@ def main() -> None:
     except ImportError as error:
         write({"id": 0, "error": {"kind": "no_ccxt", "message": str(error)}})
         sys.exit(3)
+    bound_answers()
     write({"id": 0, "result": ccxt.__version__})
     try:
         asyncio.run(serve(Feeder(ccxt, pro, base_url)))

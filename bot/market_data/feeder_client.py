@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from bot.errors import ConfigError
+from bot.http_limits import NETWORK, check_proxies
 from bot.market_data.source import NoAnswer, SourceError
 
 FEEDER: Final = Path(__file__).with_name("ccxt_feeder.py")
@@ -23,6 +24,8 @@ LINE_BYTES_MAX: Final = 1 << 26  # of an answer: the markets of a large exchange
 START_SECONDS: Final = 60.0
 ANSWER_SECONDS: Final = 120.0
 END_SECONDS: Final = 5.0
+# What the process needs of the environment: how to find programs and servers, and no secret.
+ENVIRONMENT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONHOME", "TZ", "COVERAGE_PROCESS_START", *NETWORK)
 BATCHES_MAX: Final = 1_000  # of a stream that nobody has taken; then the feeder waits
 _LOOPBACK: Final = re.compile(r"http://127\.0\.0\.1:[0-9]{1,5}")
 
@@ -45,6 +48,8 @@ class Feeder:
             raise ConfigError(
                 f"{URL}={self.base_url}: it must be http://127.0.0.1:PORT, a server on this machine for tests"
             )
+        check_proxies(environ)
+        self._environment = {name: environ[name] for name in ENVIRONMENT if name in environ}
         self._python = environ.get(PYTHON) or sys.executable
         self._ids = count(1)
         self._ended: SourceError | None = None
@@ -57,7 +62,7 @@ class Feeder:
             # -P keeps the files beside the feeder from hiding modules of the same names.
             self._process = await asyncio.create_subprocess_exec(
                 self._python, "-P", str(FEEDER), *url,
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=LINE_BYTES_MAX,
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=LINE_BYTES_MAX, env=self._environment,
             )  # fmt: skip
         except OSError as error:
             raise SourceError(f"{PYTHON}={self._python}: cannot be started: {error.strerror}") from None
@@ -140,12 +145,17 @@ class Feeder:
 
     async def _line(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
+        try:
+            line = await self._process.stdout.readline()
+        except ValueError:
+            raise NoAnswer(
+                f"the ccxt process ({self._python}) wrote a line of more than {LINE_BYTES_MAX:,} bytes"
+            ) from None
         if not line:
             raise NoAnswer(f"the ccxt process ({self._python}) has ended")
         try:
             body: dict[str, Any] = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise NoAnswer(f"the ccxt process ({self._python}) wrote no JSON: {line[:200]!r}") from None
         return body
 

@@ -1,15 +1,46 @@
-"""Checks the base address of a service. The config and the client use the same check."""
+"""The one rule for an address that a secret or a question is sent to. The config, the client and the webhooks of the service use it."""
 
 from __future__ import annotations
 
 import ipaddress
+import socket
+from typing import Final
 from urllib.parse import urlsplit
 
+ADDRESS_MAX: Final = 500  # characters; a longer text is no address
 FORM = "an address like https://host[:port]"
 
+IPv4 = ipaddress.IPv4Address
+IPv6 = ipaddress.IPv6Address
+IpAddress = IPv4 | IPv6
 
-def address_problem(text: str) -> str | None:
+# Where a machine in a cloud asks for its own credentials. Nothing else is there.
+METADATA: Final = tuple(
+    ipaddress.ip_network(text)
+    for text in (
+        "169.254.0.0/16",
+        "100.100.100.200/32",
+        "168.63.129.16/32",
+        "192.0.0.192/32",
+        "fe80::/10",
+        "fd00:ec2::/32",
+        "fd20:ce::/32",
+    )
+)
+METADATA_NAMES: Final = frozenset(
+    ("metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal")
+)
+
+_COMPATIBLE: Final = ipaddress.IPv6Network("::/96")
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+TEREDO: Final = ipaddress.IPv6Network("2001::/32")
+_SIX_TO_FOUR: Final = ipaddress.IPv6Network("2002::/16")
+
+
+def address_problem(text: str, secret: str = "the key goes to api_key") -> str | None:  # noqa: S107 - words, not a secret
     """What is wrong with a base address; None if it is good. Allowed: https, or http to this machine, with nothing after the path."""
+    if len(text) > ADDRESS_MAX:
+        return f"must be {FORM}, of at most {ADDRESS_MAX} characters"
     try:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
@@ -21,8 +52,10 @@ def address_problem(text: str) -> str | None:
         return f"must be {FORM}"
     if not text.isprintable() or any(map(str.isspace, text)) or "\\" in text:
         return f"must be {FORM}, and has a blank, a line break or another character that no address has"
-    if parts.username is not None or "?" in text or "#" in text:
-        return "is an address only: no user, password, query or fragment; the key goes to api_key"
+    if "@" in parts.netloc or "?" in text or "#" in text:
+        return f"is an address only: no user, password, query or fragment; {secret}"
+    if is_metadata(host):
+        return "is where a cloud keeps the credentials of its machines: nothing is sent there"
     if parts.scheme == "http" and not is_loopback(host):
         return "would send the key readable over the network: use https (http is for this machine alone)"
     return None
@@ -33,6 +66,46 @@ def is_loopback(host: str) -> bool:
     if host.lower() == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
         return False
+    mapped = address.ipv4_mapped if isinstance(address, IPv6) else None
+    return (mapped or address).is_loopback
+
+
+def is_metadata(host: str) -> bool:
+    """True if the host, in any spelling, is an address where a cloud keeps the credentials of its machines."""
+    if host.lower().rstrip(".") in METADATA_NAMES:
+        return True
+    return any(is_metadata_address(ipaddress.ip_address(text.partition("%")[0])) for text in literals(host))
+
+
+def is_metadata_address(address: IpAddress) -> bool:
+    return any(one in network for one in (address, *carried(address)) for network in METADATA)
+
+
+def literals(host: str) -> list[str]:
+    """The IP address that a host is, in any spelling that a resolver accepts (`127.1`, `0x7f000001`, `2130706433`)."""
+    try:
+        found = socket.getaddrinfo(host.rstrip("."), None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except (OSError, UnicodeError):
+        return []
+    return [str(info[4][0]) for info in found]
+
+
+def carried(address: IpAddress) -> tuple[IPv4, ...]:
+    """The IPv4 addresses inside an IPv6 address (mapped, compatible, NAT64, 6to4, Teredo)."""
+    if isinstance(address, IPv4):
+        return ()
+    low = IPv4(int(address) & 0xFFFFFFFF)
+    if address.ipv4_mapped is not None:
+        return (address.ipv4_mapped,)
+    if address in TEREDO:
+        return (IPv4(int(address) >> 64 & 0xFFFFFFFF), IPv4(~int(address) & 0xFFFFFFFF))
+    if address in _SIX_TO_FOUR:
+        return (IPv4(int(address) >> 80 & 0xFFFFFFFF),)
+    if address in _NAT64:
+        return (low,)
+    if address in _COMPATIBLE and int(address) > 1:
+        return (low,)
+    return ()

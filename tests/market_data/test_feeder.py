@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -113,3 +115,42 @@ def test_the_progress_line_has_the_time_left() -> None:
     show(Progress(1_746_057_660_000, 0.26, 5_001, 10.1))
     assert shown == ["BTC 1m: 2025-05-01, 25%, 5,000 candles, 500 a second, 30 s left"]
     assert [left_text(one) for one in (59.6, 245, 11_520)] == ["1 min 0 s", "4 min 5 s", "3 h 12 min"]
+
+
+async def test_the_process_gets_no_secret_of_the_environment(tmp_path: Path) -> None:
+    seen, script = tmp_path / "seen", tmp_path / "python"
+    script.write_text(f'#!/bin/sh\nenv > {seen}\necho \'{{"id": 0, "result": "1"}}\'\nread line\n')
+    script.chmod(0o755)
+    secrets = dict.fromkeys(
+        ("BOT_API_KEY", "BOT_CONTROL_TOKEN", "OPENAI_API_KEY", "CREDENTIALS_DIRECTORY", "AWS_SECRET_ACCESS_KEY"),
+        "SECRET",
+    )
+    reach = {
+        "HTTPS_PROXY": "http://proxy.example:3128",
+        "SSL_CERT_FILE": "/etc/ssl/cert.pem",
+        "PATH": os.environ["PATH"],
+    }
+    async with Feeder({"BOT_MARKETS_PYTHON": str(script), **secrets, **reach}):
+        pass
+    names = {line.partition("=")[0] for line in seen.read_text().splitlines()} - {"PWD", "SHLVL", "_", "OLDPWD"}
+    assert names == set(reach)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "identity"])
+async def test_an_answer_of_an_exchange_is_bounded_after_its_decompression(encoding: str, markets_python: str) -> None:
+    body = b'{"symbols": "' + b"x" * (ccxt_feeder.BODY_BYTES_MAX + 1) + b'"}'
+    body = gzip.compress(body, 1) if encoding == "gzip" else body
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            await reader.readuntil(b"\r\n\r\n")
+            head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Encoding: {encoding}\r\nContent-Length: {len(body)}\r\n\r\n"
+            writer.write(head.encode() + body)
+            await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with Feeder({"BOT_MARKETS_PYTHON": markets_python, "BOT_MARKETS_URL": url}) as feeder:
+            with pytest.raises(Failure, match="larger than"):
+                await feeder.ask("instruments", exchange="coinbase")

@@ -39,12 +39,15 @@ async def serve(base_url: str, key: str) -> None:
     import httpx
     from mcp.server.stdio import stdio_server
 
+    from bot.client.http import REPLY_BYTES_MAX
+    from bot.http_limits import bounded_transport
     from bot.service.mcp.server import build
 
     await _check_key(base_url, key)
     timeout = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
     headers = {"Authorization": f"Bearer {key}"}
-    async with httpx.AsyncClient(headers=headers, timeout=timeout, trust_env=False) as http:
+    transport = bounded_transport(REPLY_BYTES_MAX, trusts_proxies=False)
+    async with httpx.AsyncClient(headers=headers, timeout=timeout, transport=transport) as http:
         forwarder = _Forwarder(http, base_url)
         server = build(forwarder.forward, forwarder.docs, forwarder.scopes_of)
         async with stdio_server() as (read, write):
@@ -110,8 +113,11 @@ class _Forwarder:
             return frozenset({"trade", "trade:close_only", "outcomes"})
         if reply.status != 200:
             return None
-        key = json.loads(reply.body)["key"]
-        return None if key is None else frozenset(key["scopes"])
+        try:
+            key = json.loads(reply.body)["key"]
+            return None if key is None else frozenset(map(str, key["scopes"]))
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return None
 
     def _lost(self, text: str, sent: Sent, *, submitted: bool | str) -> Reply:
         from bot.errors import Refusal

@@ -27,6 +27,7 @@ T = TypeVar("T")
 CONNECT_S: Final = 2.0
 LONGER_S: Final = 10.0  # added to the daemon's own time limit for a request
 MEMORY_S: Final = 8.0  # for an answer from memory; a strategy in C code may delay the daemon for seconds
+ANSWER_BYTES_MAX: Final = 32 * 1024 * 1024  # the longest list has thousands of rows of less than 2 kB
 NOTICE_S: Final = 3.0  # after this wait the command prints what it waits for
 SYSTEM_STATE: Final = Path("/var/lib")  # where systemd keeps the folders of system units
 PROJECT: Final = "bot.yaml"  # the config of a project made by `bot init`
@@ -337,6 +338,13 @@ def _notice_while_waiting(line: str) -> Iterator[None]:
         timer.cancel()
 
 
+def _parsed(body: bytes) -> Any:
+    """The JSON of an answer. ValueError for one that is too long: the rest of it is never read."""
+    if len(body) > ANSWER_BYTES_MAX:
+        raise ValueError(f"the answer is larger than {ANSWER_BYTES_MAX} bytes")
+    return json.loads(body)
+
+
 def _ask(
     place: Place, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, Any] | None, within_s: float | None
 ) -> Any:  # fmt: skip
@@ -361,7 +369,7 @@ def _ask(
         ):
             connection.request(method, target, body=None if body is None else json.dumps(dict(body)))
             answer = connection.getresponse()
-            data = json.loads(answer.read())
+            data = _parsed(answer.read(ANSWER_BYTES_MAX + 1))
     except PermissionError:
         raise Closed(place.folder) from None
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
@@ -370,7 +378,7 @@ def _ask(
                 f"a daemon (pid {holder_pid(place.folder)}) holds {place.folder}, but its control socket does not exist: it is starting or ending, or the socket was removed and the daemon will restore it. Try again"
             ) from None
         raise NotRunning(f"the daemon of {place.folder} is not running") from None
-    except (TimeoutError, OSError, http.client.HTTPException, ValueError) as error:
+    except (TimeoutError, OSError, http.client.HTTPException, ValueError, RecursionError) as error:
         if not place.is_running():
             raise NotRunning(f"the daemon of {place.folder} ended before it answered") from None
         pid = holder_pid(place.folder)

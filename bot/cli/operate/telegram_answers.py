@@ -14,7 +14,10 @@ from telegram.error import BadRequest, Forbidden, InvalidToken, NetworkError, Te
 from telegram.request import HTTPXRequest
 
 from bot.errors import BotError, ConfigError, Exit
+from bot.http_limits import bounded_transport
+from bot.plain_text import one_line
 
+ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024  # 100 messages of 4,096 characters, each with its sender
 TEXT_MAX: Final = 200  # characters of a server's words in a sentence of ours
 NOT_TOLD: Final = (
     HTTPStatus.UNAUTHORIZED,
@@ -79,7 +82,7 @@ def fault_of(error: TelegramError, url: str) -> BotError:
 
 def plain(text: str) -> str:
     """A server's words in one line, without control characters, at most TEXT_MAX characters."""
-    line = "".join(c if c.isprintable() else " " for c in text)
+    line = one_line(text)
     return line if len(line) <= TEXT_MAX else line[:TEXT_MAX] + " ..."
 
 
@@ -87,7 +90,7 @@ class CheckedRequest(HTTPXRequest):
     """The library's HTTP requests with judged answers. `refused` is called when Telegram does not know the token any more."""
 
     def __init__(self, refused: Callable[[], None] = lambda: None, **named: Any) -> None:
-        super().__init__(**named)
+        super().__init__(httpx_kwargs={"transport": bounded_transport(ANSWER_BYTES_MAX)}, **named)
         self._refused = refused
 
     async def do_request(self, url: str, method: str, *args: Any, **named: Any) -> tuple[int, bytes]:

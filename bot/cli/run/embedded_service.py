@@ -31,6 +31,7 @@ from bot.clock import monotonic_ns
 from bot.config import Settings
 from bot.descriptors import reserved
 from bot.errors import BotError, Exit
+from bot.http_limits import NETWORK
 from bot.runtime.liveness.instance_lock import close_in_children, is_free, private_dir, runtime_dir, take
 
 log = structlog.get_logger()
@@ -47,15 +48,6 @@ SOCKET_BYTES_MAX: Final = 107  # of a Unix socket's path, a limit of Linux
 FREE_BYTES_MIN: Final = 64 * 1024  # with less on its disk the service cannot start
 UNLIMITED_FROM_SPEED: Final = 60.0  # rate limits count real time, so a clock that is faster than this would exceed them
 
-# How to reach an exchange. A value may hold a password, so it is passed on and never shown.
-PROXIES: Final = (
-    *(
-        name
-        for plain in ("http_proxy", "https_proxy", "ws_proxy", "wss_proxy", "no_proxy")
-        for name in (plain, plain.upper())
-    ),
-    "SSL_CERT_FILE",
-)
 _ENVIRONMENT: Final = (
     "PATH",
     "HOME",
@@ -66,7 +58,7 @@ _ENVIRONMENT: Final = (
     "BOT_DEBUG",
     "COVERAGE_PROCESS_START",
     "BOT_MARKETS_URL",
-    *PROXIES,
+    *NETWORK,
 )
 MARKETS_PYTHON: Final = "BOT_MARKETS_PYTHON"  # the interpreter that has ccxt
 

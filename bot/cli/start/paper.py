@@ -216,14 +216,13 @@ def _make_config(file: Path, text: str) -> bool:
 
 def _make_strategy(ctx: click.Context, use: str, folder: Path, *, as_json: bool) -> None:
     """Make the file of a strategy if neither the strategies folder nor an installed package has it."""
-    from importlib.metadata import entry_points
-
     from bot.cli.common.files import example, write_atomic
     from bot.cli.start.init import new_strategy
+    from bot.plugins import names_of
     from bot.runtime.strategy_host.loader import GROUP, USE
 
     match = USE.fullmatch(use)
-    if match is None or "." in match["module"] or any(one.name == use for one in entry_points(group=GROUP)):
+    if match is None or "." in match["module"] or use in names_of(GROUP):
         return  # The check of the config says what is wrong with it.
     beside = folder / "strategies"
     used = beside if beside.is_dir() else folder.parent / "strategies"

@@ -22,6 +22,7 @@ from pydantic import SecretStr
 
 from bot.client.retry import Backoff
 from bot.errors import ConfigError, JournalError
+from bot.http_limits import share_certificates
 from bot.runtime.alerts.messages import LEVELS, Level, Message, digest, dropped, render
 from bot.runtime.journal.journal import Journal, Owed
 from bot.runtime.journal.state_store import is_number
@@ -343,6 +344,7 @@ class AppriseTarget:
 
         for name in ("apprise", "urllib3"):  # They would log parts of the address.
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        share_certificates()
         self._apprise = apprise.Apprise()
         if not self._apprise.add(url.get_secret_value()):
             raise ConfigError(

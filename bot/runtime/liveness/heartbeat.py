@@ -184,11 +184,11 @@ class HeartbeatProcess:
 
 def _orders(base_url: str, api_key: str) -> Orders:
     """The address, path and headers of the heartbeat request. It checks the host and its certificate as the client does."""
-    import certifi  # These are megabytes, and the child imports this module.
-    import httpx
+    import httpx  # These are megabytes, and the child imports this module.
 
     from bot.client.http import checked_base_url
     from bot.errors import ConfigError
+    from bot.http_limits import certificate_files
 
     url = httpx.URL(checked_base_url(base_url))
     if not api_key.isascii() or not api_key.isprintable() or " " in api_key:
@@ -207,7 +207,7 @@ def _orders(base_url: str, api_key: str) -> Orders:
         [],
         0,
         0,
-        ca_file=certifi.where() if tls else None,
+        ca_files=certificate_files() if tls else (),
     )
 
 

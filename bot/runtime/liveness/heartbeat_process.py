@@ -19,6 +19,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bot.clock import boot_ns, monotonic_ns
@@ -60,7 +61,7 @@ class Orders(NamedTuple):
     parent_pid: int
     fence: int
     may_beat: bool = True  # False: it sends nothing and only records that the daemon is alive
-    ca_file: str | None = None  # trusted certificates, as the client's
+    ca_files: Sequence[str] = ()  # trusted certificates, as the client's
 
 
 class Record(NamedTuple):
@@ -324,15 +325,18 @@ def _secured(orders: Orders, plain: socket.socket, end_ns: int) -> socket.socket
     if not orders.tls:
         return plain
     plain.settimeout(_left_s(end_ns))
-    return _trust(orders.ca_file).wrap_socket(plain, server_hostname=orders.host)
+    return _trust(*orders.ca_files).wrap_socket(plain, server_hostname=orders.host)
 
 
 @functools.cache
-def _trust(ca_file: str | None) -> ssl.SSLContext:
+def _trust(*ca_files: str) -> ssl.SSLContext:
     """Read the certificates once, as the client does, so that a later change of the file stops no heartbeat."""
     import ssl  # It takes megabytes, so only https imports it.
 
-    return ssl.create_default_context(cafile=ca_file)
+    context = ssl.create_default_context(cafile=ca_files[0])
+    for file in ca_files[1:]:
+        context.load_verify_locations(cafile=file)
+    return context
 
 
 def _more(connection: socket.socket, raw: bytearray, end_ns: int) -> bool:

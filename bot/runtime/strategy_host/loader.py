@@ -25,7 +25,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import localcontext
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from shlex import quote
 from typing import Any, Final
@@ -38,6 +38,7 @@ from bot.config.references import Referred
 from bot.errors import ConfigError, StrategyError
 from bot.files import is_file
 from bot.logs import HIDDEN, is_secret_name, redact_text
+from bot.plugins import names_of, offered
 from bot.runtime.strategy_host.timers import check_timers
 from bot.strategy import Proposal, Strategy
 from bot.strategy.base import declared
@@ -111,7 +112,7 @@ def load(use: str, folder: Path) -> Loaded:
     path = folder / f"{module}.py"
     if "." not in module and _is_file(path):
         return _from_file(use, path, name)
-    point = next((one for one in entry_points(group=GROUP) if one.name == use), None)
+    point = offered(GROUP, use)
     if point is not None:
         return _from_entry_point(use, point)
     if "." in module:
@@ -207,10 +208,7 @@ def discover(folder: Path) -> list[Found]:
             continue
         uses = [path.stem] if len(names) < 2 else [f"{path.stem}:{name}" for name in names]
         found += [_found(use, folder, "file", path) for use in uses]
-    found += [
-        _found(point.name, folder, "entry point", None)
-        for point in sorted(entry_points(group=GROUP), key=lambda one: one.name)
-    ]
+    found += [_found(name, folder, "entry point", None) for name in names_of(GROUP)]
     return found
 
 
@@ -509,7 +507,7 @@ def _nothing_named(use: str, module: str, folder: Path) -> str:
     if not folder.is_dir():
         return f"use: {use!r}: the strategies folder {folder} does not exist; create it, or name another in the config"
     files = sorted(path.stem for path in folder.glob("*.py") if not path.name.startswith("_"))
-    names = [*files, *(one.name for one in entry_points(group=GROUP))]
+    names = [*files, *names_of(GROUP)]
     hint = _did_you_mean(module, names) or (f"; there are {', '.join(names)}" if names else "; it is empty")
     return f"use: {use!r}: no file {module}.py in {folder} and no entry point of that name{hint}"
 

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-RESOLVE_SECONDS: Final = 5.0
+from bot.wire.addresses import TEREDO, IpAddress, IPv4, carried, is_metadata, is_metadata_address, literals
 
-IPv4 = ipaddress.IPv4Address
-IPv6 = ipaddress.IPv6Address
-Address = IPv4 | IPv6
+RESOLVE_SECONDS: Final = 5.0
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 
@@ -39,10 +37,6 @@ _PRIVATE4: Final = tuple(
     ipaddress.IPv4Network(text) for text in ("10.0.0.0/8", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
 )
 _PRIVATE6: Final = tuple(ipaddress.IPv6Network(text) for text in ("::1/128", "fc00::/7"))
-_COMPATIBLE: Final = ipaddress.IPv6Network("::/96")
-_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
-_TEREDO: Final = ipaddress.IPv6Network("2001::/32")
-_SIX_TO_FOUR: Final = ipaddress.IPv6Network("2002::/16")
 
 
 class TargetRefused(Exception):
@@ -82,6 +76,8 @@ def target_of(url: str, *, private: bool) -> Target:
     if port != 443 and not private:
         raise TargetRefused("must use port 443")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    if is_metadata(host):
+        raise TargetRefused("is where a cloud keeps the credentials of its machines")
     target = Target(parts.scheme, host, port, path)
     for address in literals(host):
         judge(address, private=private)
@@ -90,44 +86,19 @@ def target_of(url: str, *, private: bool) -> Target:
     return target
 
 
-def literals(host: str) -> list[str]:
-    """The IP address that a host is, in any spelling that a resolver accepts (`127.1`, `0x7f000001`, `2130706433`)."""
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    except (OSError, UnicodeError):
-        return []
-    return [str(info[4][0]) for info in found]
-
-
 def judge(text: str, *, private: bool) -> None:
     """Raise TargetRefused if this address, or an IPv4 address inside it, is not allowed."""
     address = ipaddress.ip_address(text.partition("%")[0])
     inner = carried(address)
     if not all(_is_allowed(one, private=private) for one in (inner or (address,))):
         raise TargetRefused(f"resolves to {text}, which is not a public address")
-    if inner and address in _TEREDO:
+    if inner and address in TEREDO:
         raise TargetRefused(f"resolves to {text}, which is a tunnel address")
 
 
-def carried(address: Address) -> tuple[IPv4, ...]:
-    """The IPv4 addresses inside an IPv6 address."""
-    if isinstance(address, IPv4):
-        return ()
-    low = IPv4(int(address) & 0xFFFFFFFF)
-    if address.ipv4_mapped is not None:
-        return (address.ipv4_mapped,)
-    if address in _TEREDO:
-        return (IPv4(int(address) >> 64 & 0xFFFFFFFF), IPv4(~int(address) & 0xFFFFFFFF))
-    if address in _SIX_TO_FOUR:
-        return (IPv4(int(address) >> 80 & 0xFFFFFFFF),)
-    if address in _NAT64:
-        return (low,)
-    if address in _COMPATIBLE and int(address) > 1:
-        return (low,)
-    return ()
-
-
-def _is_allowed(address: Address, *, private: bool) -> bool:
+def _is_allowed(address: IpAddress, *, private: bool) -> bool:
+    if is_metadata_address(address):
+        return False
     if isinstance(address, IPv4):
         if private and any(address in net for net in _PRIVATE4):
             return True

@@ -12,6 +12,7 @@ from typing import Final
 import httpx
 
 from bot.clock import Clock
+from bot.http_limits import tls_context
 from bot.service.webhooks.address_policy import Resolve, Target, TargetRefused, addresses_of, system_resolve, target_of
 from bot.wire.dates import parse_date
 
@@ -57,7 +58,7 @@ class HttpDelivery:
         self._http = httpx.AsyncClient(
             cookies=CookieJar(nobodys),
             transport=httpx.AsyncHTTPTransport(
-                verify=True if tls is None else tls, retries=0, trust_env=False, limits=limits
+                verify=tls_context() if tls is None else tls, retries=0, trust_env=False, limits=limits
             ),
             timeout=httpx.Timeout(total_seconds, connect=CONNECT_SECONDS),
             follow_redirects=False,

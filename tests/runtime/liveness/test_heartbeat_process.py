@@ -6,7 +6,6 @@ import itertools
 import os
 import signal
 import socket
-import ssl
 import statistics
 import subprocess
 import sys
@@ -401,8 +400,9 @@ def test_an_invalid_address_is_a_config_error(tmp_path: Path) -> None:
             Brain(tmp_path, url)
 
 
+@pytest.mark.parametrize("by_variable", [False, True], ids=["the installed list", "SSL_CERT_FILE"])
 def test_over_https_it_trusts_the_same_certificates_as_the_client(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, by_variable: bool
 ) -> None:
     """If the process trusted the machine's certificates instead, the daemon's requests would succeed and its heartbeats would fail."""
     folder = tmp_path / "service"
@@ -414,7 +414,10 @@ def test_over_https_it_trusts_the_same_certificates_as_the_client(
     assert heartbeat_process.post(heartbeat._orders(url, KEY)).error == "SSLCertVerificationError", (
         "in no list of certificates"
     )
-    monkeypatch.setattr(certifi, "where", lambda: str(made.cert))
+    if by_variable:
+        monkeypatch.setenv("SSL_CERT_FILE", str(made.cert))
+    else:
+        monkeypatch.setattr(certifi, "where", lambda: str(made.cert))
     trusting = Brain(tmp_path, url)
     trusting.heartbeat.start()
     trusting.live_until(lambda: trusting.heartbeat.lease().armed)
@@ -438,7 +441,8 @@ async def test_it_uses_the_same_address_and_path_as_the_client(base_url: str) ->
     assert request.startswith(f"POST {orders.path} HTTP/1.1\r\n")
     assert f"\r\nHost: {orders.host_header}\r\n" in request
     if context is not None:
-        assert ssl.create_default_context(cafile=orders.ca_file).get_ca_certs() == context.get_ca_certs()
+        trusted = [heartbeat_process._trust(*orders.ca_files).get_ca_certs(), context.get_ca_certs()]
+        assert sorted(map(str, trusted[0])) == sorted(map(str, trusted[1]))
     await exchange.aclose()
 
 

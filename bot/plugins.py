@@ -1,0 +1,26 @@
+"""Finds the entry point of a name among the installed packages. Two packages with one name are an error: code of a plug-in runs with our keys."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+
+from bot.errors import ConfigError
+
+
+def names_of(group: str) -> list[str]:
+    """The names of a group's entry points."""
+    return sorted({one.name for one in entry_points(group=group)})
+
+
+def offered(group: str, name: str) -> EntryPoint | None:
+    """The entry point of this name; None if no package offers it. ConfigError if several packages do."""
+    # One package can be found twice, by two entries of the import path.
+    found = {(_package(one), one.value): one for one in entry_points(group=group) if one.name == name}
+    if len(found) > 1:
+        packages = " and ".join(f"{package} ({value})" for package, value in sorted(found))
+        raise ConfigError(f"{group} {name!r} is offered by {packages}: remove all of these packages but one")
+    return next(iter(found.values()), None)
+
+
+def _package(one: EntryPoint) -> str:
+    return one.dist.name if one.dist is not None else "a package without a name"
