@@ -10,7 +10,6 @@ import os
 import secrets
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -34,6 +33,7 @@ log = structlog.get_logger()
 KEY_FILE: Final = "dashboard.key"
 RECORD: Final = "dashboard.json"  # the port of the running dashboard, locked while it runs
 STOP_S: Final = 1
+GONE_S: Final = 2.0  # between two looks whether the state directory is still there
 
 
 class Running(NamedTuple):
@@ -76,46 +76,51 @@ def key_of(folder: Path) -> bytes:
     return made
 
 
+def left_by_run(folder: Path) -> int | None:
+    """The pid of the dashboard that `bot run` has started here and that still runs; None if there is none."""
+    try:
+        with (folder / RECORD).open("r+") as file:
+            if _locked(file):
+                return None
+            written = json.load(file)
+        return int(written["pid"]) if written.get("of_run") else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
 def serve(
-    control_socket: Control, *, port: int, control: bool, runs: Path, on_ready: Callable[[Running, bytes], None], ends_with_stdin: bool = False
+    control_socket: Control, *, port: int, control: bool, runs: Path, on_ready: Callable[[Running, bytes], None], of_run: bool = False
 ) -> None:  # fmt: skip
-    """Serve the dashboard of a daemon until SIGINT or SIGTERM; with `ends_with_stdin` also until the end of standard input.
+    """Serve the dashboard of a daemon until SIGINT or SIGTERM, or until the state directory is gone. `of_run`: `bot run` has started it.
 
     ConfigError if the port is in use, another dashboard runs on the folder, or the extra `ui` is missing.
     """
     folder = control_socket.folder
     documents = Documents()
     listener = loopback_listener(port, "the dashboard's port")
-    with contextlib.closing(listener), _recorded(folder, listener.getsockname()[1]) as running:
+    with contextlib.closing(listener), _recorded(folder, listener.getsockname()[1], of_run=of_run) as running:
         key = key_of(folder)
         sources = Sources(DaemonSource(control_socket), ServiceSource(), Backtests(runs))
-        asyncio.run(
-            _serve(
-                sources,
-                documents,
-                running,
-                key,
-                listener,
-                control=control,
-                on_ready=on_ready,
-                ends_with_stdin=ends_with_stdin,
-            )
-        )
+        dashboard = Dashboard(sources, documents, _sign_in(running, key), control=control)
+        asyncio.run(_serve(dashboard, folder, listener, lambda: on_ready(running, key)))
 
 
-async def _serve(
-    sources: Sources, documents: Documents, running: Running, key: bytes, listener: socket.socket, *, control: bool,
-    on_ready: Callable[[Running, bytes], None], ends_with_stdin: bool,
-) -> None:  # fmt: skip
-    dashboard = Dashboard(sources, documents, _sign_in(running, key), control=control)
+async def _serve(dashboard: Dashboard, folder: Path, listener: socket.socket, on_started: Callable[[], None]) -> None:
     config = uvicorn.Config(
         dashboard.app(), log_config=None, access_log=False, server_header=False, proxy_headers=False, ws="none",
         timeout_graceful_shutdown=STOP_S,
     )  # fmt: skip
-    server = _Server(config, dashboard, lambda: on_ready(running, key))
-    if ends_with_stdin:
-        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _at_input, server)
+    server = _Server(config, dashboard, on_started)
+    _end_when_gone(folder, server)
     await server.serve(sockets=[listener])
+
+
+def _end_when_gone(folder: Path, server: _Server) -> None:
+    """End the dashboard when its state directory is removed: nobody can find it any more."""
+    if (folder / RECORD).exists():
+        asyncio.get_running_loop().call_later(GONE_S, _end_when_gone, folder, server)
+    else:
+        server.stop()
 
 
 class _Server(uvicorn.Server):
@@ -146,18 +151,12 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _at_input(server: _Server) -> None:
-    if not os.read(sys.stdin.fileno(), 4096):
-        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-        server.stop()
-
-
 def _sign_in(running: Running, key: bytes) -> SignIn:
     return SignIn(key, running.run_id, now_s=lambda: SystemClock().now_ms() // 1000)
 
 
 @contextlib.contextmanager
-def _recorded(folder: Path, port: int) -> Iterator[Running]:
+def _recorded(folder: Path, port: int, *, of_run: bool = False) -> Iterator[Running]:
     """Hold the record of the folder and write the port into it."""
     descriptor = os.open(folder / RECORD, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "r+") as file:
@@ -165,7 +164,7 @@ def _recorded(folder: Path, port: int) -> Iterator[Running]:
             raise ConfigError(f"another dashboard runs on {folder}: `bot dashboard --link` prints a link for it")
         running = Running(port, secrets.token_hex(8))
         file.truncate(0)
-        json.dump({"port": running.port, "run_id": running.run_id, "pid": os.getpid()}, file)
+        json.dump({"port": running.port, "run_id": running.run_id, "pid": os.getpid(), "of_run": of_run}, file)
         file.flush()
         yield running
         file.truncate(0)

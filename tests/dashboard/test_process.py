@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from bot.cli.app import call
+from bot.cli.run.dashboard_process import end_left_dashboard
 from bot.dashboard import server
 from tests.dashboard.browsing import enter, running
 
@@ -44,11 +46,23 @@ def test_a_dashboard_opens_by_its_link_gives_another_one_and_ends_in_order(
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
 
-def test_a_dashboard_that_a_daemon_started_ends_with_it(tmp_path: Path) -> None:
-    with running(tmp_path, "--ends-with-stdin") as (process, _):
-        assert process.stdin is not None
-        process.stdin.close()
+def test_a_dashboard_ends_when_its_state_directory_is_gone(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o700)
+    with running(folder) as (process, _):
+        shutil.rmtree(folder)
         assert process.wait(WAIT_S) == 0
+
+
+def test_only_the_dashboard_of_a_run_may_be_replaced_by_the_next_run(tmp_path: Path) -> None:
+    assert server.left_by_run(tmp_path) is None
+    with running(tmp_path):
+        assert server.left_by_run(tmp_path) is None, "a person has started it"
+    with running(tmp_path, "--of-run") as (process, _):
+        assert server.left_by_run(tmp_path) == process.pid
+        assert end_left_dashboard(tmp_path)
+        assert process.wait(WAIT_S) == 0
+    assert server.left_by_run(tmp_path) is None
 
 
 def test_a_port_in_use_is_an_error_that_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

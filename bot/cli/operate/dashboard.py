@@ -52,9 +52,9 @@ command prints a new link for it and ends. Without --control it only reads. It n
 )
 @click.option("--link", "only_link", is_flag=True, help="Print a new link for the dashboard that runs, and end.")
 @click.option("--json", "as_json", is_flag=True, help="The address and the link as one JSON object.")
-@click.option("--ends-with-stdin", is_flag=True, hidden=True, help="End with standard input; `bot run` starts it so.")
+@click.option("--of-run", is_flag=True, hidden=True, help="`bot run` starts it so: the next run may take its place.")
 def dashboard(
-    config: Path | None, state_dir: Path | None, *, port: int, control: bool, runs: Path, only_link: bool, as_json: bool, ends_with_stdin: bool
+    config: Path | None, state_dir: Path | None, *, port: int, control: bool, runs: Path, only_link: bool, as_json: bool, of_run: bool
 ) -> int:  # fmt: skip
     """Show a daemon in the browser: account, positions, charts, strategies, orders, guardians, backtests."""
     from bot.cli.operate.daemon_client import find
@@ -79,7 +79,7 @@ def dashboard(
         _print(running, key, place, as_json=as_json)
         sys.stdout.flush()
 
-    serve(place, port=port, control=control, runs=runs.absolute(), on_ready=on_ready, ends_with_stdin=ends_with_stdin)
+    serve(place, port=port, control=control, runs=runs.absolute(), on_ready=on_ready, of_run=of_run)
     return int(Exit.DONE)
 
 

@@ -142,10 +142,13 @@ def _agreed() -> bool:
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON.")
 def stop(config: Path | None, state_dir: Path | None, *, force: bool, as_json: bool) -> int:
     """End the daemon as SIGTERM does, and wait until it has ended. safety.on_exit decides what happens to orders and positions. An embedded service ends too."""
-    from bot.cli.operate.daemon_client import Denied, Silent, find
+    from bot.cli.operate.daemon_client import Denied, NotRunning, Silent, find
 
     place = find(config, state_dir)
-    status = place.ask("GET", "/status")
+    try:
+        status = place.ask("GET", "/status")
+    except NotRunning as error:  # Its dashboard outlives a crash, and goes with this command.
+        raise NotRunning(f"{error}{_end_dashboard(place.folder)}") from None
     if status.get("managed_by") == "systemd" and not force:
         from bot.cli.operate.systemd_unit import stopping
 
@@ -175,6 +178,16 @@ def stop(config: Path | None, state_dir: Path | None, *, force: bool, as_json: b
     if message:
         click.echo(f"error: {message}" if code else message, err=True)
     return code
+
+
+def _end_dashboard(folder: Path) -> str:
+    """End the dashboard that the dead daemon has left; what was done, as the end of a sentence."""
+    from bot.cli.run.dashboard_process import end_left_dashboard
+    from bot.dashboard.server import left_by_run
+
+    if left_by_run(folder) is None:
+        return ""
+    return "; its dashboard was ended" if end_left_dashboard(folder) else "; its dashboard does not end"
 
 
 def _end_of(folder: Path, since_ms: int) -> tuple[int, str | None]:

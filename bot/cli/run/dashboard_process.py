@@ -1,10 +1,17 @@
-"""The dashboard of a config's section `dashboard`, as a child process that ends with the daemon. If it fails, the daemon trades on."""
+"""The dashboard of a config's section `dashboard`, as a process of its own beside the daemon. If it fails, the daemon trades on.
+
+It is needed most when the daemon has died, so it outlives a crash and an error of the daemon. It ends with an orderly stop, and the next run
+of the daemon takes its place. If the dashboard itself dies, the daemon starts it again on the same port.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import os
+import select
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -13,14 +20,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from bot.cli.run.embedded_service import child_environment
+from bot.cli.run.embedded_service import LOOK_S, child_environment
+from bot.clock import monotonic_ns
+from bot.errors import Exit
 
 if TYPE_CHECKING:
     from bot.config import Dashboard
 
 log = structlog.get_logger()
 
-END_S: Final = 2.0  # after its standard input has ended
+END_S: Final = 3.0  # for its end after SIGTERM
+AGAIN_S: Final = 1.0  # before it is started again; each failure in a row doubles the wait
+AGAIN_S_MAX: Final = 60.0
+LOG: Final = "dashboard.log"  # what it says beside its address, from its last start on
 
 
 class Served(NamedTuple):
@@ -41,75 +53,125 @@ def served_line(served: Served | str, *, is_terminal: bool) -> str:
     )
 
 
-@contextlib.asynccontextmanager
-async def dashboard_process(
-    section: Dashboard | None, folder: Path, say: Callable[[Served | str], None]
-) -> AsyncIterator[Callable[[], None]]:
-    """Give a function that starts the dashboard of the daemon in `folder`, and end the dashboard with the block.
+class DashboardProcess:
+    """The dashboard of a run. `start` once the daemon is ready; `close` at an orderly end, and not after an error."""
 
-    `say` gets the running dashboard, or why there is none.
-    """
-    if section is None:
-        yield lambda: None
-        return
-    started: list[asyncio.Task[None]] = []
-    command = [
-        *_COMMAND,
-        "--state-dir",
-        str(folder),
-        "--port",
-        str(section.port),
-        "--runs",
-        str(Path("runs").absolute()),  # The child has another working folder.
-        *(["--control"] if section.control else []),
-    ]
+    def __init__(self, section: Dashboard, folder: Path, say: Callable[[Served | str], None]) -> None:
+        self._section = section
+        self._folder = folder
+        self._say = say
+        self._port = section.port
+        self._task: asyncio.Task[None] | None = None
+        self._process: asyncio.subprocess.Process | None = None
 
-    def start() -> None:
-        if not started:
-            started.append(asyncio.create_task(_run(command, say), name="dashboard"))
+    def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._keep_alive(), name="dashboard")
 
-    try:
-        yield start
-    finally:
-        for task in started:
-            task.cancel()
+    async def leave(self) -> None:
+        """Do not start it again. What runs stays."""
+        if self._task is not None:
+            self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await task
+                await self._task
 
-
-_COMMAND: Final = (sys.executable, "-m", "bot", "dashboard", "--json", "--ends-with-stdin")
-
-
-async def _run(command: list[str], say: Callable[[Served | str], None]) -> None:
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=pipe, stdout=pipe, stderr=pipe, env=child_environment(), cwd="/", start_new_session=True
-    )  # fmt: skip
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
-    try:
-        line = await process.stdout.readline()
-        if line:
-            told = json.loads(line)
-            log.info("dashboard.ready", address=told["address"])
-            say(Served(told["address"], told["link"]))
-        last = ""
-        async for text in process.stderr:  # Read to the end, so that the child never waits for a reader.
-            last = text.decode(errors="replace").strip() or last
-        code = await process.wait()
-        message = last.removeprefix("error: ") or f"it ended with code {code}"
-        log.warning("dashboard.unavailable", message=message)
-        if not line:
-            say(message)
-    finally:
-        process.stdin.close()
-        with contextlib.suppress(TimeoutError, asyncio.CancelledError):
+    async def close(self) -> None:
+        """End it."""
+        await self.leave()
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), END_S)
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+    async def _keep_alive(self) -> None:
+        failed = 0
+        if not await asyncio.to_thread(end_left_dashboard, self._folder):
+            log.warning("dashboard.unavailable", message="the dashboard of an earlier run does not end")
+        while True:
+            was_ready, code = await self._run(is_first=failed == 0)
+            message = self._last_line() or f"it ended with code {code}"
+            log.warning("dashboard.unavailable", message=message)
+            if not was_ready and failed == 0:
+                self._say(message)
+            if not was_ready and code == Exit.CONFIG:
+                return  # A port in use or a missing package: another try changes nothing.
+            failed = 1 if was_ready else failed + 1
+            await asyncio.sleep(min(AGAIN_S * 2 ** (failed - 1), AGAIN_S_MAX))
+
+    async def _run(self, *, is_first: bool) -> tuple[bool, int]:
+        """One process, from its start to its end: whether it was ready, and its exit code."""
+        with (self._folder / LOG).open("wb") as err:
+            process = self._process = await asyncio.create_subprocess_exec(
+                *self._command(), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=err,
+                env=child_environment(), cwd="/", start_new_session=True,
+            )  # fmt: skip
+        assert process.stdout is not None
+        line = await process.stdout.readline()
+        if line:
+            told = json.loads(line)
+            self._port = int(told["address"].rpartition(":")[2])  # Open pages find it there again.
+            log.info("dashboard.ready", address=told["address"])
+            if is_first:
+                self._say(Served(told["address"], told["link"]))
+        return bool(line), await process.wait()
+
+    def _command(self) -> list[str]:
+        return [
+            *_COMMAND,
+            "--state-dir",
+            str(self._folder),
+            "--port",
+            str(self._port),
+            "--runs",
+            str(Path("runs").absolute()),  # The child has another working folder.
+            *(["--control"] if self._section.control else []),
+        ]
+
+    def _last_line(self) -> str:
+        lines = (self._folder / LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1].removeprefix("error: ") if lines else ""
+
+
+_COMMAND: Final = (sys.executable, "-m", "bot", "dashboard", "--json", "--of-run")
+
+
+@contextlib.asynccontextmanager
+async def dashboard_process(
+    section: Dashboard | None, folder: Path, say: Callable[[Served | str], None], is_stopping: Callable[[], bool]
+) -> AsyncIterator[Callable[[], None]]:
+    """Give a function that starts the dashboard of the daemon in `folder`. `say` gets the running dashboard, or why there is none.
+
+    After the block the dashboard is ended if the daemon `is_stopping` in order. After an error it stays, as the service does.
+    """
+    if section is None:
+        yield lambda: None
+        return
+    dashboard = DashboardProcess(section, folder, say)
+    try:
+        yield dashboard.start
+    finally:
+        await (dashboard.close() if is_stopping() else dashboard.leave())
+
+
+def end_left_dashboard(folder: Path) -> bool:
+    """End the dashboard that an earlier run of the daemon has left. False if it does not end; True if there is none any more."""
+    from bot.dashboard.server import left_by_run
+
+    end_ns = monotonic_ns() + int(END_S * 1e9)
+    while (pid := left_by_run(folder)) is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+        if monotonic_ns() > end_ns:
+            return False
+        select.select([], [], [], LOOK_S)
+    return True
 
 
 def port_or_free(port: int) -> int:

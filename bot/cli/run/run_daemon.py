@@ -51,7 +51,9 @@ async def play(
     if keeper is not None:
         keeper.add_done_callback(lambda task: None if task.cancelled() else stop.set())
     try:
-        async with dashboard_process(settings.dashboard, settings.state_dir, on_dashboard) as start_dashboard:
+        async with dashboard_process(
+            settings.dashboard, settings.state_dir, on_dashboard, stop.is_set
+        ) as start_dashboard:
 
             def ready() -> None:
                 on_ready()
