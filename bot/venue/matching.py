@@ -238,7 +238,12 @@ def _may_act(state: State, market: Market, level: Level, *, step: int, ahead: Ah
     if order.born >= market.point:
         return False
     if kind == "limit":
-        return market.volume_left != 0 and not _is_shut(state, account, market, order)
+        if market.volume_left == 0 or _is_shut(state, account, market, order):
+            return False
+        position = account.positions.get(order.coin)
+        if ahead is None or not step or position is None or position.side == order.buy or order.left_to_open():
+            return True
+        return not _adverse_ahead(account, position, ahead)  # It only takes profit, as a target does.
     if kind == "take_profit":
         if order.limit_bar_ms == market.bar_ms and market.bar_ms and step != 3:
             return False

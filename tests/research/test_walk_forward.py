@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from bot.cli.app import call
+from bot.cli.backtest.sweep_tables import border_text
+from bot.cli.common.param_types import Instant
 from bot.clock import DAY_MS, HOUR_MS
 from bot.errors import ConfigError
 from bot.research.walk_forward import Fold, Windows, folds_of, read_windows
@@ -115,3 +117,13 @@ def test_the_table_and_the_verdict_are_printed_and_pruning_is_refused(
     assert "Too few days for a verdict" in said
     assert call([*WALK, "--prune"]) == 2
     assert "--prune does not go with --walk-forward" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("instant", "text"),
+    [("2025-06-01T00:00:00.000Z", "2025-06-01"), ("2025-06-01T15:33:00.000Z", "2025-06-01T15:33")],
+)
+def test_a_border_is_printed_so_that_from_and_to_give_the_same_window(instant: str, text: str) -> None:
+    """A range begins with its first candle, which may be at 15:33; a date alone would be another window."""
+    assert border_text(instant) == text
+    assert Instant().convert(text, None, None) == Instant().convert(instant, None, None)

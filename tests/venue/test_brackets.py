@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bot.model.events import Fill
 from bot.venue import commands as c
 from bot.venue import pages
 from bot.venue.state import Rules
@@ -409,3 +410,31 @@ def test_a_crossing_limits_bracket_is_checked_from_its_fill_price():
         long BTC 5 limit 105 stop 102          | no invalid_input
         long BTC 5 limit 105 take 104          | open 5 @ 101
     """)
+
+
+@pytest.mark.parametrize(
+    ("bar", "sold"),
+    [
+        (("100", "103", "94", "95"), []),  # the high comes first, and the stop is still to come
+        (("100", "103", "99", "101"), [("102", "4")]),
+        (("102.5", "103", "94", "95"), [("102.5", "4")]),  # the bar opens beyond it
+    ],
+)
+def test_a_part_of_a_position_takes_profit_only_in_a_bar_that_does_not_reach_the_stop_afterwards(
+    bar: tuple[str, str, str, str], sold: list[tuple[str, str]]
+) -> None:
+    """A resting sale of a part of a long is one of several targets."""
+    venue = VenueDriver((market(), "100"), rules=Rules(paths="sl_first"))
+    venue.place(order(size="10", stop="95"))
+    venue.place(order("BTC", -1, size="4", limit_px="102"))
+    fills = [(e.px, e.size) for e in venue.bar("BTC", *bar) if isinstance(e, Fill) and e.kind == "limit"]
+    assert fills == [(e8(px), e8(size)) for px, size in sold]
+    assert bool(venue.account.positions) == (bar[2] != "94")
+
+
+def test_a_resting_entry_is_not_masked_by_the_stop_of_the_position_that_it_would_turn() -> None:
+    venue = VenueDriver((market(), "100"), rules=Rules(paths="sl_first"))
+    venue.place(order(size="10", stop="95"))
+    venue.place(order("BTC", -1, size="14", limit_px="102"))
+    events = venue.bar("BTC", "100", "103", "94", "95")
+    assert [e.px for e in events if isinstance(e, Fill)][:1] == [e8("102")]

@@ -35,6 +35,11 @@ UNFILLED: Final = {
 BOTH: Final = "+"  # joins the names of strategies that share a round trip; no strategy name contains it
 
 
+def _is_spared(e: OrderChanged) -> bool:
+    """Whether a resting exit ended because its position was closed by something else: a target that was not needed, and no lost order."""
+    return e.kind == "limit" and e.intent == "close" and e.reason == "reduce_only"
+
+
 class Step(NamedTuple):
     """From `ts` on: the account's cash, and the signed size of the position in `coin` with its signed entry notional."""
 
@@ -205,7 +210,7 @@ class TradeLedger:
             elif isinstance(event, OrderChanged):
                 if event.trigger_px is not None:
                     self._leg(event)
-                elif event.subtype == "canceled" and event.reason != "user":
+                elif event.subtype == "canceled" and event.reason != "user" and not _is_spared(event):
                     self.not_filled(event, event.reason or "canceled")
             elif isinstance(event, FundingPaid):
                 self._paid(event)

@@ -81,6 +81,11 @@ def _print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         click.echo(line)
 
 
+def border_text(instant: str) -> str:
+    """A border as `--from` and `--to` take it: a date, and its time where it is not midnight."""
+    return instant[:10] if instant[11:19] == "00:00:00" else instant[:16]
+
+
 def print_walk(walked: Sequence[Walked], space: Space, *, as_json: bool) -> None:
     """The folds, and what the test windows say together."""
     import json
@@ -100,7 +105,7 @@ def print_walk(walked: Sequence[Walked], space: Space, *, as_json: bool) -> None
             else ", ".join(f"{name} {value}" for name, value in one["params"].items())
         )
         values = ("" if value is None else f"{value:,.4g}" for value in (one["trained"], one["tested"]))
-        spans = (f"{start[:10]} to {end[:10]}" for start, end in (one["train"], one["test"]))
+        spans = (f"{border_text(start)} to {border_text(end)}" for start, end in (one["train"], one["test"]))
         rows.append([*spans, params, *values, "" if one["trades"] is None else str(one["trades"])])
     click.echo("Walk-forward")
     heads = ("train", "test", "params", f"train {figure}", f"test {figure}", "trades")

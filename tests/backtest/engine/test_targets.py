@@ -94,7 +94,9 @@ def test_once_the_price_has_met_the_level_the_rest_is_closed_at_the_entry() -> N
     to_1r = bar(100_000, 101_000, 100_000, 101_000)
     assert exits(lived(SAFE, to_1r, back, FLAT))[-1] == ("guardian", "0.01", "100000"), "the limit needs a tick more"
     beyond = bar(101_000, 101_010, 99_500, 99_500)
-    assert exits(lived(SAFE, to_1r, beyond, FLAT)) == [("limit", "0.005", "101000"), ("guardian", "0.005", "100010")]
+    walked, masked = (exits(lived(SAFE, to_1r, beyond, FLAT, path=path)) for path in ("adaptive", "sl_first"))
+    assert walked == [("limit", "0.005", "101000"), ("guardian", "0.005", "100010")]
+    assert masked == [("guardian", "0.01", "100010")], "the bar still reaches the stop at the entry"
 
 
 def test_a_short_has_its_targets_below_and_its_stop_at_the_entry_above() -> None:
@@ -205,3 +207,21 @@ def test_targets_in_a_market_that_strategies_share_are_refused() -> None:
     made = settings(strategies=[one, one | {"name": "s1"}])
     shared = lived(TWO, FLAT, made=made)
     assert (exits(shared), shared.result.summary()["refusals"]) == ([], {"targets_shared": 2})
+
+
+def test_a_target_order_that_a_stop_made_needless_is_no_lost_order() -> None:
+    """The line `not filled` is for entries and exits that the strategy wanted and did not get."""
+    done = lived(TWO, bar(100_000, 100_100, 98_900, 98_950), bar(98_950, 99_000, 98_900, 98_950))
+    assert done.result.trade_ledger.kinds["stop_loss"] == 1
+    assert done.result.summary()["unfilled"] == {}
+
+
+def test_no_target_fills_in_a_bar_that_reaches_the_stop_afterwards() -> None:
+    """The bar goes to 101,500 first, beyond 1R, and then to the stop."""
+    after = bar(100_000, 101_500, 98_000, 98_500)
+    masked, walked = (
+        lived(TWO, bar(100_000, 100_100, 99_950, 100_000), after, path=path) for path in ("sl_first", "ohlc")
+    )
+    assert [one.exit_kind for one in masked.result.trade_ledger.trips] == ["stop_loss"]
+    assert masked.result.trade_ledger.kinds["limit"] == 0
+    assert walked.result.trade_ledger.kinds["limit"] == 1
