@@ -67,6 +67,7 @@ class Dashboard:
         return RequestChecks(
             Starlette(routes=routes, lifespan=self._lifespan, exception_handlers={404: self._missing}),
             sign_in=self._sign_in,
+            files=self._documents.static,
         )
 
     @asynccontextmanager

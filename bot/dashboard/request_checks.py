@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import parse_qsl
@@ -24,7 +24,7 @@ LOCAL: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 READS: Final = frozenset({"GET", "HEAD"})
 FORM_BYTES_MAX: Final = 8_192
 SIGN_IN: Final = "/sign-in"
-OPEN: Final = ("/static/", SIGN_IN)
+STATIC: Final = "/static/"
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'sha256-"
@@ -45,11 +45,12 @@ HEADERS: Final[Mapping[str, str]] = {
 
 
 class RequestChecks:
-    """Wraps the application. `sign_in` knows the cookies."""
+    """Wraps the application. `sign_in` knows the cookies; `files` are the names below /static/, which need none."""
 
-    def __init__(self, app: ASGIApp, *, sign_in: SignIn) -> None:
+    def __init__(self, app: ASGIApp, *, sign_in: SignIn, files: Iterable[str]) -> None:
         self._app = app
         self._sign_in = sign_in
+        self._files = frozenset(STATIC + name for name in files)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -65,6 +66,11 @@ class RequestChecks:
         refusal = self._refusal(scope)
         await (self._app if refusal is None else refusal)(scope, receive, send_with_headers)
 
+    def _is_open(self, path: str, scope: Scope) -> bool:
+        """True for the paths that need no cookie, spelled exactly so: no other spelling reaches a page that shows data."""
+        is_exact = scope.get("raw_path", path.encode()) == path.encode()
+        return is_exact and (path == SIGN_IN or path in self._files)
+
     def _refusal(self, scope: Scope) -> Response | None:
         headers, method, path = Headers(scope=scope), scope["method"], scope["path"]
         hosts = headers.getlist("host")
@@ -76,7 +82,7 @@ class RequestChecks:
             return refused(403, "this request comes from another site, and the dashboard refuses it")
         cookie = cookie_of(headers, self._sign_in.cookie_name)
         scope["state"] = {**scope.get("state", {}), "cookie": cookie}
-        if path.startswith(OPEN) or self._sign_in.knows(cookie):
+        if self._is_open(path, scope) or self._sign_in.knows(cookie):
             return None
         if (
             method == "GET"

@@ -87,8 +87,10 @@ class Daemon:
         self.folder = folder
         self.answers: dict[str, Any] = {**EMPTY, **answers}
         self.changes: list[tuple[str, Any]] = []
+        self.asked: list[str] = []
 
     def ask(self, method: str, path: str, body: Any = None, query: Any = None, *, within_s: float | None = None) -> Any:
+        self.asked.append(path)
         if method != "GET":
             self.changes.append((path, body))
         found = self.answers[path]

@@ -174,3 +174,31 @@ async def test_text_of_a_service_or_a_strategy_runs_no_script(tmp_path: Path) ->
     assert evil not in page
     assert "&lt;script&gt;alert(1)" in page
     assert evil not in (await browser.get(f"/market/{evil}")).text
+
+
+NEIGHBOURS = (
+    "/sign-inx", "/sign-in/", "/sign-in/x", "/SIGN-IN", "//sign-in", "/sign-in//", "/sign%2din", "/sign-in%00", "/sign-in;x", "/sign-in.html", "/sign-in%2f",
+    "/static", "/static/", "/static/a/b", "/static//dashboard.css", "/static/../events", "/static/%2e%2e/events",
+    "/static/..%2fevents", "/static/dashboard.css/", "/static/dashboard.css/x", "/static/DASHBOARD.CSS", "/Static/dashboard.css", "/static/nope.css",
+    "/static/dashboard%2ecss", "//static/dashboard.css", "/static/dashboard.css%00", "/nothing", "/%2e", "/favicon.ico", "//", "/sign-in\\x",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", NEIGHBOURS)
+async def test_no_neighbour_of_an_open_path_shows_anything_without_sign_in(path: str, tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, ANSWERS)
+    stranger = Browser(daemon, control=True)
+    for headers in ({"Accept": "text/html"}, {"Accept": "*/*", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Site": "none"}):
+        answer = await stranger.http.get(f"{BASE}{path}", headers=headers)
+        assert answer.status_code in (303, 401), path
+        assert answer.status_code == 401 or answer.headers["location"] == "/sign-in"
+        assert "Controls are on" not in answer.text and "dead" not in answer.text.lower()
+    await stranger.http.aclose()
+    assert daemon.asked == [], "nothing was asked of the daemon"
+
+
+async def test_the_open_paths_are_open(tmp_path: Path) -> None:
+    stranger = Browser(Daemon(tmp_path, ANSWERS), control=True)
+    assert (await stranger.get("/sign-in")).status_code == 200
+    assert (await stranger.get("/static/dashboard.css?v=1")).status_code == 200
+    await stranger.http.aclose()

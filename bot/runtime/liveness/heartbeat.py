@@ -109,7 +109,7 @@ class HeartbeatProcess:
             stdin.write(json.dumps(self._orders._replace(may_beat=may_beat)._asdict()).encode() + b"\n")
 
     def lease(self, now_boot_ns: int | None = None) -> Lease:
-        """The lease as of now. Reads a mapped file: no wait, no system call."""
+        """The lease as of now. Reads a file of the page cache: no wait for the disk."""
         now = boot_ns() if now_boot_ns is None else now_boot_ns
         record = self._file.read()
         # A record of another run does not count: that run had read the account at another time.

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from bot.clock import boot_ns, monotonic_ns
 from bot.runtime.liveness import heartbeat_rule
 from bot.runtime.liveness.heartbeat_rule import SECOND, Answer, Heart
-from bot.runtime.liveness.mapped_record import MappedRecord
 from bot.runtime.liveness.progress_stamp import ProgressReader, Stamp
+from bot.runtime.liveness.shared_record import SharedRecord
 
 if TYPE_CHECKING:
     import ssl
@@ -76,7 +76,7 @@ class LeaseFile:
     """The lease file, for writer and reader."""
 
     def __init__(self, path: str, *, write: bool = False) -> None:
-        self._record = MappedRecord(path, LAYOUT, magic=MAGIC, version=VERSION, write=write)
+        self._record = SharedRecord(path, LAYOUT, magic=MAGIC, version=VERSION, write=write)
 
     def write(self, fence: int, written_ns: int, h: Heart) -> None:
         error = h.error.encode("ascii", "replace")[:32]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 FIRST_ANSWER_S: Final = 2.0  # an attempt takes no longer; without an answer by then entries wait, exits do not
-FIRST_ANSWER_POLL_S: Final = 0.01  # the lease is a mapped file, which cannot wake its reader
+FIRST_ANSWER_POLL_S: Final = 0.01  # the lease is a file, which cannot wake its reader
 
 
 class HeartbeatPort(Protocol):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from bot.runtime.liveness.mapped_record import MappedRecord
+from bot.runtime.liveness.shared_record import SharedRecord
 
 _LAYOUT = "QQQq"  # fence, cycles, boot_ns, last_bar_at_ms
 _MAGIC, _VERSION = b"BBPS", 1
@@ -35,7 +35,7 @@ class ProgressWriter:
         self.path = path
         self.fence = fence
         self.cycles = 0
-        self._record = MappedRecord(path, _LAYOUT, magic=_MAGIC, version=_VERSION, write=True)
+        self._record = SharedRecord(path, _LAYOUT, magic=_MAGIC, version=_VERSION, write=True)
         self._record.write(fence, 0, 0, -1)  # An earlier run's stamp must not count.
 
     def cycle_done(self, *, boot_ns: int, last_bar_at_ms: int | None) -> None:
@@ -50,7 +50,7 @@ class ProgressWriter:
 
 class ProgressReader:
     def __init__(self, path: str) -> None:
-        self._record = MappedRecord(path, _LAYOUT, magic=_MAGIC, version=_VERSION)
+        self._record = SharedRecord(path, _LAYOUT, magic=_MAGIC, version=_VERSION)
 
     def read(self) -> Stamp | None:
         """The newest stamp; None if none can be read, which the caller must treat as no progress."""

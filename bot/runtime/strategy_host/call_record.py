@@ -1,4 +1,4 @@
-"""The call record: a mapped file that shows, also after a crash, which strategies were being called.
+"""The call record: a file that shows, also after a crash, which strategies were being called.
 
 A strategy that never releases the interpreter (a loop inside C code) blocks the event loop that would quarantine it, and the next run
 would call it again. So the daemon records the begin and the end of each call, and the heartbeat process, which a strategy cannot block,
@@ -9,7 +9,6 @@ kill); several in a row are not.
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import struct
 import threading
@@ -86,13 +85,15 @@ class CallRecord:
     """The daemon's side. OSError if the file cannot be created; then only this record is lost."""
 
     def __init__(self, path: Path, *, fence: int) -> None:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._is_open = True
+        self._turn = threading.Lock()
         try:
-            os.posix_fallocate(fd, 0, SIZE)
-            self._map = mmap.mmap(fd, SIZE)
-        finally:
-            os.close(fd)
-        self._map[:] = _HEAD.pack(_MAGIC, fence).ljust(SIZE, b"\0")
+            os.posix_fallocate(self._fd, 0, SIZE)
+            os.pwrite(self._fd, _HEAD.pack(_MAGIC, fence).ljust(SIZE, b"\0"), 0)
+        except OSError:
+            os.close(self._fd)
+            raise
         self.free = list(range(SIZE - _ROW.size, _HEAD.size - 1, -_ROW.size))
 
     def row(self) -> Row | None:
@@ -100,11 +101,17 @@ class CallRecord:
         return Row(self, self.free.pop()) if self.free else None
 
     def write(self, at: int, part: bytes) -> None:
-        with contextlib.suppress(ValueError):  # Closed: an abandoned thread has returned late.
-            self._map[at : at + len(part)] = part
+        """Write a part. Not mapped: whoever shortens a mapped file ends the process that touches it by a signal."""
+        # Closed: an abandoned thread has returned late. On a disk that fails only this record is lost.
+        with self._turn, contextlib.suppress(OSError):
+            if self._is_open:
+                os.pwrite(self._fd, part, at)
 
     def close(self) -> None:
-        self._map.close()
+        with self._turn:
+            if self._is_open:
+                self._is_open = False
+                os.close(self._fd)
 
 
 def asked(folder: Path) -> tuple[int, list[Asked]]:

@@ -109,7 +109,7 @@ with hold_state(folder):
 
 
 def test_on_a_full_disk_the_lock_works_and_a_stamp_without_space_is_an_error(tmp_path: Path) -> None:
-    """If no space is allocated at once, the first write to a mapped file would end the process by a signal."""
+    """If no space is allocated at once, the first write could fail while orders are open."""
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
     )

@@ -1,14 +1,13 @@
-"""A small struct in a mapped file: one process writes it, others read it, without a lock and without a torn read.
+"""A small struct in a file: one process writes it, others read it, without a lock and without a torn read.
 
-The record has a checksum, so a reader of a half-written record tries again. A write is a copy into the page
-cache: it never waits for the disk and outlives the writer. Standard library only: the heartbeat
-process imports this.
+The record has a checksum, so a reader of a half-written record tries again. A write is a copy into the page cache and outlives the
+writer. The file is not mapped: whoever shortens a mapped file ends the process that touches it by a signal. Standard library only: the
+heartbeat process imports this.
 """
 
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import struct
 import zlib
@@ -17,7 +16,7 @@ _CHECK = struct.Struct("<I")
 READ_TRIES = 50  # A write takes about a microsecond; fifty torn reads in a row mean a damaged file.
 
 
-class MappedRecord:
+class SharedRecord:
     """The writer opens with `write=True` and creates the file; readers may open before it exists."""
 
     def __init__(self, path: str, layout: str, *, magic: bytes, version: int, write: bool = False) -> None:
@@ -27,37 +26,46 @@ class MappedRecord:
         self._struct = struct.Struct("<" + layout)
         self._size = len(self._head) + self._struct.size + _CHECK.size
         self._write = write
-        self._map: mmap.mmap | None = None
-        self._file: tuple[int, int] | None = None  # the device and inode that are mapped
+        self._newest = b""  # what was written last
+        self._fd: int | None = None
+        self._file: tuple[int, int] | None = None  # the device and inode of the open file
         if write:
-            self._map = self._open()
-            assert self._map is not None
+            self._fd = self._open()
+            assert self._fd is not None
 
     def write(self, *values: int | bytes) -> None:
+        """Write a record. On a disk that fails the last one stays: to its readers the writer makes no progress, and that is safe."""
         assert self._write
-        assert self._map is not None
+        assert self._fd is not None
         body = self._head + self._struct.pack(*values)
-        self._map[: self._size] = body + _CHECK.pack(zlib.crc32(body))
+        self._newest = body + _CHECK.pack(zlib.crc32(body))
+        with contextlib.suppress(OSError):
+            os.pwrite(self._fd, self._newest, 0)
 
     def read(self) -> tuple[int | bytes, ...] | None:
-        """The newest complete record; None if there is none (no file yet, another version, damaged)."""
-        if self._map is None:
-            self._map = self._open()
-            if self._map is None:
+        """The newest complete record; None if there is none (no file yet, another version, shortened, damaged)."""
+        if self._fd is None:
+            self._fd = self._open()
+            if self._fd is None:
                 return None
         for _ in range(READ_TRIES):
-            raw = self._map[: self._size]
+            try:
+                raw = os.pread(self._fd, self._size, 0)
+            except OSError:
+                return None
+            if len(raw) < self._size:
+                return None
             body = raw[: -_CHECK.size]
             if _CHECK.unpack(raw[-_CHECK.size :])[0] == zlib.crc32(body) and body.startswith(self._head):
                 return self._struct.unpack_from(body, len(self._head))
         return None
 
     def renew(self) -> None:
-        """Follow the path after its file was removed or replaced: a writer writes its newest record there, a reader maps the new file.
+        """Follow the path after its file was removed or replaced: a writer writes its newest record there, a reader opens the new file.
 
-        If the disk fails, the old mapping stays and the next call tries again.
+        If the disk fails, the old file stays open and the next call tries again.
         """
-        old, before = self._map, self._file
+        old, before = self._fd, self._file
         if old is None:
             return
         with contextlib.suppress(OSError):
@@ -72,17 +80,17 @@ class MappedRecord:
             fresh = self._open()
             if fresh is None:
                 return
-            if self._write:
-                fresh[: self._size] = old[: self._size]
-            self._map = fresh
-            old.close()
+            self._fd = fresh
+            os.close(old)
+            if self._newest:
+                os.pwrite(fresh, self._newest, 0)
 
     def close(self) -> None:
-        if self._map is not None:
-            self._map.close()
-            self._map = None
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
 
-    def _open(self) -> mmap.mmap | None:
+    def _open(self) -> int | None:
         flags = os.O_RDWR | os.O_CREAT if self._write else os.O_RDONLY
         fd = -1
         with contextlib.suppress(FileNotFoundError):
@@ -93,11 +101,11 @@ class MappedRecord:
             found = os.fstat(fd)
             if found.st_size < self._size:
                 if not self._write:
+                    os.close(fd)
                     return None  # Its writer is creating it now.
-                # So a full disk raises here instead of sending a signal at the first write.
-                os.posix_fallocate(fd, 0, self._size)
-            made = mmap.mmap(fd, self._size, access=mmap.ACCESS_WRITE if self._write else mmap.ACCESS_READ)
-            self._file = found.st_dev, found.st_ino
-            return made
-        finally:
+                os.posix_fallocate(fd, 0, self._size)  # So a full disk raises here, at the start.
+        except OSError:
             os.close(fd)
+            raise
+        self._file = found.st_dev, found.st_ino
+        return fd
