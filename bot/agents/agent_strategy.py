@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydantic import BaseModel, ValidationError
 
@@ -46,6 +46,8 @@ RULES = (
 )
 OUTSIDE_TEXTS_MAX, OUTSIDE_CHARS_MAX = 50, 500
 
+SILENT_ASKS: Final = 3  # in a row without a usable answer are an alarm
+
 
 class AgentStrategy(Strategy):
     """Asks a language model and proposes what its limits allow. Usable from YAML alone.
@@ -72,6 +74,8 @@ class AgentStrategy(Strategy):
             p.timeout_seconds, p.usd_per_million_in, p.usd_per_million_out,
         )  # fmt: skip
         self._pending: Question | None = None
+        self._unanswered = 0  # questions in a row without a usable answer
+        self.alarms: dict[str, str] = {}  # name of an alarm -> its message; the daemon reads them
 
     # -- what a subclass may define
 
@@ -136,10 +140,13 @@ class AgentStrategy(Strategy):
         why = limits.spent(self.params, view.state, tokens, usd)
         answer = partial(models.ask, self._setup, self.make_model, prompt, snapshot)
         question = Question(cause, at_ms, self._setup.text, prompt, usd, answer)
+        if why in limits.OF_A_DAY:
+            self._alarm("agent_spent", f"{why} is used up: {getattr(self.params, why)}; no question before 00:00 UTC")
         why = why or view.ask(question)
         if why is not None:
             self._skip(view, cause, why)
             return
+        self._alarm("agent_spent", None)
         limits.reserve(view.state, tokens, usd)
         self._pending = question
         view.keep_ask(self._record(question, Answered(None, "not answered yet"), 0))
@@ -147,6 +154,11 @@ class AgentStrategy(Strategy):
     def _skip(self, view: View, cause: str, why: str) -> None:
         view.state["skipped"] = view.state.get("skipped", 0) + 1
         view.log("agent.skipped", cause=cause, reason=why)
+
+    def _alarm(self, name: str, message: str | None) -> None:
+        """Set an alarm, or end it. The daemon reads them between two hooks, so the mapping is replaced and not changed."""
+        kept = {one: text for one, text in self.alarms.items() if one != name}
+        self.alarms = kept if message is None else kept | {name: message}
 
     def _prompt(self, view: View, at_ms: int) -> tuple[str, models.Snapshot]:
         """What the model is shown, and what its tools read. Both depend on the account and the bars alone, so that a backtest repeats them."""
@@ -195,10 +207,15 @@ class AgentStrategy(Strategy):
         outcomes: list[dict[str, Any]] = []
         intents: list[Intent] = []
         answer, problem = self._read(answered)
+        self._unanswered = 0 if answer is not None else self._unanswered + 1
         if answer is not None:
             intents = self._judge(view, reply, answer, outcomes)
+            self._alarm("agent_silent", None)
         else:
             self._skip(view, reply.cause, problem or "no answer")
+            if self._unanswered >= SILENT_ASKS:
+                text = f"{self._unanswered} questions in a row without a usable answer, the last one: {problem}"
+                self._alarm("agent_silent", text)
         view.keep_ask(self._record(question, answered._replace(problem=problem), reply.took_ms, outcomes))
         return intents
 

@@ -6,7 +6,7 @@ The limits of every strategy (budget, leverage, markets, daily loss, protection)
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from bot.agents.answers import Decision, OpenDecision
 from bot.clock import DAY_MS, HOUR_MS, MINUTE_MS
@@ -107,6 +107,13 @@ def begin_periods(state: State, at_ms: int) -> None:
         state.update(day=at_ms // DAY_MS, asks=0, tokens=0, usd=0.0)
     if at_ms // HOUR_MS > state.get("hour", -1):
         state.update(hour=at_ms // HOUR_MS, hour_asks=0)
+
+
+OF_A_DAY: Final = (
+    "asks_per_day",
+    "tokens_per_day",
+    "usd_per_day",
+)  # limits after which no question is asked before 00:00 UTC
 
 
 def spent(params: AgentParams, state: State, tokens: int, usd: float) -> str | None:

@@ -154,6 +154,7 @@ async def _run_to_end(stack: AsyncExitStack, supervisor: Supervisor, *, beat_at_
     sources = Sources(
         supervisor.passes.meter, supervisor.kernel, lambda: supervisor.heartbeats.process, supervisor.notifier,
         state=lambda: supervisor.access.state().word, is_recovered=lambda: supervisor.is_recovered, prices=supervisor.prices,
+        alarms=supervisor.alarms,
     )  # fmt: skip
     port = None if settings.metrics is None else settings.metrics.port
     try:

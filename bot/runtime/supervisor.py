@@ -18,6 +18,7 @@ from bot.config import Settings
 from bot.errors import AccessLost, Exit, JournalError, Refusal, Refused, TryLater, is_access_lost
 from bot.runtime.assembly import kernel_settings
 from bot.runtime.control_plane import reporting
+from bot.runtime.control_plane.alarm_watch import AlarmWatch
 from bot.runtime.control_plane.commands import Commands
 from bot.runtime.control_plane.daemon_access import DaemonAccess
 from bot.runtime.control_plane.price_watch import PriceWatch
@@ -84,6 +85,7 @@ class Supervisor:
         self.prices = PriceWatch(client)
         self.passed_ns: int | None = None
         self.kernel = self._kernel(specs)
+        self.alarms = AlarmWatch(self.kernel, self.prices, lambda: self.settings)
         self.resync = Resync(self.kernel, self.clocks, self.heartbeats)
         self.passes = PassRunner(request, self.kernel, self.scheduler, self.heartbeats, self.resync, self._report)
         self.commands = Commands(self, request.reread)
@@ -300,6 +302,8 @@ class Supervisor:
         self.passed_ns = monotonic_ns()
         if self.access.tail is not None:
             self.access.tail.follow()
+        if self.kernel.state.ready:
+            self.alarms.look()
         if self.notifier is not None:
             self.notifier.wake()
         if not self.stop.is_set() and self.heartbeats.check():

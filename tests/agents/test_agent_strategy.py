@@ -138,6 +138,40 @@ async def test_the_limits_of_asks_tokens_and_usd_hold(params: Any, asked: int) -
     assert len(one.prompts) == asked
 
 
+@pytest.mark.parametrize(
+    ("params", "alarm"),
+    [
+        ({"asks_per_day": 1}, "asks_per_day is used up: 1; no question before 00:00 UTC"),
+        ({"tokens_per_day": 100}, "tokens_per_day is used up: 100; no question before 00:00 UTC"),
+        ({"usd_per_day": 0.0001}, "usd_per_day is used up: 0.0001; no question before 00:00 UTC"),
+        ({"asks_per_hour": 1}, None),
+        ({}, None),
+    ],
+)
+async def test_a_day_that_is_used_up_is_an_alarm_until_it_may_ask_again(params: Any, alarm: str | None) -> None:
+    one = agent(HOLD, **params)
+    venue, kernel = await running(one)
+    await bars(kernel, venue, *["100"] * 2)
+    assert one.alarms.get("agent_spent") == alarm
+    if "asks_per_day" in params:
+        venue.clock.advance(24 * 3_600_000)
+        await bars(kernel, venue, "100")
+        assert one.alarms == {}
+
+
+async def test_three_questions_in_a_row_without_an_answer_are_an_alarm_until_one_is_answered() -> None:
+    gone = RuntimeError("gone")
+    one = agent(gone, gone, gone, HOLD)
+    venue, kernel = await running(one)
+    await bars(kernel, venue, "100")
+    assert one.alarms == {}
+    await bars(kernel, venue, "100")
+    text = "3 questions in a row without a usable answer, the last one: RuntimeError: gone"
+    assert one.alarms == {"agent_silent": text}
+    await bars(kernel, venue, "100")
+    assert one.alarms == {}
+
+
 async def test_what_was_reserved_is_replaced_by_what_was_used() -> None:
     _, kernel = await running(agent(HOLD))
     state = kernel.strategy_host.instances[0].source.state

@@ -62,7 +62,12 @@ CONTROL = {"Authorization": "Bearer bbc_test"}
 STOP_S = 5.0  # what is promised
 IN_TIME_S = 12.0  # far more than a tenth of it, and less than the client's fifteen
 PATIENCE_S = 60.0
-IN_TROUBLE_ONLY = {"bracketbot_degraded": {"reason": set[str]()}}  # shown when there is a reason
+# Shown when there is a reason, and with live prices.
+IN_TROUBLE_ONLY = {
+    "bracketbot_degraded": {"reason": set[str]()},
+    "bracketbot_price_age_seconds": {"market": set[str]()},
+    "bracketbot_price_closed": {"market": set[str]()},
+}
 ENDINGS = ("GRACE_S", "HOOKS_S", "STOP_S")  # how long each part of a stop may take
 LIMITS: dict[str, float] = {name: getattr(supervisor, name) for name in ENDINGS}
 UNSETTLED = "SELECT id FROM intents WHERE state NOT IN ('accepted', 'rejected', 'expired', 'void')"

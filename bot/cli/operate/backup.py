@@ -81,6 +81,7 @@ def backup(dest: Path, config: Path | None, state_dir: Path | None, *, as_json: 
 
     place = _with_config(find(config, state_dir, dead_too=True))
     manifest = write_backup(place, dest)
+    _note(place.folder, manifest.created_ms)
     if as_json:
         click.echo(json.dumps({"folder": str(dest), **manifest.as_json()}))
         return int(Exit.DONE)
@@ -118,6 +119,19 @@ def write_backup(place: Place, dest: Path) -> Manifest:
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return manifest
+
+
+def _note(folder: Path, at_ms: int) -> None:
+    """Tell the daemon of this folder when its last backup was written."""
+    from bot.runtime.control_plane.alarm_watch import LAST_BACKUP
+
+    try:
+        write_private(folder / LAST_BACKUP, json.dumps({"at_ms": at_ms}).encode())
+    except OSError as error:
+        why = error.strerror or error
+        click.echo(
+            f"{folder / LAST_BACKUP} cannot be written ({why}): the daemon does not know of this backup", err=True
+        )
 
 
 def sha256(path: Path) -> str:

@@ -311,6 +311,9 @@ def status_lines(told: Mapping[str, Any]) -> Iterable[str]:
         trouble = f", last error {beat['error']}" if beat["error"] else ""
         yield f"  dead-man    {left}, {many(beat['beats'], 'heartbeat')} tried{trouble}"
     yield from _price_lines(told.get("prices"))
+    for one in told.get("alarms", ()):  # A daemon of an older version does not send them.
+        subject = f" {one['subject']}" if one["subject"] else ""
+        yield f"  ALARM       {one['alarm'].replace('_', ' ')}{subject}: {one['message']}"
     for one in told["guardians"]:
         if not one["stands"]:
             yield f"  guardian    {one['name']} IS NOT ARMED; the daemon arms it again"

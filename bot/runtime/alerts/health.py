@@ -26,7 +26,8 @@ log = structlog.get_logger()
 ENDING: Final = "the run is ending"  # why the daemon opens nothing more
 ORDERS: Final = "orders:"  # + market: the outcome of an order there is not known yet
 PARTIAL: Final = ("clock", ORDERS)  # shown here, enforced by other modules
-LOCAL: Final = ("market:", "drift:")  # + market: reasons of one market
+PRICES: Final = "prices:"  # + market: it has no live prices
+LOCAL: Final = ("market:", "drift:", PRICES)  # + market: reasons of one market
 KEPT: Final = (FOREIGN,)  # only a person or an account reset removes these, so they outlive a restart
 CODES: Final = {"journal": "journal_fault", FOREIGN: "foreign_writer", "scope": "forbidden"}
 
@@ -46,14 +47,14 @@ class Health:
                 self.degraded[reason] = json.loads(text)
                 log.warning("daemon.still_degraded", code=reason, message=self.degraded[reason], way_out="bot resume")
 
-    def degrade(self, reason: str, message: str) -> None:
-        """Block entries for this reason. It causes one notice until it is restored."""
+    def degrade(self, reason: str, message: str, *, kind: str = "daemon.degraded", market: str | None = None) -> None:
+        """Block entries for this reason. It causes one notice of this kind until it is restored."""
         before = self.degraded.get(reason)
         self.degraded[reason] = message
         if before is None:
             with self.journal.together():
                 self._keep_note(reason, message)
-                self.incident("daemon.degraded", reason, code=reason, message=message)
+                self.incident(kind, reason, market=market, code=reason, message=message)
 
     def restore(self, reason: str) -> None:
         if self.degraded.pop(reason, None) is not None:

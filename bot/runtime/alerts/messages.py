@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from bot.logs import redact_text
 from bot.money import format_decimal
 from bot.plain_text import one_line
+from bot.runtime.alerts.alarms import ALARMS
 from bot.runtime.journal.journal import Notice
 from bot.words import many
 
@@ -96,6 +97,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
         "{proposed_by} proposes {side} {size} at about {est_px} ({notional_usd} USD) for {strategy}, until {until}: {why}. bot approvals approve {id}",
         ("side", "size", "est_px", "notional_usd", "until", "id", "proposed_by", "why"),
     ),
+    **{one.notice: Template(one.level, one.title, "{message}", _WHY) for one in ALARMS.values()},
     "account.foreign": Template("warning", "Someone else used the account", "{market}: {message}", _WHY),
     "heartbeat.lapsed": Template(
         "error", "The dead-man deadline passed while the daemon was not looking", "{message}", _WHY

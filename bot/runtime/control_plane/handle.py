@@ -7,6 +7,7 @@ from typing import Protocol
 
 from bot.client import Client
 from bot.config import Settings
+from bot.runtime.control_plane.alarm_watch import AlarmWatch
 from bot.runtime.control_plane.price_watch import PriceWatch
 from bot.runtime.journal.journal import Journal
 from bot.runtime.kernel import Kernel
@@ -26,6 +27,7 @@ class DaemonHandle(Protocol):
     workers: WorkerPool
     progress: ProgressWriter
     prices: PriceWatch
+    alarms: AlarmWatch
     passed_ns: int | None  # monotonic time when the newest pass ended
 
     @property

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from bot.clock import boot_ns
 from bot.errors import ConfigError
+from bot.runtime.alerts.alarms import ALARMS
+from bot.runtime.alerts.alarms import METRIC as ALARM_METRIC
 from bot.runtime.control_plane.status import WORDS
 from bot.runtime.model.intents import FINAL, IN_DOUBT
 from bot.runtime.strategy_host.asker import ThreadAsker
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from bot.runtime.alerts.notifier import Notifier
+    from bot.runtime.control_plane.alarm_watch import AlarmWatch
     from bot.runtime.control_plane.price_watch import PriceWatch
     from bot.runtime.kernel import Kernel
     from bot.runtime.liveness.heartbeat import HeartbeatProcess
@@ -68,6 +71,7 @@ class Sources:
     state: Callable[[], str]
     is_recovered: Callable[[], bool]
     prices: PriceWatch | None = None
+    alarms: AlarmWatch | None = None
 
 
 class Described(NamedTuple):
@@ -95,6 +99,11 @@ METRICS: Final[Mapping[str, Described]] = {
     "ready": Described("gauge", "1 once recovered and while passes are made."),
     "state": Described("gauge", "1 for the state that the daemon is in.", ("state",)),
     "degraded": Described("gauge", "Reasons why nothing is opened.", ("reason",)),
+    ALARM_METRIC: Described(
+        "gauge",
+        "1 for an alarm that stands, with its market, strategy or entry; 0 for one that does not.",
+        ("alarm", "subject"),
+    ),
     "passes": Described("counter", "Completed passes."),
     "passes_failed": Described("counter", "Passes that ended because the service did not answer."),
     "pass_seconds": Described("histogram", "How long a pass takes."),
@@ -200,6 +209,8 @@ class Figures:
         state = self._of.state()
         yield _family("state", [((one,), float(one == state)) for one in WORDS])
         yield _family("degraded", [((reason,), 1.0) for reason in sorted(self._of.kernel.health.degraded)])
+        if self._of.alarms is not None:
+            yield _family(ALARM_METRIC, _alarms(self._of.alarms))
         yield _family("passes", [((), meter.passes)])
         yield _family("passes_failed", [((), meter.failed)])
         yield _pass_seconds(meter)
@@ -295,6 +306,11 @@ class Figures:
         yield _family("strategy_paused", [((name,), float(stopped(name, now_ms) is not None)) for name in names])
         quarantined = [((one.name,), float(one.quarantined is not None)) for one in instances]
         yield _family("strategy_quarantined", quarantined)
+
+
+def _alarms(watch: AlarmWatch) -> list[Sample]:
+    standing = [((name, subject), 1.0) for name, subject, _ in watch.standing()]
+    return [*standing, *(((name, ""), 0.0) for name in ALARMS if name not in {of for (of, _), _ in standing})]
 
 
 def _family(name: str, samples: Iterable[Sample]) -> Metric:

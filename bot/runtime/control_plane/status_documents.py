@@ -72,6 +72,7 @@ def recovered_status(daemon: RoutedDaemon, settings: Settings) -> Data:
         "heartbeat": heartbeat(daemon),
         "health": health(daemon),
         "prices": daemon.prices.document(),
+        "alarms": daemon.alarms.documents(),
         "guardians": guardians(kernel),
         "blocked_by": [{"type": one.type, "id": one.id} for one in mirror.guardians.values() if one.blocks_opens],
         "strategies": strategies(daemon, settings),

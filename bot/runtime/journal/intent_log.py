@@ -17,7 +17,17 @@ from bot.money import format_decimal
 from bot.runtime.journal.database import WAY_OUT, JournalDatabase
 from bot.runtime.journal.failover import seal
 from bot.runtime.journal.schema import LIVE
-from bot.runtime.model.intents import FINAL, INTENT_MOVES, PROPOSED, Intent, State, TradeOf, check_body, moved
+from bot.runtime.model.intents import (
+    FINAL,
+    INTENT_MOVES,
+    PROPOSED,
+    TARGET_LEG,
+    Intent,
+    State,
+    TradeOf,
+    check_body,
+    moved,
+)
 
 Outcome = Literal["done", "unknown", "no"]
 
@@ -131,6 +141,14 @@ class IntentLog:
         found = self._intents(
             "WHERE market=? AND strategy=? AND cause=? AND epoch=? ORDER BY seq DESC LIMIT 1",
             (market, strategy, trigger, epoch),
+        )
+        return found[0] if found else None
+
+    def refused_target(self, market: str, *, epoch: int, since_ms: int) -> Intent | None:
+        """The newest target order of a market that the service refused after this instant."""
+        found = self._intents(
+            "WHERE market=? AND epoch=? AND leg=? AND state='rejected' AND opened_ms>=? ORDER BY seq DESC LIMIT 1",
+            (market, epoch, TARGET_LEG, since_ms),
         )
         return found[0] if found else None
 
