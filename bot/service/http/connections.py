@@ -49,11 +49,17 @@ class Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._begun is None:
             self._begun = self.loop.time()
-        if self._head is not None:
-            self._head += len(data)
-        super().data_received(data)
-        if self._head is not None and self._head > HEAD_BYTES_MAX and not self.transport.is_closing():
-            self._end(431, f"the request line and headers are larger than {HEAD_BYTES_MAX} bytes")
+        while data and not self.transport.is_closing():
+            if self._head is None:
+                super().data_received(data)
+                return
+            # One read may hold more than the whole head may have, so the parser never gets more than the rest of it at once.
+            part, data = data[: HEAD_BYTES_MAX - self._head], data[HEAD_BYTES_MAX - self._head :]
+            if not part:
+                self._end(431, f"the request line and headers are larger than {HEAD_BYTES_MAX} bytes")
+                return
+            self._head += len(part)
+            super().data_received(part)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

@@ -18,7 +18,7 @@ from bot.service.operations.executor import Context
 from bot.service.operations.keys import KeyOperations, covers
 from bot.service.security.attempt_limits import AttemptLimits
 from bot.service.security.auth import Principal, mint
-from bot.service.security.rate_limits import RateLimits
+from bot.service.security.rate_limits import RateLimits, network_of
 from bot.service.state_machine.machine import Machine
 from bot.service.views.responses import Answer, Refused
 from bot.venue.commands import DecideGrant, RedeemGrant, StartGrant
@@ -155,7 +155,8 @@ class DeviceOperations(KeyOperations):
 
     def find_device(self, user_code: str, ip: str) -> Grant:
         """The waiting request of a user code, in any spelling. Wrong codes are counted by IP address."""
-        wait = self._wrong_codes.wait_seconds(ip)
+        network = network_of(ip)
+        wait = self._wrong_codes.wait_seconds(network)
         if wait:
             text = f"too many wrong codes; wait {wait} s"
             raise Refused(Refusal("rate_limited", text), None, {"Retry-After": str(wait)})
@@ -163,7 +164,7 @@ class DeviceOperations(KeyOperations):
         for grant in self.machine.state.grants.values():
             if grant.user == digest and is_waiting(grant, real_ms):
                 return grant
-        self._wrong_codes.note(ip)
+        self._wrong_codes.note(network)
         raise Refused(Refusal("not_found", "no device waits with this code: the code is mistyped, used or expired"))
 
     def waiting_device(self, device: str) -> Grant | None:

@@ -16,7 +16,7 @@ from bot.service.operations.accounts import AccountOperations
 from bot.service.operations.executor import Context
 from bot.service.security.attempt_limits import AttemptLimits
 from bot.service.security.auth import Principal, mint_session
-from bot.service.security.rate_limits import RateLimits
+from bot.service.security.rate_limits import RateLimits, network_of
 from bot.service.state_machine.machine import Machine
 from bot.service.views import account_views
 from bot.service.views.responses import Answer, Refused, invalid
@@ -76,13 +76,13 @@ class SignInOperations(AccountOperations):
         """Create a code for a number. The sandbox sends no message, so the caller gets the code."""
         phone = phone_numbers.parse_phone(request.phone_number, request.country, request.country_code)
         who = phone_digest(phone.e164)
-        self._limit((self._resends, who), (self._per_number, who), (self._per_ip, context.ip))
+        self._limit((self._resends, who), (self._per_number, who), (self._per_ip, network_of(context.ip)))
         self.machine.catch_up()
         real_ms = SystemClock().now_ms()
         code, salt = f"{secrets.randbelow(1_000_000):06d}", secrets.token_hex(16)
         otp = Otp(salt, code_digest(salt, code), real_ms + OTP_TTL_MS, OTP_TRIES)
         self.machine.run(SendOtp(who, otp, real_ms))
-        for limits, caller in ((self._resends, who), (self._per_number, who), (self._per_ip, context.ip)):
+        for limits, caller in ((self._resends, who), (self._per_number, who), (self._per_ip, network_of(context.ip))):
             limits.note(caller)
         return code
 
@@ -112,7 +112,7 @@ class SignInOperations(AccountOperations):
         """The digest of the number if the code is right; Refused otherwise."""
         phone = phone_numbers.parse_phone(request.phone_number, request.country, request.country_code)
         nickname = None if request.nickname is None else clean_nickname(request.nickname)
-        self._limit((self._wrong, context.ip))
+        self._limit((self._wrong, network_of(context.ip)))
         self.machine.catch_up()
         state, who = self.machine.state, phone_digest(phone.e164)
         otp = state.otps.get(who)
@@ -125,7 +125,7 @@ class SignInOperations(AccountOperations):
             SignIn(who, digest, SystemClock().now_ms(), opening, self._is_invited(request.invite_code), session)
         )
         if isinstance(answer, Refusal):
-            self._wrong.note(context.ip)
+            self._wrong.note(network_of(context.ip))
             raise Refused(answer)
         assert isinstance(answer, SignedIn)
         return answer

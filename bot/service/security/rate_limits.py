@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -31,6 +32,19 @@ POLICIES: Final[dict[str, Policy]] = {
         Policy("accounts", "ip", 1, 60),
     )
 }
+
+
+def network_of(address: str) -> str:
+    """The caller that an address counts for: who has one address of an IPv6 network of 64 bits, or of a loopback, has all of them."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:  # A Unix socket, or a name.
+        return address
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped is None:
+            return "local" if ip.is_loopback else str(ipaddress.ip_network((ip, 64), strict=False))
+        ip = ip.ipv4_mapped
+    return "local" if ip.is_loopback else str(ip)
 
 
 @dataclass(slots=True)
@@ -69,7 +83,7 @@ class RateLimits:
 
     def _bucket(self, policy: Policy, caller: str) -> _Bucket:
         now = monotonic_ns()
-        key = (policy.name, caller)
+        key = (policy.name, network_of(caller) if policy.scope == "ip" else caller)
         bucket = self._buckets.get(key)
         if bucket is None:
             bucket = self._buckets[key] = _Bucket(policy.burst, now)

@@ -117,6 +117,21 @@ async def test_an_endless_head_gets_a_431(port: int) -> None:
     assert str(connections.HEAD_BYTES_MAX) in refused(answer, 431)["message"]
 
 
+@pytest.mark.parametrize("more", [1, 100, 40_000, 200_000])
+@pytest.mark.parametrize("field", [b"X-Long: ", b""])
+async def test_a_head_above_the_limit_gets_a_431_also_in_one_write(port: int, field: bytes, more: int) -> None:
+    """The limit that the answer names holds to the byte, in the request line and in the headers."""
+
+    def request(size: int) -> bytes:
+        start, end = (b"GET /v1/markets HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n" + field, b"\r\n\r\n")
+        if not field:
+            start, end = b"GET /v1/markets?x=", b" HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+        return start + b"a" * (size - len(start) - len(end)) + end
+
+    assert not (await until_closed(port, request(connections.HEAD_BYTES_MAX))).startswith(b"HTTP/1.1 431")
+    refused(await until_closed(port, request(connections.HEAD_BYTES_MAX + more)), 431)
+
+
 @pytest.mark.parametrize(
     "raw",
     [

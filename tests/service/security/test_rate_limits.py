@@ -61,3 +61,22 @@ def test_a_clock_continues_from_its_instant_when_its_speed_changes() -> None:
     assert clock.real_seconds_until(1 << 50) is None
     assert ServiceClock.start(1).is_real
     assert not ServiceClock.start(1, 5_000).is_real
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("127.0.0.1", "127.0.0.9", True),
+        ("127.0.0.1", "::1", True),
+        ("::ffff:127.0.0.2", "127.0.0.1", True),
+        ("2001:db8:0:1::1", "2001:db8:0:1:ffff::2", True),
+        ("2001:db8:0:1::1", "2001:db8:0:2::1", False),
+        ("fe80::1%eth0", "fe80::2%eth1", True),
+        ("::ffff:198.51.100.7", "198.51.100.7", True),
+        ("198.51.100.7", "198.51.100.8", False),
+        ("127.0.0.1", "198.51.100.7", False),
+        ("testclient", "other", False),
+    ],
+)
+def test_who_has_many_addresses_is_one_caller(one: str, other: str, is_same: bool) -> None:
+    assert (rate_limits.network_of(one) == rate_limits.network_of(other)) is is_same
