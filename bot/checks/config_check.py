@@ -74,7 +74,10 @@ def _checked(path: Path, source: Source) -> Source:
         problems += _of_guardians(source)
     if source.settings.notify is not None:
         notify = source.settings.notify
-        problems += [source.problem(("notify", *at), text) for at, text in messages.problems(notify.texts, notify.mute)]
+        problems += [
+            source.problem(("notify", *at), text)
+            for at, text in messages.problems(notify.texts, notify.mute, notify.level)
+        ]
     if problems:
         head = f"{path}: {len(problems)} problems\n" if len(problems) > 1 else ""
         raise ConfigError(head + "\n".join(map(str, problems)), tuple(problems))

@@ -197,6 +197,8 @@ class Account(Section):
     def _key_for_others(self) -> Self:
         if not self.embedded and self.api_key is None:
             _refuse([(("api_key",), f"is required, except with `base_url: embedded`; write {FORMS}")])
+        if self.embedded and self.api_key is not None:
+            _refuse([(("api_key",), "is read by nobody with `base_url: embedded`, which makes its own key: remove it")])
         if not self.embedded and self.prices is not None:
             _refuse([(("prices",), "needs `base_url: embedded`; another service has its own prices")])
         _refuse(_repeated_sources(self.price_sources()))
@@ -356,6 +358,13 @@ class StrategySettings(Section):
     def asks_person(self) -> bool:
         """True if entries of it wait for a person."""
         return self.approve == "always" or not isinstance(self.approve, str)
+
+    @model_validator(mode="after")
+    def _approval_within_budget(self) -> Self:
+        if isinstance(self.approve, Mapping) and self.approve["above_usd"] >= self.budget_usd:
+            text = f"asks nobody: no entry is above budget_usd {self.budget_usd}; give less than that, or `never`"
+            _refuse([(("approve", "above_usd"), text)])
+        return self
 
     @model_validator(mode="after")
     def _each_market_once(self) -> Self:

@@ -30,6 +30,10 @@ REPLIES_MS: Final = (
 )
 
 
+SILENT: Final = "the service did not answer"
+REFUSED: Final = "the service no longer accepts the key (it has expired or was revoked)"
+
+
 @dataclass(frozen=True, slots=True)
 class LeftBehind:
     """What the run leaves at the service, in lines for people. `unprotected` are markets without a stop."""
@@ -40,6 +44,7 @@ class LeftBehind:
     why: tuple[str, ...] = ()
     unprotected: tuple[str, ...] = field(default=())
     known: bool = True  # False: the service could not be asked at the end
+    unknown_because: str = SILENT  # if not known
     complete: bool = True  # on_exit was done completely
 
 
@@ -55,7 +60,7 @@ class DaemonEnd:
 async def wind_down(kernel: Kernel, on_exit: OnExit) -> LeftBehind:
     """Do what on_exit says, disarm the dead-man switch if every position has a stop, and report what stays."""
     why: list[str] = []
-    complete = on_exit == "leave"
+    complete, because = on_exit == "leave", SILENT
     kernel.state.paused = ENDING
     kernel.budget.begin()
     try:
@@ -89,10 +94,9 @@ async def wind_down(kernel: Kernel, on_exit: OnExit) -> LeftBehind:
     except ApiError as error:
         log.warning("exit.incomplete", code=error.code, message=error.message)
         known, complete = False, on_exit == "leave"
-        why.append(
-            f"the service did not answer at the end ({error.code}): its positions and orders are those of the last log lines"
-        )
-    return replace(_left(kernel, why, known=known), complete=complete)
+        because = REFUSED if is_access_lost(error) else SILENT
+        why.append(f"{because} at the end ({error.code}): its positions and orders are those of the last log lines")
+    return replace(_left(kernel, why, known=known), complete=complete, unknown_because=because)
 
 
 def _is_ours(kernel: Kernel, owner: str | None) -> bool:

@@ -259,7 +259,7 @@ class Supervisor:
         on_exit = self.settings.safety.on_exit
         if on_exit != "leave" and not left.complete:
             return DaemonEnd(Exit.TIMEOUT, left, f"safety.on_exit: {on_exit} could not be finished; {AS_IT_WAS}")
-        message = "" if left.known else f"the service did not answer at the end; {AS_IT_WAS}"
+        message = "" if left.known else f"{left.unknown_because} at the end; {AS_IT_WAS}"
         return DaemonEnd(Exit.DONE, left, message)
 
     def _checked(self, end: DaemonEnd) -> DaemonEnd:

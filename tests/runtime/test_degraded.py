@@ -6,6 +6,7 @@ import asyncio
 import random
 import shutil
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +15,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from bot.cli.run.run_daemon import left_lines
 from bot.clock import MINUTE_MS, boot_ns
-from bot.errors import NO_ERROR_OBJECT, ApiError, Refusal, Refused
+from bot.errors import NO_ERROR_OBJECT, AccessLost, ApiError, Exit, Refusal, Refused, TryLater
 from bot.runtime import pass_scheduler
-from bot.runtime.alerts.health import Health, key_problem
+from bot.runtime.alerts.health import Health, KeyExpiry, key_problem
 from bot.runtime.control_plane import status_documents
 from bot.runtime.control_plane.command_routes import CommandRoutes
 from bot.runtime.control_plane.commands import Commands
@@ -39,7 +41,7 @@ from bot.runtime.pass_budget import PASS_MS
 from bot.runtime.reconciliation.guardians import WantedGuardian
 from bot.runtime.reconciliation.protection import COVER_MS, REARM_MS, closing, lost_distance_pct
 from bot.runtime.reconciliation.schedule import RECONCILE_MS, REFUSED_MS
-from bot.runtime.shutdown import wind_down
+from bot.runtime.shutdown import DaemonEnd, wind_down
 from bot.runtime.startup import REFUSALS_MAX, RealPacer, until_up
 from bot.strategy import Bar, Bracket, Cancel, Close, Intent, Open, TrailingStop, View
 from bot.wire import CloseRequest, EventsPage, GuardianRequest, OrderRequest, OrderResult, Trade
@@ -1024,3 +1026,40 @@ async def test_metrics_are_shown_also_where_their_port_cannot_be_noted(tmp_path:
             assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
             writer.close()
     assert [line["event"] for line in said] == ["metrics.port_not_noted", "metrics.exposed"]
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (AccessLost("unauthorized", "the key has expired", status=401), "the service no longer accepts the key"),
+        (TryLater("service_unavailable", "away", status=503), "the service did not answer"),
+    ],
+)
+async def test_the_end_of_a_run_says_if_the_key_is_refused_or_the_service_is_silent(error: ApiError, says: str) -> None:
+    venue, kernel = await first_bar(once)
+    venue.faults = [Fault("events", error, 999)]
+    left = await wind_down(kernel, "leave")
+    assert not left.known
+    assert left.unknown_because.startswith(says)
+    silent = replace(left, positions=())
+    assert left_lines(DaemonEnd(Exit.DONE, silent))[0].startswith(f"{says[:1].upper()}{says[1:]}")
+
+
+def test_a_key_that_expires_is_told_once_a_day_from_14_days_before() -> None:
+    journal = open_journal(None, address="0x1")
+    expiry, end_ms = KeyExpiry(journal), 1_800_000_000_000
+    key = SimpleNamespace(expires_at=end_ms)
+    told = []
+    for hours in range(20 * 24, -25, -6):
+        if hours % 24 == 6:
+            expiry = KeyExpiry(journal)  # A restart tells nothing twice.
+        expiry.see(SimpleNamespace(limits=SimpleNamespace(key=key)))  # type: ignore[arg-type]
+        expiry.look(end_ms - hours * 3_600_000)
+        told = [row.kind for row in journal.owed(0, 99)]
+    assert told == ["key.expires"] * 15
+    expiry.see(SimpleNamespace(limits=SimpleNamespace(key=SimpleNamespace(expires_at=None))))  # type: ignore[arg-type]
+    expiry.look(end_ms)
+    expiry.see(SimpleNamespace(limits=SimpleNamespace(key=None)))  # type: ignore[arg-type]
+    expiry.look(end_ms)
+    assert len(journal.owed(0, 99)) == 15
+    journal.close()

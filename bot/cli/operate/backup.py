@@ -115,7 +115,13 @@ def write_backup(place: Place, dest: Path) -> Manifest:
         part.rename(dest)
         sync(dest.absolute().parent)
     except OSError as error:
-        raise BotError(f"{dest}: the backup cannot be written: {error.strerror or error}") from None
+        file = error.filename if isinstance(error.filename, str) else None
+        if isinstance(error, FileNotFoundError) and not dest.absolute().parent.is_dir():
+            raise BotError(
+                f"there is no folder {dest.absolute().parent} for the backup: make it, or choose another"
+            ) from None
+        where = "" if file is None or file == str(dest) else f" ({file})"
+        raise BotError(f"{dest}: the backup cannot be written: {error.strerror or error}{where}") from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return manifest

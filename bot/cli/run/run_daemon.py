@@ -119,7 +119,7 @@ def left_lines(end: DaemonEnd) -> list[str]:
     left = end.left
     if not left.known and not left.positions:
         return [
-            "The service did not answer, so it is not known what stays there.",
+            f"{left.unknown_because[:1].upper()}{left.unknown_because[1:]}, so it is not known what stays there.",
             *(f"  why        {line}" for line in left.why),
         ]
     lines = ["Left at the service:"]

@@ -726,7 +726,7 @@ def _scopes(key: Any, settings: Settings) -> Iterator[tuple[Level, str, str | No
 
         yield (
             "warn",
-            f"it expires at {iso(key.expires_at)}",
+            f"it expires at {iso(key.expires_at)}; the daemon warns from 14 days before it on",
             "replace it before that: without it the daemon can neither open positions nor send heartbeats",
         )
 

@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from bot.clock import DAY_MS, iso
 from bot.errors import Refusal
 from bot.runtime.alerts.messages import notice
 from bot.runtime.journal.halt_flags import FOREIGN
 from bot.runtime.journal.journal import Journal
+from bot.words import many
 
 if TYPE_CHECKING:
     from bot.wire import AccountSnapshot
 
 log = structlog.get_logger()
 
+EXPIRES_SOON_MS: Final = 14 * DAY_MS  # before the end of a key
 ENDING: Final = "the run is ending"  # why the daemon opens nothing more
 ORDERS: Final = "orders:"  # + market: the outcome of an order there is not known yet
 PARTIAL: Final = ("clock", ORDERS)  # shown here, enforced by other modules
@@ -121,6 +124,31 @@ class Health:
             del self.bare[market]
             self.restore(f"drift:{market}")
             self.incident("protection.restored", market, market=market, message="it has a stop again, or is closed")
+
+
+class KeyExpiry:
+    """Tells once a day that the API key expires, from EXPIRES_SOON_MS before it on. Without a key the daemon can neither open nor close."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.at_ms: int | None = None  # None: it does not expire, or the service does not say
+        self._journal = journal
+        self._told: int | None = None  # days
+
+    def see(self, snapshot: AccountSnapshot) -> None:
+        self.at_ms = None if snapshot.limits.key is None else snapshot.limits.key.expires_at
+
+    def look(self, now_ms: int) -> None:
+        if self.at_ms is None or self.at_ms - now_ms > EXPIRES_SOON_MS:
+            return
+        days = max(0, self.at_ms - now_ms) // DAY_MS
+        if days == self._told:
+            return
+        self._told = days
+        message = f"the API key expires at {iso(self.at_ms)}, in {many(days, 'day')}: make a new one and start the daemon with it before that"
+        log.warning("key.expires", message=message)
+        self._journal.notify(
+            [notice("key.expires", f"key:{self.at_ms}:{days}", at_ms=now_ms, message=message)], now_ms=now_ms
+        )
 
 
 def key_problem(snapshot: AccountSnapshot) -> str | None:

@@ -103,6 +103,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
         "error", "The dead-man deadline passed while the daemon was not looking", "{message}", _WHY
     ),
     "journal.rebuilt": Template("error", "{bot} has started a new journal", "{message}", _WHY),
+    "key.expires": Template("warning", "The API key of {bot} expires soon", "{message}", _WHY),
     "daemon.ready": Template("info", "{bot} is ready", "{message}", _WHY),
     "daemon.degraded": Template("error", "{bot} is degraded", "{message}", _WHY),
     "daemon.recovered": Template("info", "{bot} is no longer degraded", "{message}", _WHY),
@@ -200,11 +201,17 @@ def problem_of(kind: str, text: str) -> str | None:
     return None
 
 
-def problems(texts: Mapping[str, str], mute: Iterable[str]) -> Iterable[tuple[tuple[str | int, ...], str]]:
-    """Problems of the config's own texts and muted kinds, each with its place."""
+def problems(
+    texts: Mapping[str, str], mute: Iterable[str], level: Level = "info"
+) -> Iterable[tuple[tuple[str | int, ...], str]]:
+    """Problems of the config's own texts and muted kinds, each with its place. A text that is never sent is one."""
     for kind, text in texts.items():
         if (problem := problem_of(kind, text)) is not None:
             yield ("texts", kind), problem
+        elif kind in mute:
+            yield ("texts", kind), f"is never sent, because mute names {kind}: remove one of them"
+        elif LEVELS.index(TEMPLATES[kind].level) < LEVELS.index(level):
+            yield ("texts", kind), f"is never sent: its level is {TEMPLATES[kind].level}, and level is {level}"
     for index, kind in enumerate(mute):
         if (problem := problem_of(kind, "")) is not None:
             yield ("mute", index), problem

@@ -41,7 +41,7 @@ from bot.logs import HIDDEN, is_secret_name, redact_text
 from bot.plugins import names_of, offered
 from bot.runtime.strategy_host.timers import check_timers
 from bot.strategy import Proposal, Strategy
-from bot.strategy.base import declared
+from bot.strategy.base import _follow_signals, declared
 from bot.strategy.hook_answers import INTENTS, WANT_NOTHING
 from bot.strategy.indicators import Indicators
 from bot.strategy.params import Params
@@ -392,7 +392,20 @@ def _usable(use: str, target: object, where: str) -> type[Strategy]:
             )
     check_timers(target, where)
     _check_hooks(target, where)
+    _check_unread(target, where)
     return target
+
+
+def _check_unread(target: type[Strategy], where: str) -> None:
+    """StrategyError for a declaration that nobody would read."""
+    label = f"{where}: {target.__name__}"
+    if target.timers and target.on_timer is Strategy.on_timer:
+        raise StrategyError(f"{label}.timers is read by nobody: define on_timer(self, view, timer), or remove it")
+    has_signals = target.signals is not Strategy.signals
+    if has_signals and target.on_bar is not _follow_signals:
+        raise StrategyError(f"{label} has both signals and on_bar, so signals is never called: remove one of them")
+    if not has_signals and target.lookback != Strategy.lookback:
+        raise StrategyError(f"{label}.lookback is read by nobody without signals: write warmup, or remove it")
 
 
 def _check_hooks(target: type[Strategy], where: str) -> None:

@@ -326,3 +326,11 @@ def test_without_a_place_the_project_is_written_into_the_current_folder(
     assert (there / "bot.yaml").read_text() == CONFIG
     assert (there / "strategies" / "buyer.py").is_file()
     assert (there / "state" / "journal.db").is_file()
+
+
+def test_a_folder_that_is_missing_is_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = project.parent / "no" / "such"
+    assert call(["backup", str(missing / "kept"), "--config", str(project / "bot.yaml")]) == 1
+    assert f"there is no folder {missing} for the backup: make it, or choose another" in capsys.readouterr().err
+    missing.mkdir(parents=True)
+    assert call(["backup", str(missing / "kept"), "--config", str(project / "bot.yaml")]) == 0
