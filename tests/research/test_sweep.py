@@ -394,3 +394,20 @@ def test_a_scheduler_without_a_worker_and_a_worker_of_another_version_are_refuse
         sweep("--on", address, code=1)
     assert "has another version" in capsys.readouterr().err
     assert not (place / "sweeps.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("objectives", "windows", "warned"),
+    [
+        ('["Sharpe Ratio", "Return [%]"]', (), ["Sharpe Ratio is a figure of a year, and the range has 7 h"]),
+        ('["Calmar Ratio"]', ("--walk-forward", "train=2h,test=1h"), ["Calmar Ratio is a figure of a year, and the shortest window has 1 h"]),
+        ('["Return [%]"]', (), []),
+    ],
+)  # fmt: skip
+def test_a_figure_of_a_year_as_objective_of_a_few_days_is_warned_of(
+    place: Path, capsys: pytest.CaptureFixture[str], objectives: str, windows: tuple[str, ...], warned: list[str]
+) -> None:
+    Path("short.yaml").write_text(f"params:\n  one.fast_bars: [2, 4]\nobjectives: {objectives}\n")
+    call(["sweep", "mine.yaml", "--data", "BTC_1m.csv", "--space", "short.yaml", *windows])
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning:")]
+    assert [line.removeprefix("warning: the objective ").split(":")[0] for line in lines] == warned

@@ -35,6 +35,7 @@ from bot.backtest.report.summary import (
     proof_text,
     range_of,
     risk_of,
+    short_text,
     signed_text,
     sums,
     usd_text,
@@ -44,6 +45,7 @@ from bot.backtest.report.tables import bullets, escaped, heat_map, panel, sectio
 from bot.backtest.report.trade_statistics import Group, bins, by_hour, by_weekday, excursion, finished, return_pct
 from bot.backtest.report.verdicts import run_lines
 from bot.backtest.results.run_reader import StoredRun
+from bot.backtest.results.statistics import extrapolated
 from bot.chart_library import chart_script
 from bot.clock import DAY_MS, iso
 from bot.errors import BotError
@@ -149,13 +151,16 @@ def _warnings(run: StoredRun) -> str:
 
 
 def _cards(run: StoredRun) -> str:
-    band = run.summary.get("band")
-    cells = []
+    band, course = run.summary.get("band"), run.summary["course"]
+    ms = course["toMs"] - course["fromMs"]
+    cells, marked = [], extrapolated(run.summary["figures"], ms)
     for name, value in {**run.summary["figures"], **risk_of(run)}.items():
         label, text = labelled(name, value)
         found = range_of(band, name, value)
         low, high = ("", "") if found is None else (labelled(name, one)[1] for one in found)
         beside = "" if found is None else f"<small>by path: {escaped(low)} to {escaped(high)}</small>"
+        if name in marked and value is not None:
+            beside += f"<small>{short_text(ms)}</small>"
         cells.append(f'<div class="card"><span>{escaped(label)}</span><b>{escaped(text)}</b>{beside}</div>')
     return f'<div class="cards">{"".join(cells)}</div>'
 

@@ -20,7 +20,7 @@ from bot.backtest.report.trade_statistics import (
 )
 from bot.backtest.results.layout import BY_GUARDIAN
 from bot.backtest.results.run_reader import StoredRun, StoredTrade
-from bot.backtest.results.statistics import DECIMALS, Drawdown, daily_returns, drawdowns
+from bot.backtest.results.statistics import DECIMALS, Drawdown, daily_returns, drawdowns, extrapolated
 from bot.clock import HOUR_MS, datetime_of, iso, ms_of
 from bot.words import duration, many
 
@@ -76,14 +76,22 @@ def range_of(band: Mapping[str, Any] | None, name: str, value: Any) -> tuple[Any
     return (min(known), max(known)) if known and (len(known) < len(values) or min(known) != max(known)) else None
 
 
-def figure_lines(figures: Mapping[str, Any], band: Mapping[str, Any] | None) -> list[str]:
-    """Each figure, and its range over the path policies, as lines for a terminal."""
-    lines = []
+def short_text(ms: int) -> str:
+    """What stands beside a figure of a year of a run that lasts a few days."""
+    return f"of {duration(ms)}, not of a year"
+
+
+def figure_lines(figures: Mapping[str, Any], band: Mapping[str, Any] | None, ms: int) -> list[str]:
+    """Each figure of a run of `ms`, and its range over the path policies, as lines for a terminal."""
+    lines, marked = [], extrapolated(figures, ms)
     for name, value in figures.items():
         label, text = labelled(name, value, "-")
         found = range_of(band, name, value)
         low, high = ("", "") if found is None else (labelled(name, one, "-")[1] for one in found)
-        lines.append(f"  {label:<30} {text:>16}" + ("" if found is None else f"   by path: {low} to {high}"))
+        beside = "" if found is None else f"   by path: {low} to {high}"
+        if name in marked and value is not None:
+            beside += f"   {short_text(ms)}"
+        lines.append(f"  {label:<30} {text:>16}{beside}")
     return lines
 
 
@@ -293,6 +301,7 @@ def more_as_json(run: StoredRun) -> dict[str, Any]:
         },
         "markets": by_market(run),
         "risk": risk_of(run),
+        "ofFewDays": list(extrapolated(run.summary["figures"], run.summary["course"]["toMs"] - run.summary["course"]["fromMs"])),
         "drawdowns": [
             {"peakMs": one.peak_ms, "lowMs": one.low_ms, "endMs": one.end_ms if one.is_over else None, "depthPct": round(100 * one.depth, DECIMALS)}
             for one in worst_drawdowns(run)

@@ -17,6 +17,9 @@ from bot.clock import DAY_MS, HOUR_MS
 DAYS_A_YEAR: Final = 365
 YEAR_MS: Final = DAYS_A_YEAR * DAY_MS
 DECIMALS: Final = 6
+# Figures of a year. A run of a few days says nothing of a year, so they are marked.
+ANNUAL: Final = ("Return (Ann.) [%]", "Volatility (Ann.) [%]", "Sharpe Ratio", "Sortino Ratio", "Calmar Ratio")
+DAYS_FOR_A_YEAR: Final = 30
 
 
 class Trade(NamedTuple):
@@ -115,6 +118,11 @@ def of_trades(trades: Sequence[Trade]) -> dict[str, float | int | None]:
 
 
 # ── Formulas ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def extrapolated(names: Iterable[str], ms: int) -> tuple[str, ...]:
+    """The figures of a year among these names, for a run of so many milliseconds; none if it is long enough."""
+    return tuple(name for name in names if name in ANNUAL) if ms < DAYS_FOR_A_YEAR * DAY_MS else ()
 
 
 def mean(values: Sequence[float]) -> float | None:

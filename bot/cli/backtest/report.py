@@ -135,7 +135,11 @@ def report_lines(run: StoredRun) -> list[str]:
     lines += [f"  QUARANTINED {name}: {why}" for name, why in summary.get("quarantined", {}).items()]
     if summary.get("proof") is not None:
         lines.append(f"  {proof_text(summary['proof'])}")
-    lines += figure_lines({**summary["figures"], **risk_of(run)}, summary.get("band"))
+    lines += figure_lines(
+        {**summary["figures"], **risk_of(run)},
+        summary.get("band"),
+        summary["course"]["toMs"] - summary["course"]["fromMs"],
+    )
     lines += [f"  {f'{name} [$]':<30} {figure_text(value, '-'):>16}" for name, value in costs_of(run).items()]
     lines += [f"  open at the end: {line}" for line in summary.get("left", ())]
     for year, found in monthly(run).items():

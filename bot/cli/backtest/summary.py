@@ -68,7 +68,7 @@ def summary_lines(
     ]
     if stats.is_partial:
         lines.append(f"PARTIAL: stopped after {stats.bars:,} of {many(stats.bars_in_all, 'bar')}")
-    lines += figure_lines(result.figures, band)
+    lines += figure_lines(result.figures, band, result.end_ms - result.start_ms)
     lines.append(f"  {'Fees [$]':<30} {format_e8(trade_ledger.fees):>16}")
     lines.append(f"  {'Funding [$]':<30} {format_e8(trade_ledger.funding):>16}")
     lines.append(f"  {'Slippage [$]':<30} {format_e8(trade_ledger.slippage):>16}   inside the prices")

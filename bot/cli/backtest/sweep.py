@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +17,7 @@ from bot.cli.common.param_types import reserved
 
 if TYPE_CHECKING:
     from bot.backtest.inputs import Inputs
+    from bot.research.space import Space
     from bot.research.study import Study
     from bot.research.sweep import Progress
     from bot.research.walk_forward import Fold, Walked
@@ -144,6 +145,7 @@ def run(
         folds = None if windows is None else folds_of(read_windows(windows), *range_of(inputs))
         study_name = name or inputs.settings.name
         bundle = trials_.bundle_of(inputs)
+        _warn_of_few_days(wanted, *range_of(inputs), folds)
         directions = [one.is_highest for one in wanted.objectives]
         identity = identity_of(whole, wanted, plan, range_of(inputs), holdout)
         words = click.get_current_context().meta[WORDS]
@@ -175,6 +177,22 @@ def run(
         return int(Exit.DONE if any(one.outcome is not None for one in walked) else Exit.ERROR)
     print_study(study, TOP, _holdout_lines(study, storage), as_json=as_json)
     return int(Exit.DONE if any(one.state == "complete" for one in study.trials()) else Exit.ERROR)
+
+
+def _warn_of_few_days(space: Space, start_ms: int, end_ms: int, folds: Sequence[Fold] | None) -> None:
+    """Say that an objective is a figure of a year, where the range or a window lasts a few days: its best trial is the luckiest."""
+    from bot.backtest.results.statistics import DAYS_FOR_A_YEAR, extrapolated
+    from bot.words import duration
+
+    spans = [(start_ms, end_ms)] if folds is None else [span for fold in folds for span in (fold.train, fold.test)]
+    ms = min(end - start for start, end in spans)
+    what = "the range has" if folds is None else "the shortest window has"
+    for name in extrapolated([one.figure for one in space.objectives], ms):
+        click.echo(
+            f"warning: the objective {name} is a figure of a year, and {what} {duration(ms)}: its best trial is the luckiest. "
+            f"Take {DAYS_FOR_A_YEAR} days or more, or an objective such as Return [%]",
+            err=True,
+        )
 
 
 @sweep.command("show", epilog=SHOW_EPILOG)

@@ -24,10 +24,11 @@ from bot.backtest.report.risk_statistics import (
     rolling,
     value_at_risk,
 )
-from bot.backtest.results.statistics import Trade, daily_returns, statistics
+from bot.backtest.results.statistics import ANNUAL, Trade, daily_returns, statistics
 from bot.cli.app import call
 from bot.research.overfitting import overfitting_probability
 from bot.research.trials import Task, bundle_of, evaluate
+from tests.backtest.builders import backtested, config, minutes, write
 from tests.backtest.report.builders import DAY, HOUR, MONDAY_MS
 
 WEEKS = 60
@@ -132,3 +133,21 @@ def test_a_sweep_judges_its_trials_by_days_with_prices(case: Path) -> None:
     outcome = evaluate(bundle_of(inputs), Task(0, {}))
     assert outcome.state == "complete"
     assert len(outcome.returns) == len(inputs.candles[0]) == 300
+
+
+@pytest.mark.parametrize(("days", "is_marked"), [(3, True), (29, True), (31, False)])
+def test_figures_of_a_year_are_marked_in_a_run_of_a_few_days(
+    days: int, is_marked: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the terminal, the report, its page and its JSON. By formula three days may give a Sharpe ratio of 190."""
+    data = write(minutes(days * 24, interval="1h"), tmp_path / "BTC_1h.csv")
+    made = config(tmp_path, use="bench:Cross", fast_bars=3, slow_bars=8)
+    made.write_text(made.read_text().replace("interval: 1m", "interval: 1h"))
+    run = backtested(tmp_path, made, data)
+    marked = {line.split("  ")[1] for line in capsys.readouterr().out.splitlines() if ", not of a year" in line}
+    assert marked == (set(ANNUAL) if is_marked else set())
+    assert call(["report", str(run)]) == 0
+    assert (f"of {days} d, not of a year" in capsys.readouterr().out) == is_marked
+    assert (f"<small>of {days} d, not of a year</small>" in (run / "report.html").read_text()) == is_marked
+    assert call(["report", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ofFewDays"] == (list(ANNUAL) if is_marked else [])
