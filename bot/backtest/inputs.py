@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TextIO
 
 from bot.backtest.backtest import Backtest, strategies_of
 from bot.backtest.data import quality
-from bot.backtest.data.candles import drivers, load, market_name
+from bot.backtest.data.candles import chosen, load, market_name
 from bot.backtest.data.column_files import judge_file
 from bot.backtest.data.findings import KINDS, AuditReport
 from bot.backtest.data.funding_rates import Funding, read_funding
@@ -31,6 +31,7 @@ from bot.money import format_decimal
 from bot.runtime.journal import queries
 from bot.service.market_data.file_names import coin_of
 from bot.service.market_data.instruments import CATALOGUE
+from bot.wire.vocabulary import INTERVAL_MS
 
 # Kinds of findings after which a candle's time need not be its source's: rows that moved, and rows in a doubtful time
 # zone.
@@ -76,8 +77,10 @@ class Inputs:
         if files.fees_of is not None:
             rules, self._notes = with_fees_of(files.fees_of, files.candles, markets, rules)
         self.accepted = tuple(files.accepted)
-        read = drivers(load([Path(entry) for entry in files.candles], markets=markets, report=report))
+        held = load([Path(entry) for entry in files.candles], markets=markets, every=True, report=report)
+        read, left_out = chosen(held, options.start_ms, shortest_intervals(self.settings))
         self.candles, reports = quality.checked(read, accept=self.accepted)
+        self._notes += left_out
         # Gaps are listed by `assumptions_of`, because only those in the range matter.
         self._notes += [
             f"{found.market}: {item.text}: {KINDS[item.kind].then}"
@@ -222,6 +225,16 @@ def answers_beside(config: Path) -> Path:
 def traded(settings: Settings) -> list[str]:
     """Every market of a config's strategies."""
     return sorted({market for strategy in settings.strategies for market in strategy.markets})
+
+
+def shortest_intervals(settings: Settings) -> dict[str, int]:
+    """The shortest interval, in ms, that strategies of a config need of each market."""
+    found: dict[str, int] = {}
+    for strategy in settings.strategies:
+        for market in strategy.markets:
+            step_ms = INTERVAL_MS[strategy.interval]
+            found[market] = min(step_ms, found.get(market, step_ms))
+    return found
 
 
 def fundings_of(texts: Sequence[str], markets: Sequence[str]) -> dict[str, Funding]:

@@ -14,9 +14,10 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from itertools import islice
 from operator import le, sub
@@ -25,6 +26,7 @@ from shlex import quote
 from typing import Any, Final
 
 from bot.backtest.data import column_files
+from bot.clock import DAY_MS
 from bot.errors import ConfigError
 from bot.wire.vocabulary import INTERVAL_MS
 
@@ -34,6 +36,9 @@ MS_MAX: Final = 100_000_000_000_000  # the year 5138; larger numbers are micro- 
 UNITS: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}  # in a second
 LATE_SHARE: Final = 60  # of an interval: a second of a minute
 LATE_MAX_MS: Final = 60_000
+EVENING_MS: Final = 6 * 3_600_000  # of a Friday in New York is Saturday in UTC
+SATURDAY: Final = 2  # of the days from 1 January 1970, a Thursday, counted by sevens
+OPENS_AFTER_MS: Final = 13 * 3_600_000 + 1_800_000  # from 20:00 of the evening before to 09:30 in New York
 NAMES: Final = {ms: name for name, ms in INTERVAL_MS.items()}
 BESIDE_NAMES: Final = (
     "funding.csv",
@@ -182,19 +187,21 @@ def load(
     end_ms: int | None = None,
     markets: Collection[str] | None = None,
     listed: bool = True,
+    every: bool = False,
     report: Callable[[str], None] = lambda _line: None,
 ) -> list[Candles]:
     """Read the candles of files, folders of files, and stores: by market, the shortest interval first.
 
     `market` names the market of the files; otherwise `MARKET=path` or the file's name does. `markets`: read only these. From a store only the shortest
-        interval of each market is read. Several files of one market and interval are joined, in the order of their first candle. With `listed` a market that
+        interval of each market is read, or `every` one. Several files of one market and interval are joined, in the
+        order of their first candle. With `listed` a market that
         the embedded service does not list is a ConfigError. `report` is called with a line for each ignored file and each file that was given twice.
     """
     wanted = None if markets is None else {market_name(market, listed=listed) for market in markets}
     found: dict[tuple[str, int], list[Candles]] = {}
     named: list[tuple[str, Path, str | None]] = []
     known: set[tuple[str, Path]] = set()
-    for source in sources(paths, market=market, listed=listed, report=report):
+    for source in sources(paths, market=market, listed=listed, every=every, report=report):
         name, path = source[0], source[1].resolve()
         if (name, path) in known:
             report(f"{source[1]}: given twice for {name}: it is read once")
@@ -602,9 +609,55 @@ def join(parts: Sequence[Candles]) -> Candles:
 # ── Coarser ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def resample(candles: Candles, interval: str, *, keep_partial: bool = False, known_ms: int = 0) -> Candles:
+def sessions_of(candles: Candles) -> str | None:
+    """The kind of trading hours of a market whose candles rest at weekends; None for one that goes on."""
+    from bot.service.market_data.instruments import CATALOGUE
+
+    listing = CATALOGUE.get(candles.market)
+    if listing is None or listing.spec.hours is None or has_saturdays(candles.at_ms):
+        return None
+    return listing.spec.hours
+
+
+def has_saturdays(at_ms: Iterable[int]) -> bool:
+    """True if a candle opens on a Saturday after the evening that is still Friday in New York."""
+    return any((at - EVENING_MS) // DAY_MS % 7 == SATURDAY for at in at_ms)
+
+
+def _starts(base_ms: int, step_ms: int, sessions: str | None) -> Callable[[int], int]:
+    """The start of the longer candle that holds a shorter one. A shorter candle in which a trading day ends belongs to
+    that day, whose candle then closes
+    with it; before a Sunday's evening it belongs to the day that begins."""
+    if sessions is None:
+        return lambda at_ms: at_ms - at_ms % step_ms
+    from bot.service.market_data.trading_hours import is_trading_day, trading_day_end
+
+    def start(at_ms: int) -> int:
+        end_ms, last_ms = trading_day_end(sessions, at_ms), trading_day_end(sessions, at_ms + base_ms - 1)
+        # The day of New York is that of UTC shortly before its end.
+        if end_ms != last_ms and not is_trading_day(datetime.fromtimestamp((end_ms - EVENING_MS) / 1000, UTC).date()):
+            end_ms = last_ms
+        return end_ms + -end_ms % base_ms - step_ms
+
+    return start
+
+
+def _begins_as_usual(at_ms: array[int], last: int, starts: Callable[[int], int]) -> bool:
+    """True if the first trading day begins no later in its day than the second one, or than the exchange opens if "
+    "there is no second one."""
+    usual = at_ms[last] - starts(at_ms[last]) if last < len(at_ms) else OPENS_AFTER_MS
+    return at_ms[0] - starts(at_ms[0]) <= usual
+
+
+def resample(
+    candles: Candles, interval: str, *, keep_partial: bool = False, known_ms: int = 0, utc_days: bool = False
+) -> Candles:
     """Make longer candles from shorter ones, on the UTC grid. The input must be sorted and without duplicates.
 
+    Days of a market with trading hours are its trading days, from evening to evening in New York, so that the
+    post-market of a Friday in winter, which
+    is Saturday in UTC, belongs to Friday. A market whose candles go on over weekends has days of UTC, and so has any
+    with `utc_days`.
     A gap inside a longer candle is ignored. The first and the last longer candle are left out if the data do not cover their start or end, unless
     `keep_partial`. Up to `known_ms` missing short candles count as gaps.
     """
@@ -618,12 +671,13 @@ def resample(candles: Candles, interval: str, *, keep_partial: bool = False, kno
     at_ms, opens, highs, lows, closes, volumes = candles.columns
     out: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
     first, count = 0, len(candles)
+    sessions = sessions_of(candles) if step == DAY_MS and not utc_days else None
+    starts = _starts(base, step, sessions)
     while first < count:
-        start = at_ms[first] - at_ms[first] % step
-        last = bisect_left(at_ms, start + step, first, min(count, first + step // base))
-        whole = (first > 0 or at_ms[0] == start) and (
-            last < count or at_ms[-1] + base == start + step or start + step <= known_ms
-        )
+        start = starts(at_ms[first])
+        last = bisect_left(at_ms, start + step, first, min(count, first + step // base + 1))
+        is_begun = first > 0 or at_ms[0] == start or (sessions is not None and _begins_as_usual(at_ms, last, starts))
+        whole = is_begun and (last < count or at_ms[-1] + base == start + step or start + step <= known_ms)
         if whole or keep_partial:
             out[0].append(start)
             out[1].append(opens[first])
@@ -634,6 +688,45 @@ def resample(candles: Candles, interval: str, *, keep_partial: bool = False, kno
         first = last
     at, o, h, low, c, v = out
     return Candles(candles.market, interval, at, o, h, low, c, v)
+
+
+def chosen(
+    candles: Iterable[Candles], start_ms: int | None, longest_ms: Mapping[str, int]
+) -> tuple[list[Candles], list[str]]:
+    """For each market the candles that a backtest uses, and a sentence about those that it leaves out.
+
+    A backtest uses one interval of a market: the shortest that covers `start_ms`, or the shortest of all if no start
+    is given. `longest_ms` is the shortest
+    interval that strategies need of a market: longer candles are of no use.
+    """
+    by_market: dict[str, list[Candles]] = {}
+    for one in sorted(candles, key=lambda one: one.step_ms):
+        by_market.setdefault(one.market, []).append(one)
+    found, left = [], []
+    for market, series in sorted(by_market.items()):
+        usable = [one for one in series if one.step_ms <= longest_ms.get(market, one.step_ms)] or series[:1]
+        covering = [
+            one for one in usable if start_ms is None or min(one.at_ms) <= start_ms < max(one.at_ms) + one.step_ms
+        ]
+        taken = covering[0] if covering else min(usable, key=lambda one: (min(one.at_ms), one.step_ms))
+        found.append(taken)
+        left += [line for one in usable if one is not taken and (line := _left_out(one, taken)) is not None]
+    return found, left
+
+
+def _left_out(other: Candles, taken: Candles) -> str | None:
+    """A sentence about candles of another interval that a backtest does not use; None if they add nothing."""
+    from bot.clock import iso
+
+    first, last = min(other.at_ms), max(other.at_ms) + other.step_ms
+    began, ended = min(taken.at_ms), max(taken.at_ms) + taken.step_ms
+    if other.step_ms > taken.step_ms and first > began - other.step_ms and last < ended + other.step_ms:
+        return None
+    mine = f"its {taken.interval} candles of {iso(began)[:16]} to {iso(ended)[:16]}"
+    theirs = f"the {other.interval} candles of {iso(first)[:16]} to {iso(last)[:16]} are left out"
+    is_earlier = other.step_ms < taken.step_ms or first < began
+    way = f"--from {iso(first)[:16]}" if is_earlier else "--data with their file"
+    return f"{other.market}: {theirs}: a backtest uses one interval of a market, here {mine}; {way} uses them"
 
 
 def drivers(candles: Iterable[Candles]) -> list[Candles]:

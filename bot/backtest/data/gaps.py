@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
-from bot.backtest.data.candles import MS_MAX, Candles, distances
+from bot.backtest.data.candles import MS_MAX, Candles, distances, has_saturdays
 from bot.backtest.data.findings import EXAMPLES_MAX, Finding, Severity, finding, instant, rows_of
 from bot.clock import DAY_MS, HOUR_MS, MINUTE_MS
 from bot.words import many
@@ -21,8 +21,6 @@ GAP_BARS: Final = 5  # consecutive missing bars up to here are a note; more are 
 GAP_SHARE: Final = 0.01  # share of all bars: above it, small gaps together are a fault
 QUIET_MS: Final = 30 * MINUTE_MS  # of regular hours without a trade in a share are a note; longer is a fault
 CONTINUOUS: Final = "continuous"
-EVENING_MS: Final = 6 * HOUR_MS  # of a Friday in New York is Saturday in UTC
-SATURDAY: Final = 2  # of the days from 1 January 1970, a Thursday, counted by sevens
 EQUITY: Final = "equity"
 SATURDAY_OF_WEEK: Final = 5  # Monday is 0
 DAY_MINUTES: Final = DAY_MS // MINUTE_MS
@@ -284,9 +282,5 @@ def hours_of(candles: Candles) -> str:
     if listing is not None:
         return CONTINUOUS if listing.spec.hours is None else listing.spec.hours
     at_ms = candles.at_ms
-    rests = (
-        len(at_ms) > 0
-        and max(at_ms) - min(at_ms) >= 7 * DAY_MS
-        and not any((at - EVENING_MS) // DAY_MS % 7 == SATURDAY for at in at_ms)
-    )
+    rests = len(at_ms) > 0 and max(at_ms) - min(at_ms) >= 7 * DAY_MS and not has_saturdays(at_ms)
     return EQUITY if rests else CONTINUOUS

@@ -168,7 +168,10 @@ def _prices(wanted: Wanted, listing: Listing, report: Callable[[int], None]) -> 
                 column.append(value)
         at_ms, opens, highs, lows, closes, volumes = minutes
         made = resample(
-            Candles(wanted.market, "1m", at_ms, opens, highs, lows, closes, volumes), wanted.interval, keep_partial=True
+            Candles(wanted.market, "1m", at_ms, opens, highs, lows, closes, volumes),
+            wanted.interval,
+            keep_partial=True,
+            utc_days=True,
         )
         for column, more in zip(whole, made.columns, strict=True):
             column.extend(more)

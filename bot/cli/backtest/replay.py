@@ -164,7 +164,8 @@ def _of_run(what: Path, config: Path | None, given: Mapping[str, Any]) -> Replay
     series = ", ".join(f"{entry['market']} {entry['interval']} ({entry['candles']:,})" for entry in manifest["data"])
     if not given["data"]:
         raise click.UsageError(f"a run does not store its candles: give them with --data; they were {series}")
-    candles = _read(given, settings, tuple(manifest["accepted"]))
+    start_ms = SessionOptions.of_plain(manifest["options"]).start_ms
+    candles = _read(given, settings, tuple(manifest["accepted"]), start_ms)
     fundings = _fundings(given, settings)
     rates = {market: one.rates for market, one in fundings.items()}
     funding = {market: one.sha256 for market, one in fundings.items()}
@@ -241,16 +242,20 @@ def _candles(given: Mapping[str, Any], settings: Settings, recorded: Record, con
     from bot.client.names import run_unheld
 
     if given["data"]:
-        return _read(given, settings, ())
+        start_ms = recorded.start_ms if given["start_ms"] is None else given["start_ms"]
+        return _read(given, settings, (), start_ms)
     return run_unheld(_asked(settings, recorded, config, given))
 
 
-def _read(given: Mapping[str, Any], settings: Settings, also: tuple[str, ...]) -> list[Candles]:
+def _read(given: Mapping[str, Any], settings: Settings, also: tuple[str, ...], start_ms: int | None) -> list[Candles]:
+    """The candles of --data, of the interval that a backtest from `start_ms` uses."""
     from bot.backtest.data import quality
-    from bot.backtest.data.candles import drivers, load
-    from bot.backtest.inputs import traded
+    from bot.backtest.data.candles import chosen, load
+    from bot.backtest.inputs import shortest_intervals, traded
 
-    read = drivers(load([Path(entry) for entry in given["data"]], markets=traded(settings), report=say_left_out))
+    paths = [Path(entry) for entry in given["data"]]
+    held = load(paths, markets=traded(settings), every=True, report=say_left_out)
+    read, _ = chosen(held, start_ms, shortest_intervals(settings))
     return quality.checked(read, accept=tuple(sorted({*accepted(dict(given)), *also})))[0]
 
 

@@ -113,6 +113,15 @@ def _joined(a: tuple[list[int], list[int]], b: tuple[list[int], list[int]]) -> t
     return a[0] + b[0], a[1] + b[1]
 
 
+def trading_day_end(kind: str, at_ms: int) -> int:
+    """When the trading day of an instant ends and the next one begins: at 20:00 in New York for shares, at 18:00 "
+    "for indices, on every day of the week."""
+    zone, begins = ZoneInfo("America/New_York"), time(CALENDARS[kind][0])
+    local = datetime.fromtimestamp(at_ms / 1000, zone)
+    day = local.date() + timedelta(days=local.time() >= begins)
+    return int(datetime.combine(day, begins, zone).timestamp()) * SECOND_MS
+
+
 def is_trading_day(day: date) -> bool:
     """True if the exchange opens on this date."""
     return day.weekday() < SATURDAY and day not in _holidays(day.year)
