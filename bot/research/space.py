@@ -17,11 +17,12 @@ A param may carry its own range: `Field(10, ge=2, json_schema_extra={"sweep": {"
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import product
-from math import exp, log
+from math import exp, log, prod
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -34,6 +35,7 @@ from bot.errors import ConfigError
 from bot.runtime.strategy_host import loader
 from bot.words import did_you_mean
 
+REPEATS_MAX: Final = 50  # cells that were there already, in a row, before one is taken in order
 GRID_MAX: Final = 100_000  # cells of a grid, and values of one param
 OBJECTIVE: Final = "Return [%]"
 FIGURES: Final = tuple(statistics((), (), (), start_ms=0, start_usd=1.0))  # the names of the report's figures
@@ -65,6 +67,20 @@ class Dimension:
             return chance.uniform(self.low, self.high)
         value = min(self.high, max(self.low, exp(chance.uniform(log(self.low), log(self.high)))))
         return round(value) if self.is_whole else value
+
+    @property
+    def count(self) -> int | None:
+        """How many values there are; None for any number of a range."""
+        return len(self.values) or (int(self.high) - int(self.low) + 1 if self.is_whole else None)
+
+    def each(self) -> Sequence[Scalar]:
+        """The values, of which there is a `count`."""
+        return self.values or range(int(self.low), int(self.high) + 1)
+
+
+def key_of(params: Params) -> str:
+    """A text that is the same for the same cell."""
+    return json.dumps(dict(params), sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +131,34 @@ class Space:
         names = [one.name for one in self.dimensions]
         return (dict(zip(names, cell, strict=True)) for cell in product(*(one.values for one in self.dimensions)))
 
+    @property
+    def size(self) -> int | None:
+        """The number of different cells; None if a param takes any number of a range."""
+        counts = [one.count for one in self.dimensions]
+        return None if None in counts else prod(count for count in counts if count is not None)
+
     def sample(self, count: int, seed: int) -> Iterator[dict[str, Scalar]]:
-        """`count` cells by chance. The same seed gives the same cells, and a larger count only more of them."""
+        """`count` different cells by chance, or all if there are fewer. The same seed gives the same cells, and a "
+        "larger count only more of them."""
         chance = Random(f"{seed}:sweep")
-        for _ in range(count):
-            yield {one.name: one.drawn(chance) for one in self.dimensions}
+        seen: set[str] = set()
+        repeats = 0
+        while len(seen) < min(count, self.size or count):
+            cell = {one.name: one.drawn(chance) for one in self.dimensions}
+            repeats = repeats + 1 if key_of(cell) in seen else 0
+            if repeats == REPEATS_MAX:  # Few are left: take them in their order.
+                cell, repeats = self.untried(seen) or cell, 0
+            if key_of(cell) not in seen:
+                seen.add(key_of(cell))
+                yield cell
+
+    def untried(self, seen: Collection[str]) -> dict[str, Scalar] | None:
+        """The first cell whose key is not in `seen`; None if there is none, or the cells cannot be counted."""
+        if self.size is None:
+            return None
+        names = [one.name for one in self.dimensions]
+        cells = (dict(zip(names, cell, strict=True)) for cell in product(*(one.each() for one in self.dimensions)))
+        return next((cell for cell in cells if key_of(cell) not in seen), None)
 
     def is_feasible(self, figures: Mapping[str, Any]) -> bool:
         return all(bound.excess(figures) <= 0 for bound in self.constraints)

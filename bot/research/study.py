@@ -104,19 +104,26 @@ class Study:
             )
         )  # fmt: skip
 
-    def asked(self, space: Space, count: int) -> Iterator[tuple[optuna.Trial, Params]]:
-        """Trials that the sampler wants to see next."""
-        for _ in range(count):
-            trial = self._study.ask(distributions(space))
-            yield trial, dict(trial.params)
+    def ask(self, space: Space) -> tuple[optuna.Trial, Params]:
+        """The trial that the sampler wants to see next."""
+        trial = self._study.ask(distributions(space))
+        return trial, dict(trial.params)
+
+    def propose(self, params: Params) -> None:
+        """Have the sampler ask for these params next."""
+        self._study.enqueue_trial(dict(params))
 
     def tell(self, trial: optuna.Trial, outcome: Outcome, space: Space) -> None:
         """Tell the sampler how its trial ended."""
-        optuna = optuna_module()
         trial.set_user_attr(OUTCOME, _plain(outcome))
-        values = space.values(outcome.figures) if outcome.state == "complete" else None
+        self.repeat(trial, outcome, space)
+
+    def repeat(self, trial: optuna.Trial, known: Outcome | Trial, space: Space) -> None:
+        """Tell the sampler what is known of the cell that it asks for again. This trial is not counted."""
+        optuna = optuna_module()
+        values = space.values(known.figures) if known.state == "complete" else None
         for bound in space.constraints:
-            trial.set_constraint(bound.figure, min(bound.excess(outcome.figures), 1e300))
+            trial.set_constraint(bound.figure, min(bound.excess(known.figures), 1e300))
         state = optuna.trial.TrialState.FAIL if values is None else None
         self._study.tell(trial, values, state=state)
 

@@ -14,10 +14,11 @@ from typing import Any, Final, NamedTuple
 from bot.backtest.engine.options import start_of
 from bot.backtest.inputs import Inputs
 from bot.research.runners import Runner
-from bot.research.space import Params, Space
-from bot.research.study import Study
+from bot.research.space import REPEATS_MAX, Params, Space, key_of
+from bot.research.study import Study, Trial
 from bot.research.trials import Outcome, Task, code_of
 
+Asked = tuple[Any, Params]  # a trial of Optuna and its params
 BATCH: Final = 16  # trials of a sampler, or of a pruned sweep, that run side by side
 PRUNE_PART: Final = 3  # a pruned trial ends after one part in three of the range
 PRUNE_AFTER: Final = 8  # trials with a value there, before any is pruned
@@ -96,7 +97,9 @@ class Sweep:
 
     @property
     def size(self) -> int:
-        return len(self._cells) or self._plan.trials
+        """The number of trials: no cell is tried twice."""
+        trials = self._plan.trials
+        return len(self._cells) or min(trials, self._space.size or trials)
 
     def run(self, show: Callable[[Progress], object] = lambda _: None) -> None:
         """Run every trial that the study does not have."""
@@ -127,10 +130,12 @@ class Sweep:
 
     def _run_sampler(self, show: Callable[[Progress], object]) -> None:
         self._study.reap()
-        while len(self._done) < self._plan.trials:
+        known: dict[str, Outcome | Trial] = {key_of(trial.params): trial for trial in self._study.trials()}
+        while len(self._done) < self.size:
             first = max(self._done, default=-1) + 1
-            count = min(BATCH, self._plan.trials - len(self._done))
-            asked = list(self._study.asked(self._space, count))
+            asked, again = self._asked(known, min(BATCH, self.size - len(self._done)))
+            if not asked:
+                return
             floor = self._floor()
             tasks = [self._task(first + n, params, floor) for n, (_, params) in enumerate(asked)]
             outcomes: dict[int, Outcome] = {}
@@ -142,6 +147,36 @@ class Sweep:
                     if task.number in outcomes:
                         self._study.tell(trial, outcomes[task.number], self._space)
                         self._ended(outcomes[task.number], params, show)
+                        known[key_of(params)] = outcomes[task.number]
+            for trial, params in again:
+                self._study.repeat(trial, known[key_of(params)], self._space)
+
+    def _asked(self, known: Mapping[str, Outcome | Trial], count: int) -> tuple[list[Asked], list[Asked]]:
+        """`count` trials of cells that were not tried, and those that repeat a cell of this batch. Repeats of older
+        cells are answered at once.
+
+        A sampler that only repeats itself gets a cell that is left; there are fewer than `count` if none can be named.
+        """
+        fresh: dict[str, Asked] = {}
+        again: list[Asked] = []
+        repeats = 0
+        while len(fresh) < count:
+            trial, params = self._study.ask(self._space)
+            key = key_of(params)
+            if key not in known and key not in fresh:
+                fresh[key], repeats = (trial, params), 0
+                continue
+            repeats += 1
+            if key in known:
+                self._study.repeat(trial, known[key], self._space)
+            else:
+                again.append((trial, params))
+            if repeats % REPEATS_MAX == 0:
+                left = self._space.untried({*known, *fresh})
+                if left is None:
+                    break
+                self._study.propose(left)
+        return list(fresh.values()), again
 
     def _task(self, number: int, params: Params, floor: float | None) -> Task:
         if self._until_ms is None:

@@ -83,5 +83,10 @@ def test_a_grid_has_every_cell_once_and_a_sample_depends_on_its_seed(tmp_path: P
     assert many != other
     assert {cell["one.fast_bars"] for cell in many} == set(range(2, 10))
     assert 60 < sum(float(cell["one.usd"]) < 100 for cell in many) < 140, "a decade each, as the logarithm says"
+    assert len({tuple(cell.values()) for cell in found.sample(4, 1)}) == 4
+    assert sorted(tuple(cell.values()) for cell in found.sample(40, 1)) == cells
+    whole = space(tmp_path, "params: {one.fast_bars: {from: 2, to: 9}, one.slow_bars: {from: 10, to: 200, log: true}}")
+    assert (found.size, whole.size, open_ended.size) == (6, 8 * 191, None)
+    assert len({tuple(cell.values()) for cell in whole.sample(5_000, 1)}) == 8 * 191
     with pytest.raises(ConfigError, match="one.usd: a grid needs a step or a list of values"):
         open_ended.grid()

@@ -177,19 +177,32 @@ def stored(place: Path) -> int:
 
 @pytest.mark.parametrize("method", ["random", "tpe"])
 def test_a_method_gives_the_same_table_with_one_worker_and_with_two(place: Path, method: str) -> None:
+    (place / "wide.yaml").write_text("params: {one.fast_bars: {from: 2, to: 6}, one.slow_bars: {from: 20, to: 24}}")
     for name, workers in (("one", "1"), ("two", "2")):
-        sweep("--study", name, "--method", method, "--trials", "17", "--workers", workers)
+        sweep("--study", name, "--method", method, "--trials", "17", "--workers", workers, space="wide.yaml")
     assert table("one") == table("two")
     assert len(table("one").splitlines()) == 18
+
+
+@pytest.mark.parametrize("method", ["random", "tpe", "nsgaii"])
+def test_no_cell_is_tried_twice_and_a_sweep_ends_with_the_last_one(
+    place: Path, method: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for trials, count in (("4", 4), ("5", 5), ("40", 6), ("50", 6)):
+        sweep("--method", method, "--trials", trials, "--seed", "3")
+        cells = [tuple(row.split(",")[2:4]) for row in table().decode().splitlines()[1:]]
+        assert len(cells) == len(set(cells)) == count
+    assert "the space has 6 cells: each is tried once" in capsys.readouterr().err
 
 
 def test_trials_that_a_killed_sampler_left_running_are_run_again(place: Path) -> None:
     import optuna
 
-    sweep("--method", "tpe", "--trials", "4")
+    (place / "wide.yaml").write_text("params: {one.fast_bars: {from: 2, to: 9}, one.slow_bars: {from: 20, to: 90}}")
+    sweep("--method", "tpe", "--trials", "4", space="wide.yaml")
     study = optuna.load_study(study_name="mine", storage="sqlite:///sweeps.db")
     left = study.ask(study.trials[0].distributions)
-    sweep("--method", "tpe", "--trials", "6")
+    sweep("--method", "tpe", "--trials", "6", space="wide.yaml")
     study = optuna.load_study(study_name="mine", storage="sqlite:///sweeps.db")
     assert [trial for trial in study.trials if trial.state.name == "RUNNING"] == []
     assert left.params in [

@@ -14,6 +14,7 @@ from bot import terminal
 from bot.cli.backtest.backtest_options import backtest_options, inputs_of
 from bot.cli.backtest.sweep_tables import print_study, print_walk
 from bot.cli.common.param_types import reserved
+from bot.words import many
 
 if TYPE_CHECKING:
     from bot.backtest.inputs import Inputs
@@ -142,6 +143,8 @@ def run(
             wanted.grid()  # An error is raised before a study is made.
         if is_screened:
             _check_screen(inputs)
+        if method != "grid" and wanted.size is not None and wanted.size < trials:
+            click.echo(f"the space has {many(wanted.size, 'cell')}: each is tried once", err=True)
         folds = None if windows is None else folds_of(read_windows(windows), *range_of(inputs))
         study_name = name or inputs.settings.name
         bundle = trials_.bundle_of(inputs)
