@@ -34,6 +34,7 @@ class ExchangeOptions:
     accounts: Mapping[str, str] = field(default_factory=dict)
     switches: Mapping[str, str] = field(default_factory=dict)
     db: str | None = None
+    block_ms: int = 0
     start_ms: int | None = START_MS
 
 
@@ -161,7 +162,7 @@ class LocalExchange:
         switches = {"ip_limit": "off", **chosen.switches}
         speed = speed_of(chosen.clock)
         start_ms = None if speed == 1 else chosen.start_ms
-        options = Options(chosen.network, speed, db, chosen.seed, chosen.prices, start_ms, switches)
+        options = Options(chosen.network, speed, db, chosen.seed, chosen.prices, start_ms, switches, chosen.block_ms)
 
         def ready(service: Service) -> None:
             self._ready.set()

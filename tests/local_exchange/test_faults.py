@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import eth_account
@@ -151,3 +152,21 @@ def test_a_revoked_agent_is_unknown() -> None:
     venue.act(ANN, {**action, "nonce": nonce}, nonce=nonce)
     venue.control("fault", point="exchange", kind="revoke_agent", address=agent)
     assert venue.act(agent, {"type": "noop"})["response"] == f"User or API Wallet {agent} does not exist."
+
+
+@pytest.mark.hyperliquid(accounts={ADDRESS: "10000"}, block_ms=400)
+def test_the_actions_of_a_block_are_performed_in_the_order_of_the_exchange(hyperliquid: LocalExchange) -> None:
+    """An Ioc order, a cancel and an Alo order that arrive in this order are performed in the reverse one."""
+    client = Client(hyperliquid)
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(client.send, client.body())
+        time.sleep(0.05)  # the order of arrival is what this test is about
+        cancel = pool.submit(
+            client.send, client.body({"type": "cancel", "cancels": [{"a": BTC, "o": 300_000_000_001}]})
+        )
+        time.sleep(0.05)
+        alo = client.body({"type": "order", "orders": [limit(BTC, "B", "0.01", "99000", "Alo")], "grouping": "na"})
+        placed = client.send(alo).json()["response"]["data"]["statuses"][0]
+    assert placed == {"resting": {"oid": 300_000_000_001}}
+    assert cancel.result().json()["response"]["data"]["statuses"] == ["success"]
+    assert first.result().json()["response"]["data"]["statuses"][0]["filled"]["oid"] == 300_000_000_002

@@ -58,6 +58,13 @@ def exchange() -> None:
     metavar="NAME=VALUE",
     help="Answer to an open question about the exchange; repeatable. `--list-switches` shows them.",
 )
+@click.option(
+    "--block-ms",
+    type=click.IntRange(0, 10_000),
+    default=0,
+    show_default=True,
+    help="Perform the actions of so many milliseconds together, in the exchange's order; its blocks take about 70.",
+)
 @click.option("--list-switches", is_flag=True, help="List the switches and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print the address as one JSON object.")
 def local(
@@ -69,6 +76,7 @@ def local(
     seed: int,
     prices: str,
     chosen: tuple[str, ...],
+    block_ms: int,
     list_switches: bool,
     as_json: bool,
 ) -> int:
@@ -96,7 +104,7 @@ def local(
 
     logs.configure()
     path = None if db == MEMORY else Path(db)
-    options = Options(network, speed_of(clock), path, seed, prices, None, switches)
+    options = Options(network, speed_of(clock), path, seed, prices, None, switches, block_ms)
 
     def say(address: str) -> None:
         if as_json:

@@ -14,7 +14,7 @@ from bot.local_exchange import switches
 from bot.local_exchange.engine import admission, lifecycle, listing, matching, timeline
 from bot.local_exchange.engine.state import LIQUIDATOR, Coin, Exchange
 from bot.local_exchange.engine.venue_rules import MICRO
-from bot.local_exchange.wire import info, rows
+from bot.local_exchange.wire import market_answers, rows
 from bot.local_exchange.wire.signatures import ADDRESS
 from bot.money import parse_e8
 
@@ -87,7 +87,7 @@ def price(exchange: Exchange, body: Mapping[str, Any]) -> Json:
     optional = {name: _px(coin, body, name) for name in ("mark", "oracle") if name in body}
     volume = _amount(body, "volume", least=0) if "volume" in body else None
     timeline.set_price(exchange, coin, _px(coin, body, "px"), volume=volume, **optional)
-    return info.context_of(exchange, coin)
+    return market_answers.context_of(exchange, coin)
 
 
 def trade(exchange: Exchange, body: Mapping[str, Any]) -> Json:

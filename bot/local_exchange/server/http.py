@@ -11,11 +11,12 @@ import structlog
 
 from bot.local_exchange.faults import HTML_502, Fault
 from bot.local_exchange.server import limits
+from bot.local_exchange.server.blocks import Blocks
 from bot.local_exchange.server.control import BadCommand
 from bot.local_exchange.server.service import Service
 from bot.local_exchange.server.socket import Hub
 from bot.local_exchange.wire.actions import Malformed, weight_of
-from bot.local_exchange.wire.info import ServerFault
+from bot.local_exchange.wire.queries import ServerFault
 from bot.local_exchange.wire.requests import Signed
 
 log = structlog.get_logger()
@@ -52,6 +53,7 @@ class Application:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.callers: dict[str, limits.Caller] = {}
+        self.blocks = Blocks(service, service.options.block_ms)
         self.hub = Hub(service, self)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -135,7 +137,7 @@ class Application:
             return reply
         caller.weight.add(now_ms, 1 + weight_of(signed.action) // limits.BATCH_PER_WEIGHT)
         await self._before(signed, where)
-        answer = self.service.perform(signed)
+        answer = await self.blocks.perform(signed)
         reply = await self._meet("after_execution", **where)
         if reply is not None:
             return reply

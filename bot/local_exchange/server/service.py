@@ -45,6 +45,7 @@ class Options:
     prices: str = "simulated"
     start_ms: int | None = None
     switches: Mapping[str, str] = field(default_factory=dict)
+    block_ms: int = 0
 
 
 class Service:

@@ -278,6 +278,20 @@ def order_request(order: Mapping[str, Any], assets: Mapping[int, str]) -> OrderR
     )
 
 
+def block_rank(action: Mapping[str, Any]) -> int:
+    """Place of an action in its block: 0 without Gtc and Ioc orders, 1 cancels, 2 with such orders.
+
+    A modify counts by its new order.
+    """
+    if action["type"] in ("cancel", "cancelByCloid"):
+        return 1
+    orders = [*action.get("orders", ()), *(one["order"] for one in action.get("modifies", ()))]
+    if "order" in action:
+        orders.append(action["order"])
+    takes = any(order["t"].get("limit", {}).get("tif", "Alo") != "Alo" for order in orders)
+    return 2 if takes else 0
+
+
 def weight_of(action: Mapping[str, Any]) -> int:
     """How many actions a batch counts as."""
     for name in ("orders", "cancels", "modifies"):

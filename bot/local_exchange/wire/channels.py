@@ -11,7 +11,9 @@ from typing import Any, Final, NamedTuple
 
 from bot.local_exchange.engine.records import Report
 from bot.local_exchange.engine.state import Exchange
-from bot.local_exchange.wire import info, rows
+from bot.local_exchange.wire import account_answers as accounts
+from bot.local_exchange.wire import market_answers as markets
+from bot.local_exchange.wire import queries, rows
 from bot.local_exchange.wire.actions import Malformed
 
 Json = dict[str, Any]
@@ -49,12 +51,12 @@ def _mine(reports: Sequence[Report], kind: str, subscription: Subscription) -> l
 
 
 def _all_mids(exchange: Exchange, sub: Subscription) -> Json:
-    mids: Json = {"mids": info.all_mids(exchange, sub)}
+    mids: Json = {"mids": markets.all_mids(exchange, sub)}
     return {"dex": sub["dex"], **mids} if sub.get("dex") else mids
 
 
 def _l2_book(exchange: Exchange, sub: Subscription) -> Any:
-    answer = info.l2_book(exchange, sub)
+    answer = markets.l2_book(exchange, sub)
     if answer is not None and sub.get("fast"):
         answer["levels"] = [levels[:5] for levels in answer["levels"]]
     return answer
@@ -66,39 +68,39 @@ def _bbo(exchange: Exchange, sub: Subscription) -> Json:
 
 
 def _candle(exchange: Exchange, sub: Subscription) -> Any:
-    found = info.candles_of(
+    found = markets.candles_of(
         exchange.coins[sub["coin"]], sub["interval"], exchange.now_ms - 40 * 86_400_000, exchange.now_ms
     )
     return found[-1] if found else None
 
 
 def _asset_context(exchange: Exchange, sub: Subscription) -> Json:
-    return {"coin": sub["coin"], "ctx": info.context_of(exchange, exchange.coins[sub["coin"]])}
+    return {"coin": sub["coin"], "ctx": markets.context_of(exchange, exchange.coins[sub["coin"]])}
 
 
 def _clearinghouse(exchange: Exchange, sub: Subscription) -> Json:
-    state = info.clearinghouse_state(exchange, sub)
+    state = accounts.clearinghouse_state(exchange, sub)
     return {"dex": sub["dex"], "user": sub["user"], "clearinghouseState": state}
 
 
 def _open_orders(exchange: Exchange, sub: Subscription) -> Json:
-    return {"dex": sub["dex"], "user": sub["user"], "orders": info.frontend_open_orders(exchange, sub)}
+    return {"dex": sub["dex"], "user": sub["user"], "orders": accounts.frontend_open_orders(exchange, sub)}
 
 
 def _all_states(exchange: Exchange, sub: Subscription) -> Json:
-    states = [[dex.name, info.clearinghouse_state(exchange, {**sub, "dex": dex.name})] for dex in exchange.dexes]
+    states = [[dex.name, accounts.clearinghouse_state(exchange, {**sub, "dex": dex.name})] for dex in exchange.dexes]
     return {"user": sub["user"], "clearinghouseStates": states}
 
 
 def _all_contexts(exchange: Exchange, sub: Subscription) -> Json:
     found = []
     for dex in exchange.dexes:
-        found.append([dex.name, [info.context_of(exchange, exchange.coins[coin]) for coin in dex.coins]])
+        found.append([dex.name, [markets.context_of(exchange, exchange.coins[coin]) for coin in dex.coins]])
     return {"ctxs": found}
 
 
 def _web_data3(exchange: Exchange, sub: Subscription) -> Json:
-    user = info.user_in(exchange, sub)
+    user = queries.user_in(exchange, sub)
     unnamed = user.agents.get("")
     state = {
         "agentAddress": None if unnamed is None else unnamed.address,
@@ -113,10 +115,10 @@ def _web_data3(exchange: Exchange, sub: Subscription) -> Json:
 
 def _web_data2(exchange: Exchange, sub: Subscription) -> Json:
     query = {**sub, "dex": ""}
-    metas, contexts = info.meta_and_contexts(exchange, query)
+    metas, contexts = markets.meta_and_contexts(exchange, query)
     return {
-        "clearinghouseState": info.clearinghouse_state(exchange, query),
-        "openOrders": info.frontend_open_orders(exchange, query),
+        "clearinghouseState": accounts.clearinghouse_state(exchange, query),
+        "openOrders": accounts.frontend_open_orders(exchange, query),
         "meta": metas,
         "assetCtxs": contexts,
         "serverTime": exchange.now_ms,
@@ -150,7 +152,7 @@ def _user_events(exchange: Exchange, sub: Subscription, reports: Sequence[Report
         found.append({"funding": _flat_funding(row)})
     for row in _mine(reports, "liquidation", sub):
         money = {name: rows.usd(row[name]) for name in ("liquidated_ntl_pos", "liquidated_account_value")}
-        found.append({"liquidation": {**row, **money, "liquidator": info.NO_USER}})
+        found.append({"liquidation": {**row, **money, "liquidator": queries.NO_USER}})
     canceled = [{"coin": row.coin, "oid": row.oid} for row in _mine(reports, "cancel", sub)]
     if canceled:
         found.append({"nonUserCancel": canceled})
@@ -170,16 +172,16 @@ def _with_user(name: str, sub: Subscription, found: list[Any], *, is_snapshot: b
 
 
 def _fills_first(exchange: Exchange, sub: Subscription) -> list[Any]:
-    return _with_user("fills", sub, info.user_fills(exchange, sub), is_snapshot=True)
+    return _with_user("fills", sub, accounts.user_fills(exchange, sub), is_snapshot=True)
 
 
 def _fills(exchange: Exchange, sub: Subscription, reports: Sequence[Report]) -> list[Any]:
-    fills = info.aggregated([rows.fill(row) for row in _mine(reports, "fill", sub)], sub)
+    fills = accounts.aggregated([rows.fill(row) for row in _mine(reports, "fill", sub)], sub)
     return _with_user("fills", sub, fills)
 
 
 def _fundings_first(exchange: Exchange, sub: Subscription) -> list[Any]:
-    found = [_flat_funding(row) for row in info.user_in(exchange, sub).fundings]
+    found = [_flat_funding(row) for row in queries.user_in(exchange, sub).fundings]
     return _with_user("fundings", sub, found, is_snapshot=True)
 
 
@@ -191,20 +193,20 @@ LEDGER: Final = "nonFundingLedgerUpdates"
 
 
 def _ledger_first(exchange: Exchange, sub: Subscription) -> list[Any]:
-    found = [info.ledger_row(row) for row in info.user_in(exchange, sub).ledger_rows]
+    found = [accounts.ledger_row(row) for row in queries.user_in(exchange, sub).ledger_rows]
     return _with_user(LEDGER, sub, found, is_snapshot=True)
 
 
 def _ledger(exchange: Exchange, sub: Subscription, reports: Sequence[Report]) -> list[Any]:
-    return _with_user(LEDGER, sub, [info.ledger_row(row) for row in _mine(reports, "ledger", sub)])
+    return _with_user(LEDGER, sub, [accounts.ledger_row(row) for row in _mine(reports, "ledger", sub)])
 
 
 def _history_first(exchange: Exchange, sub: Subscription) -> list[Any]:
-    return _with_user("orderHistory", sub, info.historical_orders(exchange, sub), is_snapshot=True)
+    return _with_user("orderHistory", sub, accounts.historical_orders(exchange, sub), is_snapshot=True)
 
 
 def _history(exchange: Exchange, sub: Subscription, reports: Sequence[Report]) -> list[Any]:
-    found = [info.history_row(exchange, row) for row in _mine(reports, "order", sub)]
+    found = [accounts.history_row(exchange, row) for row in _mine(reports, "order", sub)]
     return _with_user("orderHistory", sub, found)
 
 
@@ -223,7 +225,7 @@ CHANNELS: Final[Mapping[str, Channel]] = {
     "trades": Channel("trades", ("coin",), {}, of_reports=_trades),
     "candle": Channel("candle", ("coin", "interval"), {}, _candle),
     "activeAssetCtx": Channel("activeAssetCtx", ("coin",), {}, _asset_context),
-    "activeAssetData": Channel("activeAssetData", ("user", "coin"), {}, info.active_asset_data),
+    "activeAssetData": Channel("activeAssetData", ("user", "coin"), {}, accounts.active_asset_data),
     "orderUpdates": Channel("orderUpdates", ("user",), {}, of_reports=_order_updates),
     "userEvents": Channel("user", ("user",), {}, of_reports=_user_events),
     "userFills": Channel("userFills", ("user",), _AGGREGATE, snapshot=_fills_first, of_reports=_fills),
@@ -262,14 +264,14 @@ def normalised(exchange: Exchange, subscription: Any) -> dict[str, Any]:
     for name, default in channel.may.items():
         given = subscription.get(name)
         found[name] = default if given is None else given
-    is_known = found.get("coin", "BTC") in exchange.coins and found.get("interval", "1m") in info.INTERVALS
+    is_known = found.get("coin", "BTC") in exchange.coins and found.get("interval", "1m") in queries.INTERVALS
     if not is_known or found.get("dex", "") not in {dex.name for dex in exchange.dexes}:
         raise InvalidSubscription(str(subscription))
     try:
         if "user" in found:
-            info.user_in(exchange, found)
+            queries.user_in(exchange, found)
         if channel.state is not None:
             channel.state(exchange, found)
-    except (Malformed, info.ServerFault) as error:
+    except (Malformed, queries.ServerFault) as error:
         raise InvalidSubscription(str(error)) from None
     return found
