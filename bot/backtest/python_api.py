@@ -9,7 +9,7 @@ import html
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PLOT_PX: Final = 720  # height of the charts in a notebook
 Place = str | Path
-Instant = str | datetime | int
+Instant = str | date | datetime | int
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,8 @@ def run(
     values by "strategy.param". `options` sets fees, latency and the rest; the balance is 10,000 USD if nothing says another.
     ConfigError if something cannot be used; BotError if a strategy fails, or if the folder cannot be written.
     """
-    given = [data] if isinstance(data, str | Path) else list(data)
+    given = [data] if isinstance(data, str | Path) else _places("data", data)
+    _places("config", [config])
     chosen: dict[str, Any] = {
         "start_ms": _ms("start", start),
         "end_ms": _ms("end", end),
@@ -141,6 +142,22 @@ def run(
     return BacktestRun(folder, dict(found.figures))
 
 
+def _places(name: str, given: Any) -> list[Place]:
+    """Files and folders. ConfigError for what only looks like some: a frame, a class, a list of bars."""
+    found = list(given) if isinstance(given, list | tuple) else [given]
+    if not found:
+        raise ConfigError(f"{name}: there is nothing in the list; write the path of a candle file or folder")
+    for one in found:
+        if not isinstance(one, str | Path):
+            kind = one.__name__ if isinstance(one, type) else type(one).__name__
+            way_out = {
+                "config": "write the path of a config; `bot init` makes a project with one",
+                "data": "write the path of a candle file or folder; a frame goes into a file first (df.to_csv), then `bot data import`",
+            }[name]
+            raise ConfigError(f"{name}: {kind} is no path: {way_out}")
+    return found
+
+
 def param_texts(params: Mapping[str, Any]) -> dict[tuple[str, str], str]:
     """Values by "strategy.param" as YAML texts by (strategy, param). ConfigError for a name without a point."""
     found = {}
@@ -155,9 +172,11 @@ def param_texts(params: Mapping[str, Any]) -> dict[tuple[str, str], str]:
 def _ms(name: str, given: Instant | None) -> int | None:
     if given is None or isinstance(given, int):
         return given
+    if isinstance(given, date) and not isinstance(given, datetime):
+        given = datetime(given.year, given.month, given.day, tzinfo=UTC)
     try:
         moment = given if isinstance(given, datetime) else datetime.fromisoformat(given)
-    except ValueError:
+    except (ValueError, TypeError):
         raise ConfigError(f"{name}: {given!r} is not a time; write 2025-05-01 or 2025-05-01T10:30") from None
     return ms_of(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
 

@@ -102,7 +102,9 @@ class Document:
     def read(self, lookup: Lookup) -> None:
         """Fill `data`, or add the problem that prevents it."""
         if not self.text.strip():
-            self.problems.append(self._problem_at(0, 0, "", "the file is empty; start from configs/paper.yaml"))
+            self.problems.append(
+                self._problem_at(0, 0, "", "the file is empty; bot init makes a project with a config")
+            )
             return
         if other := _OTHER_VERSION.search(self.text):
             line = self.text.count("\n", 0, other.start())
@@ -134,7 +136,7 @@ class Document:
             return
         if root is None:
             self.problems.append(
-                self._problem_at(0, 0, "", "the file has only comments; start from configs/paper.yaml")
+                self._problem_at(0, 0, "", "the file has only comments; bot init makes a project with a config")
             )
             return
         self._hide(root, "", 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
@@ -57,6 +57,11 @@ def test_a_range_a_balance_and_params_are_those_of_the_backtested(tmp_path: Path
         assert (one.folder / "summary.json").read_bytes() == (folder / "summary.json").read_bytes()
 
 
+def test_a_range_may_be_given_as_dates(tmp_path: Path, data: Path) -> None:
+    found = run(config(tmp_path), data, start=date(2025, 6, 1), end=date(2025, 6, 2), out=tmp_path / "dates")
+    assert found.stored.summary["course"]["fromMs"] == 1_748_736_000_000
+
+
 def test_charts_and_report_are_pages_that_are_whole(tmp_path: Path, result: BacktestRun) -> None:
     pytest.importorskip("litecharts")
     assert result.report() == result.folder / "report.html"
@@ -73,6 +78,11 @@ def test_charts_and_report_are_pages_that_are_whole(tmp_path: Path, result: Back
         ({"config": "none.yaml"}, "none.yaml"),
         ({"data": "none.csv"}, "none.csv"),
         ({"start": "yesterday"}, "start: 'yesterday' is not a time; write 2025-05-01"),
+        ({"start": 1.5}, "start: 1.5 is not a time"),
+        ({"config": BacktestRun}, "config: BacktestRun is no path: write the path of a config"),
+        ({"data": BacktestRun}, "data: BacktestRun is no path: .*df.to_csv"),
+        ({"data": [{"ts": 1}]}, "data: dict is no path"),
+        ({"data": []}, "data: there is nothing in the list"),
         ({"params": {"every": 4}}, "params: 'every': write STRATEGY.PARAM"),
         ({"params": {"other.fast_bars": 4}}, "no strategy 'other'; there are one"),
         ({"params": {"one.fast_bars": 0}}, "greater than or equal to 1"),

@@ -532,7 +532,7 @@ def test_an_empty_file_says_where_to_start(tmp_path: Path, text: str) -> None:
 
 def test_a_line_that_is_blank_is_not_shown(tmp_path: Path) -> None:
     (found,) = problems(tmp_path, "")
-    assert str(found) == f"{tmp_path / 'bad.yaml'}:1:1: the file is empty; start from configs/paper.yaml"
+    assert str(found) == f"{tmp_path / 'bad.yaml'}:1:1: the file is empty; bot init makes a project with a config"
 
 
 @pytest.mark.parametrize("text", ["[a, b]", "just words", "42"])

@@ -336,8 +336,14 @@ def status_lines(told: Mapping[str, Any]) -> Iterable[str]:
         yield f"  reload      {_reload_said(reload)}"
     passed = told["last_pass_ms"]
     if passed is not None:
-        bar = "no bar yet" if told["last_bar_ms"] is None else f"last bar {iso(told['last_bar_ms'])}"
+        bar = "no bar yet" if told["last_bar_ms"] is None else f"last bar {iso(told['last_bar_ms'])}{_ago(told)}"
         yield f"  kernel      last pass {passed / 1000:.1f} s ago, {bar}"
+
+
+def _ago(told: Mapping[str, Any]) -> str:
+    """How long ago the last bar closed, by the service's clock. A daemon of an older version does not send that clock."""
+    now_ms = told.get("service_ms")
+    return "" if now_ms is None else f", {span(max(0, now_ms - told['last_bar_ms']))} ago"
 
 
 def _price_lines(prices: Mapping[str, Any] | None) -> Iterable[str]:

@@ -66,6 +66,7 @@ def recovered_status(daemon: RoutedDaemon, settings: Settings) -> Data:
         "intents": intents(kernel),
         "cursor": None if cursor is None else {"last_event_id": cursor.last_id, "behind": kernel.state.behind},
         "last_bar_ms": kernel.state.last_bar_ms,
+        "service_ms": kernel.now_ms(),
         "passes": daemon.progress.cycles,
         "last_pass_ms": None if passed_ns is None else (monotonic_ns() - passed_ns) // 1_000_000,
         "degraded": dict(kernel.health.degraded),

@@ -212,7 +212,7 @@ def hold_state(folder: Path) -> Iterator[Held]:
             pid = f" (pid {other['pid']})" if "pid" in other else ""
             raise BotError(
                 f"another daemon runs on {folder}{pid}: stop it (bot stop --state-dir {quote(str(folder))}),"
-                " or give this one a state_dir of its own"
+                " or give this one a folder of its own (state_dir in the config; --state-dir of bot demo)"
             )
         yield Held(folder, lock)
 
