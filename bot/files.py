@@ -14,6 +14,23 @@ from typing import IO, Final
 DISK_FAULTS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
 
+class OutsideFolder(ValueError):
+    """A file from outside names a path that is not inside its own folder. The text says why."""
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The path that a file from outside names. OutsideFolder unless it is relative, inside `folder`, and no part of it is a link."""
+    parts = name.split("/")
+    if not name or "\0" in name or "\\" in name or name.startswith(("/", "~")) or {"", ".", ".."} & set(parts):
+        raise OutsideFolder(f"{name!r} is not a relative path inside of the folder")
+    path = folder
+    for part in parts:
+        path = path / part
+        if path.is_symlink():
+            raise OutsideFolder(f"{path} is a link, and links are not followed")
+    return path
+
+
 def is_file(path: Path) -> bool:
     """True if the file exists. OSError if that cannot be seen, such as in a folder that this user may not enter."""
     try:

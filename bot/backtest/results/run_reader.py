@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from bot.backtest.results.layout import COLUMNS, EXTREMES, FORMAT, NAMES
 from bot.errors import BotError, Exit
+from bot.files import OutsideFolder, inside
 from bot.words import many
 
 CHART: Final = "chart.json"  # only for drawing; the figures do not need it
@@ -94,6 +95,11 @@ def read_run(folder: Path) -> StoredRun:
         raise RunNotFound(
             f"{folder}: is no run: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; give {way}"
         )
+    for name in NAMES:
+        try:
+            inside(folder, name)
+        except OutsideFolder as error:
+            raise BotError(f"{folder}: {error}: copy the run as a whole, or run it again") from None
     manifest = _json(folder / "manifest.json")
     if manifest.get("format") != FORMAT:
         raise BotError(

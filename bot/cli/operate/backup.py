@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ SERVICE: Final = "sandbox.db"
 DATABASES: Final = (JOURNAL, SERVICE)  # in this order: a journal that is older than its service is what a crash leaves
 BESIDE: Final = ("journal.safety.json", "sandbox.db.webhook-key", "sandbox.options")
 STATE, CONFIG, STRATEGIES = "state", "config", "strategies"  # folders of a backup
+# A place of strategies that a backup may name: below the config's folder, or a folder beside that one; none of them hidden.
+IN_PROJECT: Final = re.compile(r"\.|(?:\.\./)?[^./\\\0~][^/\\\0]*|[^./\\\0~][^/\\\0]*(?:/[^./\\\0][^/\\\0]*)+")
 FILES_MAX: Final = 1_000  # strategy files; more is a wrong folder
 
 
@@ -49,7 +52,7 @@ class Exists(BotError):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """`files`: path in the backup -> SHA-256. `strategies_dir` is relative to the folder of the config, or absolute."""
+    """`files`: path in the backup -> SHA-256. `strategies_dir` is relative to the folder of the config; None if it is outside of the project."""
 
     name: str
     address: str | None
@@ -174,7 +177,7 @@ def _copy_state(source: Path, target: Path) -> None:
 
 
 def _copy_project(config: Path, target: Path) -> str | None:
-    """Copy the config and its strategies. Returns the place of the strategies, seen from the config."""
+    """Copy the config and its strategies. Returns the place of the strategies, seen from the config; None if it is outside of the project."""
     config = config.absolute()
     for folder in (CONFIG, STRATEGIES):
         (target / folder).mkdir(mode=0o700)
@@ -191,8 +194,8 @@ def _copy_project(config: Path, target: Path) -> str | None:
         place = target / STRATEGIES / path.relative_to(strategies)
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(place, path.read_bytes())
-    is_near = strategies.is_relative_to(config.parent.parent)
-    return os.path.relpath(strategies, config.parent) if is_near else str(strategies)
+    seen_from_config = os.path.relpath(strategies, config.parent)
+    return seen_from_config if IN_PROJECT.fullmatch(seen_from_config) else None
 
 
 def _strategies_of(config: Path) -> Path | None:

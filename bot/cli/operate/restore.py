@@ -22,6 +22,7 @@ from bot.cli.operate.backup import (
     CONFIG,
     DATABASES,
     FORMAT,
+    IN_PROJECT,
     JOURNAL,
     MANIFEST,
     SERVICE,
@@ -33,7 +34,7 @@ from bot.cli.operate.backup import (
 )
 from bot.cli.operate.daemon_client import folder_of
 from bot.errors import BotError, ConfigError
-from bot.files import replacing, sync
+from bot.files import OutsideFolder, inside, replacing, sync
 
 EPILOG = """\b
 Examples:
@@ -47,6 +48,7 @@ A config and strategies that exist stay as they are. Stop the daemon first: bot 
 """
 
 ASIDE: Final = "before-restore"
+MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024  # of 10,000 names with their digests
 
 
 class Marks(NamedTuple):
@@ -109,7 +111,10 @@ def restore(source: Path, config: Path | None, state_dir: Path | None, *, only_c
 def checked(source: Path) -> Manifest:
     """The manifest of a backup whose files are all there and sound. ConfigError for a backup of a newer version, Unsound for a damaged one."""
     manifest = _read_manifest(source)
-    there = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()} - {MANIFEST}
+    _check_names(source, manifest)
+    there = {
+        path.relative_to(source).as_posix() for path in source.rglob("*") if not path.is_dir() or path.is_symlink()
+    } - {MANIFEST}
     for name in sorted(there ^ manifest.files.keys()):
         raise Unsound(
             f"{source / name} {'is not in the manifest' if name in there else 'is missing'}: use another backup"
@@ -132,7 +137,7 @@ def _read_manifest(source: Path) -> Manifest:
     if not source.is_dir():
         raise click.UsageError(f"there is no folder {source}")
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(_bytes_of(path))
         if int(data["format"]) > FORMAT:
             raise ConfigError(
                 f"{source} was written by a newer version of Bracketbot (format {data['format']}, this one reads {FORMAT}): run that version"
@@ -146,13 +151,44 @@ def _read_manifest(source: Path) -> Manifest:
         raise Unsound(f"{source} has no {MANIFEST}: it is not a folder that `bot backup` made") from None
     except OSError as error:
         raise BotError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise Unsound(f"{path} is damaged ({type(error).__name__}: {error}): use another backup") from None
-    for name in files:
-        parts = PurePosixPath(name).parts
-        if PurePosixPath(name).is_absolute() or ".." in parts or parts[0] not in (STATE, CONFIG, STRATEGIES):
-            raise Unsound(f"{path} names {name}, which is no file of a backup: use another backup")
     return made
+
+
+def _bytes_of(path: Path) -> bytes:
+    """The bytes of the manifest. ValueError if it is a link, or longer than that of the largest backup."""
+    with inside(path.parent, path.name).open("rb") as file:
+        raw = file.read(MANIFEST_BYTES_MAX + 1)
+    if len(raw) > MANIFEST_BYTES_MAX:
+        raise ValueError(f"it is larger than {MANIFEST_BYTES_MAX:,} bytes")
+    return raw
+
+
+def _check_names(source: Path, manifest: Manifest) -> None:
+    """A manifest names only files that a backup has, inside of its folder, and a place inside of the project. Unsound otherwise."""
+    path = source / MANIFEST
+    for name in manifest.files:
+        try:
+            inside(source, name)
+        except OutsideFolder as error:
+            raise Unsound(f"{path} names {name}, which is no file of a backup ({error}): use another backup") from None
+        kind, *rest = name.split("/")
+        is_known = {
+            STATE: len(rest) == 1 and rest[0] in (*DATABASES, *BESIDE),
+            CONFIG: len(rest) == 1,
+            STRATEGIES: bool(rest) and name.endswith(".py"),
+        }
+        if not is_known.get(kind, False):
+            raise Unsound(f"{path} names {name}, which is no file of a backup: use another backup")
+    if sum(name.startswith(f"{CONFIG}/") for name in manifest.files) > 1:
+        raise Unsound(f"{path} names several configs: use another backup")
+    given = manifest.strategies_dir
+    if given is not None and not (isinstance(given, str) and IN_PROJECT.fullmatch(given)):
+        raise Unsound(
+            f"{path}: the strategies belong into {given!r}, which is outside of the project, so that `bot restore` does not write there. "
+            "Restore the state alone with --state-dir, and copy config and strategies yourself"
+        )
 
 
 def _check_database(path: Path) -> None:
@@ -196,6 +232,10 @@ def _write_project(source: Path, manifest: Manifest, config: Path, written: list
             raise ConfigError(f"{config} does not exist, and the backup has no config")
         return
     _write_missing(source / CONFIG / manifest.config, config, written, left)
+    if manifest.strategies_dir is None and any(name.startswith(f"{STRATEGIES}/") for name in manifest.files):
+        click.echo(
+            f"The strategies folder is outside of the project: copy {source / STRATEGIES} there yourself", err=True
+        )
     for name in manifest.files:
         if name.startswith(f"{STRATEGIES}/") and manifest.strategies_dir is not None:
             folder = Path(os.path.normpath(config.parent / manifest.strategies_dir))
@@ -216,7 +256,9 @@ def _write_missing(source: Path, target: Path, written: list[Path], left: list[P
 
 def _copy_private(source: Path, target: Path) -> None:
     """Copy a file for its owner only. `target` appears when it is whole and on disk."""
-    with source.open("rb") as content, replacing(target) as file:
+    # Checked before; a link that has come since is refused by the open.
+    content = os.fdopen(os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
+    with content, replacing(target) as file:
         shutil.copyfileobj(content, file)
 
 

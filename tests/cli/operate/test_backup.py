@@ -224,6 +224,85 @@ def test_a_damaged_or_newer_backup_is_refused_and_nothing_is_written(
     assert not there.exists()
 
 
+OUTSIDE = (
+    "/home/x/.config/autostart", "../home/.config", "../../../..", "../..", "..", "../.config", ".config/autostart", "a/../../b", "~", "~/x",
+    "a//b", "/", "", "./x", "../a/b", "a\\b", "x\0y", "../../strategies", 7, ["x"],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("given", OUTSIDE)
+def test_strategies_are_written_inside_of_the_project_only(
+    kept: Path, capsys: pytest.CaptureFixture[str], given: object
+) -> None:
+    manifest = json.loads((kept / MANIFEST).read_text())
+    (kept / MANIFEST).write_text(json.dumps({**manifest, "strategiesDir": given}))
+    there = kept.parent / "there"
+    for more in (["--check"], ["--config", str(there / "bot.yaml")]):
+        assert call(["restore", str(kept), *more]) == 1
+        assert "outside of the project" in capsys.readouterr().err
+    assert not there.exists()
+    assert call(["restore", str(kept), "--check"]) == 1, "the way out that the message names is another one"
+
+
+@pytest.mark.parametrize("given", ["strategies", "../strategies", ".", "code/strategies"])
+def test_strategies_beside_or_below_the_config_are_restored(kept: Path, given: str) -> None:
+    manifest = json.loads((kept / MANIFEST).read_text())
+    (kept / MANIFEST).write_text(json.dumps({**manifest, "strategiesDir": given}))
+    there = kept.parent / "there" / "configs"
+    assert call(["restore", str(kept), "--config", str(there / "bot.yaml")]) == 0
+    assert (there / given / "buyer.py").is_file()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "strategies/evil.desktop",
+        "strategies/.bashrc",
+        "state/other.db",
+        "config/a/b.yaml",
+        "state/x/journal.db",
+        "other/x.py",
+        "strategies//x.py",
+        "strategies/./x.py",
+        "strategies/a\\b.py",
+        "config/second.yaml",
+    ],
+)
+def test_a_backup_names_only_what_a_backup_has(kept: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    path = kept / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("")
+    manifest = json.loads((kept / MANIFEST).read_text())
+    manifest["files"][name] = sha256(path)
+    (kept / MANIFEST).write_text(json.dumps(manifest))
+    assert call(["restore", str(kept), "--check"]) == 1
+    assert "use another backup" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["strategies/buyer.py", "strategies", "state/journal.safety.json", "state", "config/bot.yaml", MANIFEST]
+)
+def test_links_in_a_backup_are_not_followed(kept: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """The target has the digest that the manifest states."""
+    elsewhere = kept.parent / "elsewhere"
+    (kept / name).rename(elsewhere)
+    (kept / name).symlink_to(elsewhere)
+    for more in (["--check"], ["--state-dir", str(kept.parent / "there")]):
+        assert call(["restore", str(kept), *more]) == 1
+        assert "is a link, and links are not followed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"format": 1e999}', "7", '"' + "x" * 5_000_000 + '"', '{"format": 1, "files": 7}']
+)
+def test_a_manifest_of_another_form_is_damaged_and_no_bug(
+    kept: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    (kept / MANIFEST).write_text(text)
+    assert call(["restore", str(kept), "--check"]) == 1
+    assert "is damaged" in capsys.readouterr().err
+
+
 def test_config_and_strategies_that_exist_stay_as_they_are(
     project: Path, kept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
