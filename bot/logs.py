@@ -64,6 +64,7 @@ class FastLogger:
         structlog.get_logger().error(event, **fields)
 
 
+SECRET_MIN: Final = 8  # characters; a shorter secret is no secret, and its letters stand in other words
 DEPTH_MAX: Final = 8  # an event has a few keys; values that are nested deeper are hidden
 
 _SECRET_NAME: Final = re.compile(
@@ -79,9 +80,21 @@ def is_secret_name(name: str) -> bool:
     return bool(_SECRET_NAME.search(name)) and not _OPEN_NAME.fullmatch(name)
 
 
+_hidden: set[str] = set()
+
+
+def hide(secret: str) -> None:
+    """Make this text unreadable in every log line and error of this process, whatever form it has."""
+    if len(secret) >= SECRET_MIN:
+        _hidden.add(secret)
+
+
 def redact_text(text: str) -> str:
     """The text with every API key, session, control, confirm and device token, webhook secret and bearer credential made unreadable."""
-    return SECRET_TEXT.sub(lambda match: f"{next(kind for kind in match.groups() if kind)}_{HIDDEN}", text)
+    text = SECRET_TEXT.sub(lambda match: f"{next(kind for kind in match.groups() if kind)}_{HIDDEN}", text)
+    for secret in _hidden:
+        text = text.replace(secret, HIDDEN)
+    return text
 
 
 def redact(value: Any, depth: int = 0) -> Any:

@@ -28,7 +28,9 @@ class AgentParams(_Params):
     instructions: str | None = Field(
         None, min_length=1, max_length=INSTRUCTIONS_MAX, description="What the model is to do."
     )
-    instructions_file: str | None = Field(None, description="The whole path of a text file with the instructions.")
+    instructions_file: str | None = Field(
+        None, description="A text file with the instructions, in the config's folder or below it."
+    )
     usd_per_million_in: float = Field(ge=0, description="Price of a million input tokens; 0 for a model of your own.")
     usd_per_million_out: float = Field(ge=0, description="Price of a million output tokens.")
     knowledge_cutoff: date | None = Field(
@@ -116,9 +118,16 @@ class AgentParams(_Params):
         if not path.is_absolute():
             raise ValueError(f"instructions_file {path}: write the whole path")
         try:
-            text = path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"instructions_file {path} cannot be read: {error}") from None
+            if not path.is_file():
+                raise ValueError(f"instructions_file {path} is no file")
+            with path.open("rb") as file:
+                text = file.read(4 * INSTRUCTIONS_MAX + 1).decode().strip()
+        except OSError as error:
+            raise ValueError(f"instructions_file {path} cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ValueError(
+                f"instructions_file {path} is not UTF-8 text of at most {INSTRUCTIONS_MAX} characters"
+            ) from None
         if not 1 <= len(text) <= INSTRUCTIONS_MAX:
             raise ValueError(
                 f"instructions_file {path} has {len(text)} characters; it must have 1 to {INSTRUCTIONS_MAX}"

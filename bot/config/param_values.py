@@ -16,7 +16,7 @@ from bot.errors import ConfigError
 def with_params(text: str, values: Mapping[tuple[str, str], str]) -> str:
     """The text of a valid config with other values of params, by (strategy, param). A value is YAML, as after `param: ` in the file.
 
-    ConfigError if no strategy has the name, or if a value is no YAML. Whether the strategy has the param is for the check of the new text.
+    ConfigError if no strategy has the name, or if a value is no YAML or has a reference. Whether the strategy has the param is for the check of the new text.
     """
     yaml = YAML()
     yaml.preserve_quotes = True
@@ -31,10 +31,24 @@ def with_params(text: str, values: Mapping[tuple[str, str], str]) -> str:
         strategy = strategies[name]
         # A copy, because an alias may share the params with another strategy.
         strategy["params"] = deepcopy(strategy.get("params") or {})
-        strategy["params"][param] = _read(value, f"{name}.{param}={value}")
+        strategy["params"][param] = _without_references(_read(value, f"{name}.{param}={value}"), f"{name}.{param}")
     changed = io.StringIO()
     yaml.dump(document, changed)
     return changed.getvalue()
+
+
+def _without_references(value: Any, param: str) -> Any:
+    """The value. ConfigError if a text in it has a reference: only the author of the config may read the environment and secrets."""
+    if isinstance(value, str) and "${" in value:
+        raise ConfigError(
+            f"--param {param}: a value of a param takes no reference such as ${{env:NAME}}; write it into the config"
+        )
+    parts = (
+        [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
+    )
+    for part in parts:
+        _without_references(part, param)
+    return value
 
 
 def _read(value: str, given: str) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from bot.config.document import Rejected
-from bot.logs import is_secret_name
+from bot.logs import hide, is_secret_name
 
 SECRET_BYTES_MAX: Final = 65_536  # enough for a key or a certificate; refuses a device that was named by mistake
 
@@ -72,8 +72,10 @@ class References:
             except RuntimeError:
                 raise Rejected(f"{what}: {NO_HOME}") from None
             value = _read(file, what, private=True)
-        if not value and secret:
-            raise Rejected(f"{what} is empty")
+        if secret:
+            if not value:
+                raise Rejected(f"{what} is empty")
+            hide(value)
         return value
 
     def _credential(self, name: str) -> str:

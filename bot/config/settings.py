@@ -34,7 +34,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from bot.config.references import FORMS, NO_HOME, Referred
 from bot.errors import ConfigError
-from bot.files import is_file
+from bot.files import OutsideFolder, inside, is_file
 from bot.wire import bare_coin
 from bot.wire.addresses import ADDRESS_MAX, address_problem
 from bot.wire.base import Flag, Integer, Leverage, Number
@@ -62,6 +62,9 @@ def _refuse(problems: list[tuple[Loc, str]]) -> None:
         raise ValidationError.from_exception_data(
             "config", [InitErrorDetails(type=_no(text), loc=loc, input=None) for loc, text in problems]
         )
+
+
+INSTRUCTIONS_FILE: Final = "instructions_file"
 
 
 def _path(value: Any, info: ValidationInfo) -> Any:
@@ -376,6 +379,21 @@ class StrategySettings(Section):
             ]
         )
         return self
+
+    @field_validator("params")
+    @classmethod
+    def _files(cls, value: Mapping[str, Any], info: ValidationInfo) -> Mapping[str, Any]:
+        """The param INSTRUCTIONS_FILE as a whole path: params may come from others, so it names a file of the config's folder only."""
+        folder, name = (info.context or {}).get("folder"), value.get(INSTRUCTIONS_FILE)
+        if folder is None or not isinstance(name, str):
+            return value
+        relative = os.path.relpath(name, folder) if Path(name).is_absolute() else os.path.normpath(name)
+        try:
+            return {**value, INSTRUCTIONS_FILE: str(inside(folder, relative))}
+        except OutsideFolder:
+            raise _no(
+                f"{INSTRUCTIONS_FILE} must be a file in the config's folder or below it, and no part of its path a link"
+            ) from None
 
 
 class LogSettings(Section):

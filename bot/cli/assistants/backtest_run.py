@@ -67,6 +67,10 @@ def options_of(given: Mapping[str, Any]) -> list[str]:
         raise BacktestRefused(f"unknown field {next(iter(left))}; known are from, to, balance and params")
     if not isinstance(params, dict):
         raise BacktestRefused('params is an object, such as {"trend.fast_bars": 8}')
+    if any("${" in f"{name}{value}" for name, value in params.items()):
+        raise BacktestRefused(
+            "params: a value takes no reference such as ${env:NAME}; only the author of the config may write one"
+        )
     return options + [f"--param={name}={_plain(name, value)}" for name, value in params.items()]
 
 

@@ -183,7 +183,7 @@ def _check_names(source: Path, manifest: Manifest) -> None:
             raise Unsound(f"{path} names {name}, which is no file of a backup: use another backup")
     if sum(name.startswith(f"{CONFIG}/") for name in manifest.files) > 1:
         raise Unsound(f"{path} names several configs: use another backup")
-    given = manifest.strategies_dir
+    given: object = manifest.strategies_dir
     if given is not None and not (isinstance(given, str) and IN_PROJECT.fullmatch(given)):
         raise Unsound(
             f"{path}: the strategies belong into {given!r}, which is outside of the project, so that `bot restore` does not write there. "

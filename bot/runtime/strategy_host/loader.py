@@ -13,6 +13,7 @@ import difflib
 import hashlib
 import importlib
 import inspect
+import json
 import os
 import re
 import signal
@@ -26,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import localcontext
 from importlib.metadata import EntryPoint
+from itertools import chain
 from pathlib import Path
 from shlex import quote
 from typing import Any, Final
@@ -162,11 +164,12 @@ def build(loaded: Loaded, *, name: str, markets: Sequence[str], params: Mapping[
         with localcontext():
             made = loaded.strategy(name=name, markets=markets, params=params)
     except StrategyError as error:
-        raise StrategyError(f"{where}: {error}") from error
+        raise StrategyError(without_referred(f"{where}: {error}", params)) from None
     except BaseException as error:
         if isinstance(error, TypeError) and "__init__" in vars(loaded.strategy):
             raise StrategyError(f"{where}: {error}; remove __init__ and prepare in on_start") from error
-        raise _blame(error, where, loaded.path, "built") from error
+        blamed = _blame(error, where, loaded.path, "built")
+        raise StrategyError(without_referred(str(blamed), params)) from error
     if not isinstance(getattr(made, "indicators", None), Indicators):
         raise StrategyError(f"{where}: its __init__ does not call super().__init__; remove it and prepare in on_start")
     return made
@@ -185,7 +188,10 @@ def check_params(strategy: type[Strategy], params: Mapping[str, Any]) -> list[Pa
         strategy.Params.model_validate(dict(params))
     except ValidationError as error:
         found = error.errors(include_url=False)
-        problems += [_problem(one, list(fields)) for one in found if one["loc"][:1] not in known]
+        problems += [
+            ParamProblem(one.loc, without_referred(one.message, params))
+            for one in (_problem(error, list(fields)) for error in found if error["loc"][:1] not in known)
+        ]
     except (Exception, SystemExit) as error:  # From the author's own validator. Its text may contain a secret.
         name = type(error).__name__
         raise StrategyError(
@@ -541,6 +547,23 @@ def _problem(error: Any, known: Sequence[str]) -> ParamProblem:
     if error["type"] == "missing":
         return ParamProblem(loc, "is required and not given")
     return ParamProblem(loc, f"{message} (got {_shown(loc, error['input'])})")
+
+
+def without_referred(text: str, params: object) -> str:
+    """The text without the values of params that came from a reference: a validator may have put them into its words."""
+    for value in sorted(set(_referred(params)), key=len, reverse=True):
+        for spelling in {value, repr(value)[1:-1], json.dumps(value)[1:-1]}:
+            text = text.replace(spelling, HIDDEN)
+    return text
+
+
+def _referred(value: object) -> Iterator[str]:
+    if isinstance(value, Referred) and value:
+        yield str(value)
+    elif isinstance(value, Mapping):
+        yield from chain.from_iterable(map(_referred, value.values()))
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from chain.from_iterable(map(_referred, value))
 
 
 def _shown(loc: tuple[str | int, ...], value: Any) -> str:
