@@ -12,7 +12,7 @@ from bot.wire import INTERVAL_MS, Candle
 
 WIDTH: Final = 960
 HEIGHT: Final = 320
-RIGHT: Final = 84  # for the scale
+RIGHT: Final = 100  # for the scale: 12 digits
 TOP: Final = 12
 BOTTOM: Final = 26
 VOLUME: Final = 48  # height of the volume

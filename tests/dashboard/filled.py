@@ -1,0 +1,183 @@
+"""A dashboard with everything in it: long names, 40 rows, three approvals, 12 runs. Pages that are looked at empty hide what does not fit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from bot.dashboard.app import Dashboard
+from bot.dashboard.backtests import Backtests
+from bot.dashboard.page_models import Sources
+from bot.dashboard.reading import Reading
+from bot.dashboard.sign_in import SignIn
+from bot.dashboard.sources import DaemonSource, ServiceSource
+from bot.runtime.journal import queries
+from bot.strategy import Bracket, Close, Open
+from bot.wire.market import BookResult
+from bot.wire.resources import Market
+from bot.wire.wallets import WalletNavResult, WalletResult
+from tests.dashboard.builders import KEY, NOW_MS, Daemon, book, candle, documents, order, position, status, strategy
+from tests.fakes import FakeVenue
+from tests.runtime.builders import make_kernel, minutes
+
+ROWS = 40
+LONG = "momentum_of_the_hourly_breakout_with_volume_filter"
+MARKET = "event:will-the-federal-reserve-cut-rates-in-march-2027:no"
+REASON = "the entry of 123,456.78 USD is more than the 1,999.50 USD left of budget_usd 2000 of the strategy; " * 2
+PATHS = (
+    "/", "/market/BTC", "/strategies", f"/strategies/{LONG}", "/events", "/guardians", "/approvals", "/runs", "/control/kill", "/control/pause", "/nothing",
+)  # fmt: skip
+
+
+def answers() -> dict[str, Any]:
+    markets = ["BTC", "kPEPE", MARKET, *(f"xyz:LONGNAME{n}" for n in range(ROWS - 3))]
+    positions = [
+        position(
+            market=market, side=("long", "short")[n % 2], size="123456.789", entry_px="0.00012345", mark_px=0.00012345, stop_px="0.00011111",
+            first_stop_px="0.0001", unrealized_usd=-12_345.67, notional_usd="1234567.89", strategy=LONG, protected=n != 3,
+        )
+        for n, market in enumerate(markets)
+    ]  # fmt: skip
+    orders = [
+        order(oid=str(10**12 + n), market=market, size="123456.789", trigger_px="104310.5", strategy=LONG)
+        for n, market in enumerate(markets)
+    ]
+    orders += [
+        order(oid=str(2 * 10**12 + n), kind="limit", action="open", limit_px="104310.5", trigger_px=None)
+        for n in range(3)
+    ]
+    waits = [
+        {
+            "id": f"MZXW6YTBAAA{n}", "strategy": LONG, "market": MARKET, "side": "short", "leverage": 3, "size": "123456.789", "est_px": "104310.5",
+            "notional_usd": "1234567.89", "stop_px": None if n else "99999.5", "target_px": None, "shown_px": "104310.5", "asked_ms": 1,
+            "plan_expires_ms": 2, "not_after_ms": 3, "left_s": 7_199, "proposed_by": "an assistant with a long name", "why": REASON,
+        }
+        for n in range(3)
+    ]  # fmt: skip
+    names = [LONG, *(f"{LONG}_{n}" for n in range(11))]
+    strategies = [
+        strategy(name, markets=markets[:12], state=("RUNNING", "QUARANTINED", "PAUSED")[n % 3], why=REASON if n % 3 else None,
+                 budget_usd="1234567.89", book=book(fees_usd="12345.67", net_usd="-98765.43", day_usd="1234.5", fills=12_345),
+                 params={"a_param_with_a_long_name": 0.00012345, "list_of_values": "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15"})
+        for n, name in enumerate(names)
+    ]  # fmt: skip
+    waiting = [
+        {"id": f"X{n}", "action": "open", "market": MARKET, "strategy": LONG, "message": REASON} for n in range(3)
+    ]
+    guardians = [
+        {"id": f"grd_{10**9 + n}", "type": "account_drawdown", "market": MARKET, "latched": True, "blocks_opens": bool(n % 2), "active": True}
+        for n in range(ROWS)
+    ]  # fmt: skip
+    return {
+        "/status": status(
+            positions=len(positions), orders=len(orders), name="a daemon with a rather long name of its own", why=REASON, state="DEGRADED",
+            strategies=strategies, intents={"open": 1, "in_doubt": 3, "quarantined": 3, "waiting": waiting}, config="/home/somebody/projects/trading/bot.yaml",
+        ),
+        "/positions": {"positions": positions}, "/orders": {"orders": orders}, "/strategies": {"strategies": strategies},
+        "/approvals": {"approvals": waits}, "/guardians": {"config": [], "guardians": guardians},
+    }  # fmt: skip
+
+
+def journal(folder: Path) -> None:
+    """Trades, refusals and events under a long name."""
+
+    def decide(view: Any, bar: Any) -> list[Any]:
+        if view.position("BTC") is not None:
+            return [Close("BTC")]
+        bracket = Bracket(stop_pct=5, target_r=1.5)
+        return [Open("BTC", "long", usd=200, bracket=bracket), Open("BTC", "long", usd=1e6, bracket=bracket)]
+
+    async def trade() -> None:
+        from tests.runtime.builders import Scripted
+
+        venue = FakeVenue()
+        kernel = make_kernel(venue, path=folder / queries.FILE, strategies=[Scripted(decide, name=LONG)])
+        await kernel.recover()
+        await minutes(kernel, venue, *["100", "101"] * 10)
+        kernel.journal.flush()
+        kernel.journal.close()
+
+    asyncio.run(trade())
+
+
+def runs(folder: Path) -> None:
+    for n in range(12):
+        run = folder / f"2026-11-27_120000_{LONG}_{n}"
+        run.mkdir(parents=True)
+        figures = {
+            "Return [%]": -1234.5, "Buy & Hold Return [%]": 100262.87, "Max. Drawdown [%]": -99.25, "Sharpe Ratio": -12.345, "# Trades": 123_456,
+            "Win Rate [%]": 34.9,
+        }  # fmt: skip
+        course = {"fromMs": 1_736_035_200_000, "toMs": 1_936_726_400_000, "isPartial": n == 1}
+        (run / "summary.json").write_text(json.dumps({"figures": figures, "course": course}))
+
+
+def answer_for_the_service(service: ServiceSource) -> None:
+    """Put readings in the place of the service's."""
+    candles = [candle(n, 104_000.5 + 37 * (n % 11), volume=12_345.678) for n in range(200)]
+    levels = tuple({"px": f"{104_310.5 + n}", "sz": f"{1234.56789 + n}"} for n in range(12))
+    markets = [{"coin": coin, "mark_px": "104310.5", "change24h_pct": "-3.25"} for coin in ("BTC", "kPEPE", MARKET)]
+
+    def gives(value: Any) -> Any:
+        async def answer(*_given: Any) -> Reading[Any]:
+            return Reading(value)
+
+        return answer
+
+    points = [{"ts": NOW_MS + n * 60_000, "nav_usd": f"{1_234_567.89 + n}"} for n in range(60)]
+    service.wallet = gives(  # type: ignore[method-assign]
+        WalletResult.model_validate(
+            {"address": "0xabc", "registered": True, "environment": "sandbox", "account_value_usd": "1234567.89", "unrealized_pnl_usd": "-4",
+             "positions": (), "updated_at": NOW_MS}
+        )
+    )  # fmt: skip
+    service.nav = gives(  # type: ignore[method-assign]
+        WalletNavResult.model_validate(
+            {"address": "0xabc", "registered": True, "range": "1d", "nav_usd": "1", "series": points}
+        )
+    )
+    service.markets = gives(tuple(Market.model_construct(**one) for one in markets))  # type: ignore[method-assign]
+    service.book = gives(BookResult.model_validate({"coin": "BTC", "bids": levels[::-1], "asks": levels}))  # type: ignore[method-assign]
+    service.candles = gives(candles)  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The dashboard on a port of its own; gives a link that opens it once."""
+    writer = threading.Thread(target=journal, args=(folder,))  # Playwright runs a loop in this thread.
+    writer.start()
+    writer.join()
+    runs(folder / "runs")
+    sign_in = SignIn(KEY, "run", now_s=lambda: NOW_MS // 1000)
+    service = ServiceSource()
+    answer_for_the_service(service)
+    sources = Sources(DaemonSource(Daemon(folder, answers())), service, Backtests(folder / "runs"))
+    dashboard = Dashboard(sources, documents(has_charts=False), sign_in, control=True)
+    started = threading.Event()
+
+    class Quick(uvicorn.Server):
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            started.set()
+
+        async def shutdown(self, sockets: Any = None) -> None:
+            dashboard.stopping.set()
+            await super().shutdown(sockets)
+
+    server = Quick(uvicorn.Config(dashboard.app(), port=0, log_config=None, timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    assert started.wait(30)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}/sign-in#{sign_in.code()}"
+    finally:
+        server.should_exit = True
+        thread.join(30)
