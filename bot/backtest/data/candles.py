@@ -454,7 +454,7 @@ def interval_of(path: Path, at_ms: array[int], named: str | None) -> str:
             return named or "1m"
         raise ConfigError(
             f"{path}: its candles are {_apart(step_ms)} apart, which is none of "
-            f"{', '.join(INTERVAL_MS)}{_way_of(path, step_ms)}"
+            f"{', '.join(INTERVAL_MS)}{_way_of(path, at_ms, step_ms)}"
         )
     if named is not None and named != name:
         if len(at_ms) < 3 and INTERVAL_MS[named] < step_ms:
@@ -465,14 +465,15 @@ def interval_of(path: Path, at_ms: array[int], named: str | None) -> str:
     return name
 
 
-def _way_of(path: Path, step_ms: int) -> str:
+def _way_of(path: Path, at_ms: array[int], step_ms: int) -> str:
     """What to do with candles of an interval that is not known."""
-    joined = next(
-        (name for name, ms in INTERVAL_MS.items() if step_ms > 0 and ms > step_ms and ms % step_ms == 0), None
-    )
-    if joined is None:
-        return "; get finer ones from their source, for example days"
-    return f"; `bot data import {quote(str(path))} --interval {joined}` joins them to {joined}"
+    for name, ms in INTERVAL_MS.items():
+        if step_ms > 0 and ms > step_ms and ms % step_ms == 0:
+            first, end = min(at_ms), max(at_ms) + step_ms
+            if first + -first % ms + ms > end:
+                return f"; get at least one whole candle of {name}, or {name} candles, from their source"
+            return f"; `bot data import {quote(str(path))} --interval {name}` joins them to {name}"
+    return "; get finer ones from their source, for example days"
 
 
 def distances(at_ms: array[int]) -> Counter[int]:
@@ -517,6 +518,7 @@ def _read_cells(path: Path) -> tuple[tuple[array[Any], ...], Part]:
         if not header.strip():
             what = "row 1: is empty" if stream.read(column_files.BLOCK_CHARS).strip() else "the file is empty"
             raise ConfigError(f"{path}: {what}; it must start with {','.join(COLUMNS)}")
+        column_files.judge_text(path, [header])
         names = [name.lower() for name in column_files.split_line(header.rstrip("\n"), ",")]
         _judge_header(path, names)
         wanted = [names.index(name) for name in COLUMNS]

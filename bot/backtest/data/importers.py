@@ -58,6 +58,7 @@ _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - a wall clock's reading, o
 _PER_MS: Final = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
 PANDAS_INDEX: Final = "__index_level_"  # the name that pandas gives to an index without a name in Parquet
 _THOUSANDS: Final = re.compile(r"[+-]?[0-9]{1,3}(?:[,.'\s][0-9]{3})+(?:[.,][0-9]+)?")
+_SHORT: Final = re.compile(r"[+-]?[0-9]+(?:[.,][0-9]+)? ?[KMBkmb]")
 _COMMA: Final = re.compile(r"[+-]?[0-9]+,[0-9]+")
 _EXPONENT: Final = re.compile(r"[+-]?[0-9](?:\.[0-9]{1,30})?[eE]\+?[0-9]{1,2}", re.ASCII)
 _ZULU: Final = re.compile(r"(?<=[0-9]) ?(?:UTC|GMT)$")
@@ -191,7 +192,9 @@ def _opens(read: Candles, table: _Table, mapped: Mapped) -> array[int]:
     dates = table.dates_ms
     if step == DAY_MS and dates is not None and dates != read.at_ms:
         local = replace(read, at_ms=array("q", (at - before for at in dates)))
-        if not table.is_behind or hours_of(local) != CONTINUOUS:
+        # By the rows too, because a share may be imported under the name of another market.
+        rests = hours_of(local) != CONTINUOUS or hours_of(replace(local, market="")) != CONTINUOUS
+        if not table.is_behind or rests:
             return local.at_ms
     if not before:
         return read.at_ms
@@ -336,6 +339,8 @@ def _floats(
 
 
 def _way(text: str, mapped: Mapped) -> str:
+    if _SHORT.fullmatch(text):
+        return "; write it in full, like 45200 for 45.2K, or leave it out if it is the volume: --columns volume=none"
     is_comma = mapped.decimal == "." and _COMMA.fullmatch(text) is not None
     if _THOUSANDS.fullmatch(text):
         return "; take the signs between thousands out" + (

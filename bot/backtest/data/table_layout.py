@@ -52,6 +52,7 @@ NO_COLUMN: Final = "none"  # as in volume=none
 PRICE: Final = "price"  # the column of a file with samples, instead of open, high, low and close
 SAMPLE_CHARS: Final = 65_536
 SAMPLE_LINES: Final = 20
+SWAPPED: Final = 0.9  # a smaller ratio of both sums says that open and close are exchanged; chance gives about 1
 LEVELS_MAX: Final = 2  # further lines of a header
 
 
@@ -261,14 +262,21 @@ def places_of(path: Path, header: list[str] | None, width: int, mapped: Mapped) 
         elif name == "ts" and names[:1] == [""]:  # An index of a pandas frame may have no name.
             found[name] = [0]
         else:
-            shown = ",".join(header) if header is not None else f"{width} without names"
-            none = " (volume=none when there is none)" if name == "volume" else ""
-            what = "NAME" if header is not None else "NUMBER, for all columns"
-            raise ConfigError(
-                f"{path}: row 1: no column for {name!r} among {shown[:200]!r}; say it with --columns "
-                f"{name}={what}{none}"
-            )
+            raise ConfigError(f"{path}: row 1: {_missing(name, header, width)}")
     return found
+
+
+def _missing(name: str, header: list[str] | None, width: int) -> str:
+    """What to say of a column that no name of the header means."""
+    if header is None:
+        return (
+            f"no column for {name!r} among {width} without names; say it with --columns {name}=NUMBER, for all columns"
+        )
+    near = [column for column in header if re.search(rf"\b{name[:3]}", column, re.IGNORECASE)]
+    named = [f"{name}={column}" for column in near] or [f"{name}=NAME"]
+    ways = " or ".join(f"--columns {quote(one)}" for one in named)
+    none = " (volume=none when there is none)" if name == "volume" else ""
+    return f"no column for {name!r} among {','.join(header)[:200]!r}; say it with {ways}{none}"
 
 
 def market_place(path: Path, mapped: Mapped, header: list[str] | None, width: int) -> list[int]:
@@ -319,7 +327,8 @@ def judge_order(path: Path, row: int, columns: Sequence[array[Any]]) -> None:
         order = sorted(range(count), key=columns[0].__getitem__)
         opens, closes = prices[first], prices[last]
         follows = sum(abs(opens[b] - closes[a]) for a, b in pairwise(order))
-        if follows <= sum(abs(closes[b] - opens[a]) for a, b in pairwise(order)):
+        backward = sum(abs(closes[b] - opens[a]) for a, b in pairwise(order))
+        if backward >= follows * SWAPPED:
             return
         what = f"column {first} goes on from column {last} of the row before less well than the other way round"
     ways = (

@@ -162,6 +162,19 @@ CASES: dict[str, Case] = {
         "columns apart by spaces are not read: tr -s ' ' ','",
         mend=replaced((" +", ",")),
     ),
+    "two volumes by their currencies": Case(
+        changed(
+            table(times(), head="time,open,high,low,close,Volume BTC,Volume USDT"),
+            lambda rows: re.sub(r"(?m),(\d+)$", r",\1,\1", rows),
+        ),
+        "no column for 'volume'",
+        ("--columns 'volume=Volume BTC'", "--columns 'volume=Volume USDT'"),
+    ),
+    "volumes of thousands": Case(
+        changed(table(times()), lambda rows: re.sub(r"(?m),(\d+)$", r",\1.0K", rows)),
+        "write it in full, like 45200 for 45.2K, or leave it out",
+        ("--columns volume=none",),
+    ),
     # Times.
     "a day or a month first": Case(
         table(times("%d/%m/%Y %H:%M", first=FIRST + timedelta(days=1))),
@@ -325,8 +338,16 @@ CASES: dict[str, Case] = {
         table(times(step=HOUR / 20)[:6]), "--interval 15m` joins them to 15m", ("--interval 15m",), interval="15m"
     ),
     "seconds": Case(
-        table([(FIRST + timedelta(seconds=n)).strftime("%Y-%m-%d %H:%M:%S") for n in range(COUNT)]),
+        table([f"{FIRST + timedelta(seconds=n):%Y-%m-%d %H:%M:%S}" for n in range(130)]),
         "--interval 1m` joins them to 1m",
+        ("--interval 1m",),
+        interval="1m",
+    ),
+    "too few seconds": Case(
+        table([f"{FIRST + timedelta(seconds=n):%Y-%m-%d %H:%M:%S}" for n in range(COUNT)]),
+        "get at least one whole candle of 1m, or 1m candles, from their source",
+        mend=lambda path: (path.write_text(table(times(step=HOUR / 60))), path)[1],
+        interval="1m",
     ),
     "two hours": Case(
         table(times(step=2 * HOUR)), "--interval 4h` joins them to 4h", ("--interval 4h",), interval="4h"

@@ -155,6 +155,14 @@ def test_local_days_keep_their_date_over_a_change_of_clocks(tmp_path: Path, name
     assert not [one for one in report.findings if one.kind == "off_grid"]
 
 
+def test_days_of_new_york_without_weekends_keep_their_date_under_any_name(tmp_path: Path) -> None:
+    days = [datetime(2025, 3, 3, tzinfo=zone("America/New_York")) + timedelta(days=n) for n in range(14)]
+    lines = [f"{at.strftime(ISO)},100,102,99,101,1" for at in days if at.weekday() < 5]
+    (tmp_path / "x.csv").write_text("\n".join(["Date,Open,High,Low,Close,Volume", *lines]) + "\n")
+    read = read_foreign(tmp_path / "x.csv", "BTC", Mapped())
+    assert [iso(at)[:10] for at in read.at_ms] == [f"{at:%Y-%m-%d}" for at in days if at.weekday() < 5]
+
+
 def test_days_of_new_york_of_a_market_that_never_closes_are_refused_or_moved_forward(tmp_path: Path) -> None:
     path, mapped = text_file(tmp_path, SOURCES["days of New York"])
     read = read_foreign(path, "BTC", mapped)
