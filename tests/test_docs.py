@@ -12,6 +12,7 @@ from bot.cli.app import call
 from bot.errors import CODES
 from bot.runtime.alerts.messages import TEMPLATES
 from bot.runtime.model.intents import INTENT_MOVES
+from bot.service.views.responses import CONFLICTS
 from bot.testing.sandbox import Sandbox
 from bot.venue import state
 from tests.documents import DOCS, PAGES, README, ROOT, blocks, section
@@ -56,12 +57,16 @@ def test_every_figure_of_the_venue_rules_stands_in_a_test_of_the_venue() -> None
 
 
 def test_the_error_codes_of_the_decisions_are_those_of_the_code() -> None:
-    rows = re.findall(
-        r"^\| `(\w+)` \| (\d+) \| (yes|no) \|$", section("decisions", "Requests and answers"), re.MULTILINE
-    )
+    text = section("decisions", "Requests and answers")
+    rows = re.findall(r"^\| `(\w+)` \| (\d+)[^|]* \| (yes|no)[^|]* \|$", text, re.MULTILINE)
     assert {code: (int(status), again == "yes") for code, status, again in rows} == {
         code: (row.status, row.retryable) for code, row in CODES.items()
     }
+
+
+def test_each_reason_of_an_idempotency_conflict_has_its_status() -> None:
+    (line,) = re.findall(r"^`details\.reason` of an .*?\.$", PAGES["decisions"], re.MULTILINE | re.DOTALL)
+    assert dict(re.findall(r"`(\w+)` \((\d+)", line)) == {name: str(status) for name, (status, _) in CONFLICTS.items()}
 
 
 def test_the_limits_of_the_decisions_are_those_of_the_code() -> None:

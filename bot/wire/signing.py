@@ -19,9 +19,18 @@ SIGNATURE_HEADER: Final = "webhook-signature"
 
 
 def key_of(secret: str) -> bytes:
-    """The signing key of a secret: base64 after `whsec_`, otherwise the UTF-8 bytes of the text. ValueError if the base64 is invalid or too short."""
+    """The signing key of a secret, as the libraries of Standard Webhooks read it: base64, with or without `whsec_` before it.
+
+    `v1,whsec_...`, as some services show it, is the same secret. Any other text is no secret of that standard: its UTF-8 bytes are the key,
+    and `secret_of` gives the form that the libraries take. ValueError if the base64 after `whsec_` is invalid or too short.
+    """
+    secret = (
+        secret.removeprefix(f"{SIGNATURE_VERSION},")
+        if secret.startswith(f"{SIGNATURE_VERSION},{SECRET_PREFIX}")
+        else secret
+    )
     if not secret.startswith(SECRET_PREFIX):
-        return secret.encode()
+        return _decoded(secret) or secret.encode()
     text = secret.removeprefix(SECRET_PREFIX)
     try:
         key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
@@ -30,6 +39,15 @@ def key_of(secret: str) -> bytes:
     if len(key) < KEY_BYTES_MIN:
         raise ValueError(f"has fewer than {KEY_BYTES_MIN} bytes behind whsec_")
     return key
+
+
+def _decoded(text: str) -> bytes | None:
+    """The bytes of whole base64; None for a text that is none, or holds too short a key."""
+    try:
+        key = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return key if len(key) >= KEY_BYTES_MIN else None
 
 
 def secret_of(key: bytes) -> str:

@@ -148,6 +148,7 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "Plan.type": ("market", "limit"),
     "Warning_.code": (
         "leverage_clamped", "partial_depth", "wide_spread", "external_closed", "near_liquidation", "unprotected", "rounded",
+        "unknown_type", "secret_converted",
     ),
     "WalletNavResult.range": ("1d", "7d", "30d", "all"),
     "Event.type": ("fill", "order", "trigger", "guardian", "funding", "liquidation", "settlement", "account"),

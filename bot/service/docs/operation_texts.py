@@ -45,6 +45,14 @@ _ORDER: Final = (
     "key_limit_exceeded",
 )  # fmt: skip
 
+WEBHOOK_NOTE: Final = (
+    "This response is the only one that contains the signing secret. Its form is whsec_ and base64; a secret that you give in another form is converted, "
+    "with the warning secret_converted. Deliveries are POST requests by Standard Webhooks 1.0, and any library of that standard verifies them: the headers "
+    "are webhook-id (the event's id), webhook-timestamp (unix seconds) and webhook-signature: v1, and the base64 of HMAC-SHA256 with the key (the decoded "
+    "base64) over ID.TIMESTAMP.BODY. An answer of 2xx within 15 s ends a delivery. Otherwise the service tries ten times over about three days, under the "
+    "same webhook-id; Retry-After is kept, redirects are not followed, and 410 disables the webhook."
+)
+
 DESCRIBED: Final[dict[tuple[str, str], Described]] = {
     ("GET", "/v1/start"): Described("Onboarding", "First steps", market.StartResult),
     ("GET", "/v1/changelog"): Described("Onboarding", "Versions of the interface", market.ChangelogResult),
@@ -125,7 +133,7 @@ DESCRIBED: Final[dict[tuple[str, str], Described]] = {
         "resync when unread events were wiped. Close the stream then; the same request would get that error as plain JSON.",
     ),
     ("POST", "/v1/webhooks"): Described(
-        "Events", "Register a webhook", resources.WebhookCreated, ("limit_exceeded",), "This response is the only one that contains the signing secret."
+        "Events", "Register a webhook", resources.WebhookCreated, ("limit_exceeded",), WEBHOOK_NOTE
     ),
     ("GET", "/v1/webhooks"): Described("Events", "List webhooks", resources.WebhooksResult),
     ("DELETE", "/v1/webhooks/{id}"): Described("Events", "Revoke a webhook", resources.Revoked, ("not_found",)),

@@ -32,6 +32,11 @@ from bot.wire.vocabulary import EVENT_FILTERS, EVENT_SUBTYPES
 
 Body = dict[str, Any]
 
+# A secret in another form than the libraries of Standard Webhooks take.
+CONVERTED: Final[Body] = {
+    "code": "secret_converted",
+    "message": "the secret of this answer has the form whsec_ and base64, which the libraries of Standard Webhooks take: verify with it",
+}
 _WEBHOOK_ID: Final = re.compile(r"whk_[0-9]{1,20}", re.ASCII)
 
 
@@ -75,19 +80,21 @@ class WebhookOperations(OperationExecutor):
         """POST /v1/webhooks. Call `check_names` first."""
         types = None if not request.types else tuple(dict.fromkeys(request.types))
         unknown = [_unknown(name) for name in types or () if name not in EVENT_FILTERS]
-        warnings = {"warnings": unknown} if unknown else {}
         secret = request.secret or signing.secret_of(secrets.token_bytes(signing.GENERATED_BYTES))
         try:
             key = signing.key_of(secret)
         except ValueError as error:
             raise Refused(invalid("secret", str(error), "8..128 characters, or whsec_ and base64")) from None
+        form = signing.secret_of(key)
+        notes = unknown if form == secret else [*unknown, CONVERTED]
+        warnings = {"warnings": notes} if notes else {}
         encrypted = self._cipher.encrypt(key, principal.account)
         # The fingerprint covers the secret too: a plain digest would let a reader guess short secrets.
         context = context._replace(fingerprint=self._cipher.mark(context.fingerprint))
 
         def view(hook: Webhook, now: int) -> Body:
             self._outbox.add(hook)
-            return {**self._view(hook), "secret": secret, **warnings}
+            return {**self._view(hook), "secret": form, **warnings}
 
         return self.decide(
             principal,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import ssl
 import threading
@@ -18,6 +19,7 @@ import httpx
 import pytest
 from standardwebhooks.webhooks import Webhook as Library
 
+from bot.client.webhooks import verify
 from bot.clock import ManualClock, SystemClock
 from bot.service.host import HostOptions, build
 from bot.service.state_machine.command_log import CommandLog
@@ -124,6 +126,44 @@ async def test_an_unknown_event_type_is_accepted_with_a_warning_and_matches_noth
     assert "warnings" not in (await caller.get("/v1/webhooks"))["webhooks"][0]
     (endpoint,) = box.service.outbox.endpoints.values()
     assert [kind for kind in EVENT_SUBTYPES if endpoint.wants(kind, EVENT_SUBTYPES[kind][0])] == ["fill"]
+
+
+KEY = b"0123456789abcdef01234567"
+ENCODED = base64.b64encode(KEY).decode()
+FORMS = {
+    "marked": (f"whsec_{ENCODED}", KEY),
+    "marked, without its padding": (f"whsec_{base64.b64encode(KEY[:-1]).decode().rstrip('=')}", KEY[:-1]),
+    "base64": (ENCODED, KEY),
+    "as some services show it": (f"v1,whsec_{ENCODED}", KEY),
+    "text that is base64 by chance": ("supersecret12345", base64.b64decode("supersecret12345")),
+    "text": ("a secret of eight or more", b"a secret of eight or more"),
+    "text with letters of the world": ("größer als acht", "größer als acht".encode()),
+    "base64 of too short a key": ("hunter22", b"hunter22"),
+    "base64 for addresses": ("ab-_ab-_ab-_ab-_", b"ab-_ab-_ab-_ab-_"),
+}
+
+
+@pytest.mark.parametrize(("secret", "key"), FORMS.values(), ids=FORMS.keys())
+async def test_every_secret_can_be_verified_by_a_library_of_the_standard(
+    box: Box, caller: Caller, secret: str, key: bytes
+) -> None:
+    """With the secret of the answer always, and with the text that was given if a library can read it."""
+    made = await caller.post("/v1/webhooks", {"url": "http://127.0.0.1:9/x", "secret": secret})
+    assert made["secret"] == signing.secret_of(key)
+    assert [one["code"] for one in made.get("warnings", ())] == (
+        [] if made["secret"] == secret else ["secret_converted"]
+    )
+    now = datetime.now(UTC)
+    headers = {
+        signing.ID_HEADER: "evt_1",
+        signing.TIMESTAMP_HEADER: str(int(now.timestamp())),
+        signing.SIGNATURE_HEADER: signing.signature(signing.key_of(secret), "evt_1", str(int(now.timestamp())), b"{}"),
+    }
+    Library(made["secret"]).verify("{}", headers)
+    if secret in (ENCODED, "supersecret12345"):
+        Library(secret).verify("{}", headers)
+    assert verify(b"{}", headers, secret), "our own check takes both forms"
+    assert verify(b"{}", headers, made["secret"])
 
 
 async def test_an_account_has_at_most_twenty_webhooks_and_other_accounts_see_none(box: Box, caller: Caller) -> None:
