@@ -1,4 +1,4 @@
-"""Speed and memory of the local exchange: requests for each second of its processor time, and a day of prices with a trading bot.
+"""Speed and memory of the local exchange: requests for each second of its processor time, and a day with a trading bot.
 
 Run: python -m tests.bench.exchange
 """
@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import coincurve
 import httpx
 from eth_account import Account
 from hyperliquid.utils import signing
@@ -69,9 +68,8 @@ def speed(name: str, pid: int, url: str, bodies: list[bytes]) -> None:
     codes = asyncio.run(post_all(url, bodies))
     spent, real = cpu_seconds(pid) - before, (monotonic_ns() - begun) / 1e9
     assert set(codes) == {200}, set(codes)
-    print(
-        f"{name:30} {len(bodies) / spent:8,.0f} a second of one core   ({len(bodies) / real:,.0f}/s with this client beside it)"
-    )
+    each, beside = len(bodies) / spent, len(bodies) / real
+    print(f"{name:30} {each:8,.0f} a second of one core   ({beside:,.0f}/s with this client beside it)")
 
 
 def serve() -> tuple[subprocess.Popen[str], str]:
@@ -107,9 +105,7 @@ def day() -> None:
 
 
 def main() -> None:
-    print(
-        f"coincurve {coincurve.__version__ if hasattr(coincurve, '__version__') else ''}, Python {sys.version.split()[0]}"
-    )
+    print(f"Python {sys.version.split()[0]}")
     process, url = serve()
     try:
         httpx.post(f"{url}/control/deposit", json={"address": WALLET.address, "usd": "1000000"}, trust_env=False)

@@ -128,7 +128,7 @@ def test_margin_rules_of_leverage_and_isolated_positions() -> None:
 
 
 def test_liquidation_prices_are_those_of_the_exchange(shared: Path) -> None:
-    """Recorded isolated positions: coin, side, entry, size, margin, leverage, and the exchange's own liquidation price."""
+    """Recorded isolated positions: coin, side, entry, size, margin, leverage, and the exchange's liquidation price."""
     from bot.local_exchange.engine.venue_rules import Account, Market, MarketSpec, Position, State, liquidation_px
     from bot.money import parse_e8
 

@@ -1,4 +1,4 @@
-"""WebSockets: greeting, subscriptions and their first messages, posts, limits, and faults of messages and connections."""
+"""WebSockets: greeting, subscriptions and their first messages, posts, limits, faults of messages and connections."""
 
 from __future__ import annotations
 
