@@ -9,20 +9,16 @@ from bot.errors import ConfigError
 
 def stored_problems(state_dir: Path, *, embedded: bool) -> list[str]:
     """Each stored file that this version cannot continue with: both versions and the way out. Files that are in use are not looked at."""
-    found = []
-    journal = state_dir / "journal.db"
-    if embedded and (problem := service_problem(state_dir)) is not None:
-        found.append(problem)
-    if journal.exists() and journal.stat().st_size and (problem := journal_problem(journal)) is not None:
-        found.append(problem)
-    return found
+    found = [service_problem(state_dir) if embedded else None, journal_problem(state_dir / "journal.db")]
+    return [problem for problem in found if problem is not None]
 
 
 def service_problem(state_dir: Path) -> str | None:
     """Why this version cannot continue with the embedded service's database."""
     from bot.service.state_machine.rules_version import stored_problem
 
-    return stored_problem(state_dir / "sandbox.db")
+    path = state_dir / "sandbox.db"
+    return stored_problem(path) if _has_content(path) else None
 
 
 def journal_problem(path: Path) -> str | None:
@@ -31,6 +27,8 @@ def journal_problem(path: Path) -> str | None:
 
     from bot.runtime.journal.opening import refuse_newer
 
+    if not _has_content(path):
+        return None
     try:
         refuse_newer(path)
     except ConfigError as error:
@@ -38,3 +36,11 @@ def journal_problem(path: Path) -> str | None:
     except sqlite3.Error:  # Damaged or shut; bot doctor and the next start say so.
         return None
     return None
+
+
+def _has_content(path: Path) -> bool:
+    """False also for a file that this user may not see: it is not known then, and its owner's start says it."""
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False

@@ -343,11 +343,15 @@ def _stored(patient: Patient) -> None:
     from bot.errors import Exit
 
     settings, folder = patient.settings, patient.place.folder
-    journal = folder / "journal.db"
-    problem = journal_problem(journal) if journal.exists() and journal.stat().st_size else None
+    problem = journal_problem(folder / "journal.db")
     if problem is not None:
         patient.say("journal", "fail", problem, "run the newer version, or restore an older backup", int(Exit.CONFIG))
-    if settings is None or not settings.account.embedded or not (folder / "sandbox.db").exists():
+    if (
+        settings is None
+        or not settings.account.embedded
+        or not _is_seen(folder)
+        or not (folder / "sandbox.db").exists()
+    ):
         return
     problem = service_problem(folder)
     if problem is None:
