@@ -81,6 +81,8 @@ class Inputs:
         read, left_out = chosen(held, options.start_ms, shortest_intervals(self.settings))
         self.candles, reports = quality.checked(read, accept=self.accepted)
         self._notes += left_out
+        for line in left_out:  # Said at once too, because what was left out may be why the rest is too short.
+            report(line)
         # Gaps are listed by `assumptions_of`, because only those in the range matter.
         self._notes += [
             f"{found.market}: {item.text}: {KINDS[item.kind].then}"

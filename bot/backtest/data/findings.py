@@ -161,7 +161,12 @@ class FaultyData(BotError):
         )
         shut = any(fault.accept is None for report in reports for fault in report.refused(accept))
         lines = [line for report in reports for line in report.lines(accept)]
-        way = f"Take them as they are with {' '.join(flags)}" if flags and not shut else "Correct the data first"
+        is_changed = bool({"--accept-off-grid", "--accept-ohlc", "--accept-unsorted"} & set(flags))
+        way = (
+            f"Take them {'' if is_changed else 'as they are '}with {' '.join(flags)}"
+            if flags and not shut
+            else "Correct the data first"
+        )
         if any(report.files for report in reports):
             way += "; `bot data audit` shows the same"
         super().__init__("\n".join(["the candles have faults", *lines, way]))

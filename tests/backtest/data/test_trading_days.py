@@ -134,6 +134,13 @@ def test_a_store_with_days_and_hours_says_what_it_leaves_out_and_the_way_to_it_w
         assert call(["backtest", str(yaml), "--data", str(tmp_path / "st"), *out, *options]) == 0
         return capsys.readouterr().out
 
+    (tmp_path / "cross").mkdir()
+    slow = config(tmp_path / "cross", use="bench:Cross", slow_bars=30)
+    slow.write_text(slow.read_text().replace("interval: 1m", "interval: 1d"))
+    assert call(["backtest", str(slow), "--data", str(tmp_path / "st"), "--out", str(tmp_path / "runs")]) == 4
+    refused = capsys.readouterr().err
+    assert "the warm-up is longer than the data: a strategy needs" in refused
+    assert "the 1d candles of 2025-06-01T00:00 to 2025-07-31T00:00 are left out" in refused
     said = bars()
     assert "prices come from 1h candles" in said
     assert "--from 2025-06-01T00:00 uses them" in said
