@@ -80,8 +80,8 @@ def check_bootstrap(inputs: Inputs, made: Backtest, block_ms: int) -> None:
     candles_ms = observed_ms(inputs.candles, start_ms, end_ms)
     if candles_ms < 2 * block_ms:
         raise ConfigError(
-            f"--bootstrap-block {duration(block_ms)}: the range has candles of {duration(candles_ms)}, which is shorter than two blocks; "
-            "take shorter blocks or more data"
+            f"--bootstrap-block {duration(block_ms)}: the range has candles of {duration(candles_ms)}, "
+            "which is shorter than two blocks; take shorter blocks or more data"
         )
 
 

@@ -84,8 +84,9 @@ class Depth(NamedTuple):
 
 
 class FundingRate(NamedTuple):
-    """The funding rate that applies now, as a fraction, the hours that it is for, and one of the instants at which it is paid. Without an instant: at
-    the multiples of its hours from 00:00 UTC."""
+    """The funding rate that applies now, as a fraction, the hours that it is for, and one of the instants at which it
+    is paid. Without an instant: at the multiples of its hours from 00:00 UTC.
+    """
 
     symbol: str
     rate: float

@@ -45,7 +45,9 @@ class Task(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The end of a trial. `figures` are those of the report, `returns` one for each UTC day with prices. refused: the strategy does not accept the params."""
+    """The end of a trial. `figures` are those of the report, `returns` one for each UTC day with prices. refused: the
+    strategy does not accept the params.
+    """
 
     number: int
     state: State

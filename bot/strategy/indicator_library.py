@@ -185,7 +185,9 @@ def supertrend(
     period: int | str = 10, multiplier: float | str = 3.0, *, line: Literal["value", "trend"] = "value"
 ) -> Indicator:
     """SuperTrend (Seban): a stop line, `multiplier` average true ranges away from the middle of the bar, that moves only with the trend. `trend` is 1 above the
-    line and -1 below it. The first two lines depend on how a line begins, by up to 1 % of the price, so they are left out."""
+    line and -1 below it. The first two lines depend on how a line begins, by up to 1 % of the price, so they are left
+    out.
+    """
     _line(line, {"value": "value", "trend": "trend"})
 
     def start(period: int, multiplier: float, _: Source) -> Series:
@@ -256,7 +258,9 @@ def _slowest_and_signal(fast: int, slow: int, signal: int) -> int:
 
 
 def _sum_anew_where_small(mean: Any, period: int) -> None:
-    """Mend a moving average of talipp, which is a running difference: where it has become far smaller, its rounding errors would show (as in `Sma`)."""
+    """Mend a moving average of talipp, which is a running difference: where it has become far smaller, its rounding
+    errors would show (as in `Sma`).
+    """
     running, largest = getattr(mean, CALCULATE), 0.0
 
     def value() -> float | None:

@@ -61,8 +61,9 @@ class Series:
 class Sma(Series):
     """Simple moving average: the mean of the last n values, by the running sum s += x - old.
 
-    The running sum is the definition, in a backtest too: sum(last n) / n differs from it in the last bits. Its error is that of the largest sum so far, so
-    where the sum has become far smaller (volumes that end), it is summed anew. A mean of zeros is 0.
+    The running sum is the definition, in a backtest too: sum(last n) / n differs from it in the last bits. Its error
+    is that of the largest sum so far, so where the sum has become far smaller (volumes that end), it is summed anew. A
+    mean of zeros is 0.
     """
 
     __slots__ = ("_largest", "_n", "_sum", "_window")

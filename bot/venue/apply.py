@@ -102,8 +102,12 @@ def _set_market(state: State, command: c.SetMarket) -> None:
     if command.outcome_px is not None:
         assert 0 <= command.outcome_px <= outcome.PAYOUT
         market.resolution = command.outcome_px
+    if command.premium_px is not None:
+        market.premium_px = command.premium_px or None
     if command.external is not None:
-        market.turn_outside(is_open=command.external == "open", turns_ms=command.turns_ms, now_ms=state.now_ms)
+        market.turn_outside(
+            command.premium_px, is_open=command.external == "open", turns_ms=command.turns_ms, now_ms=state.now_ms
+        )
 
 
 def run_due(state: State, until_ms: int, *, inclusive: bool) -> None:

@@ -22,10 +22,15 @@ class ListMarket:
 
 @dataclass(slots=True)
 class SetMarket:
-    """Change a market. `status`: open | closed | halted. Also: a recorded funding rate (fraction scaled 1e12), the outcome of an event market,
-    or the session of the outside price: open | closed, with its next change in `turns_ms`.
+    """Change a market. `status`: open | closed | halted. Also: a recorded funding rate (fraction scaled 1e12), the
+    outcome of an event market, or the session of the outside price: open | closed, with its next change in
+    `turns_ms`.
 
-    A recorded rate is paid whole, every `funding_hours` hours; `funding_ms` is one of the instants at which it is paid. Default: every hour.
+    `premium_px`: until the next one, premiums are measured with this price, because the newest price may be an extreme
+    of a long candle; 0: with the newest price again. With `external` closed it is also the last price of the session.
+
+    A recorded rate is paid whole, every `funding_hours` hours; `funding_ms` is one of the instants at which it is
+    paid. Default: every hour.
     """
 
     coin: str
@@ -36,6 +41,7 @@ class SetMarket:
     turns_ms: int | None = None
     funding_hours: int = 1
     funding_ms: int = 0
+    premium_px: int | None = None
 
 
 # ── Time and prices ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,5 +1,6 @@
-"""Funding: the hourly rate from the premium, or a recorded rate with its own hours, and its payment on the oracle price. Only positions held at that
-instant pay or receive."""
+"""Funding: the hourly rate from the premium, or a recorded rate with its own hours, and its payment on the oracle
+price. Only positions held at that instant pay or receive.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def rate_of(premium: int) -> int:
 
 
 def rate_now(market: Market) -> int:
-    """The rate of the next payment: a recorded rate if a command has set it; otherwise from the book's premium over the oracle, or the baseline without one.
+    """The rate of the next payment: a recorded rate if a command has set it; otherwise from the book's premium over
+    the oracle, or the baseline without one.
 
     The real venue averages samples of the hour; here the hour's last book is the only sample.
     """
@@ -78,7 +80,9 @@ def pay_due(state: State, opens: Mapping[str, int]) -> None:
 
 
 def pay(state: State, market: Market, oracle: int) -> None:
-    """Pay the funding of the hour that is due to every holder: signed size * oracle * rate. Longs pay shorts if the rate is positive."""
+    """Pay the funding of the hour that is due to every holder: signed size * oracle * rate. Longs pay shorts if the
+    rate is positive.
+    """
     rate = rate_now(market)
     for account_id in list(market.holders) if market.pays_at(market.next_funding_ms) else ():
         account = state.accounts[account_id]

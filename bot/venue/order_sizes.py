@@ -101,13 +101,16 @@ def bps_from_mid(market: Market, px: int, mid: int) -> int:
 
 
 def shallow_text(market: Market, buy: int, bps: int, found: int, wanted: int) -> str:
-    """Why a taker found less than it wanted. A tick that is larger than the slippage is the cause if nothing was found."""
+    """Why a taker found less than it wanted. A tick that is larger than the slippage is the cause if nothing was
+    found.
+    """
     text = f"the book holds {text_of(found)} of {text_of(wanted)} within {bps} bps"
     tick, best = market.tick(market.mid), level_px(market, market.mid, buy, 0)
     if found or outcome.is_paid(market.spec) or tick * BPS <= market.mid * bps:
         return text
     share = tick * 10_000 // market.mid
-    return f"{text}: the tick of {text_of(tick)} is {share / 100:g} % of the price, so the best price is {text_of(best)} at a middle of {text_of(market.mid)}"
+    coarse = f"the tick of {text_of(tick)} is {share / 100:g} % of the price"
+    return f"{text}: {coarse}, so the best price is {text_of(best)} at a middle of {text_of(market.mid)}"
 
 
 def cost_of_opening(fills: list[tuple[int, int]], reduce: int, rest: tuple[int, int], leverage: int) -> tuple[int, int]:

@@ -165,7 +165,9 @@ class Market:
     def see(self, px: int) -> None:
         """Set mark and mid to a quiet price, and the oracle while the outside price is open."""
         self.mark = self.mid = px
-        self.is_quoted, self.premium_px = False, None
+        self.is_quoted = False
+        if self.spec.bar_length_ms:
+            self.premium_px = None
         if self.external != "closed":
             self.oracle = px
 
@@ -183,24 +185,27 @@ class Market:
     def begin_bar(self, opened_ms: int, opened: int, closed: int) -> None:
         """Begin the next bar, for prices that come in bars.
 
-        If the outside price opens inside this bar, the bar's prices may come from after the opening. A premium before it is that of the last price
-        before the bar.
+        If the outside price opens inside this bar, the bar's prices may come from after the opening. A premium before
+        it is that of the last price before the bar.
         """
         if self.spec.bar_length_ms:
             self.bar_opened_ms, self.bar_open, self.bar_close = opened_ms, opened, closed
             opens_inside = self.opens_ms is not None and self.opens_ms < opened_ms + self.spec.bar_length_ms
             self.premium_px = self.mid if self.external == "closed" and opens_inside else None
 
-    def turn_outside(self, *, is_open: bool, turns_ms: int | None, now_ms: int) -> None:
+    def turn_outside(self, last_px: int | None, *, is_open: bool, turns_ms: int | None, now_ms: int) -> None:
         """Open or close the outside price, which changes again at `turns_ms`.
 
-        It stops at the price of this instant. Inside a bar that price is the bar's close: the bar has no later price of the session, and its newest
-        point may be an extreme.
+        It stops at the price of this instant. Inside a bar that price is the bar's close: the bar has no later price
+        of the session, and its newest point may be an extreme. `last_px`: this close, where the venue does not know
+        the bars.
         """
         if is_open:
             if self.external == "closed":
                 self.oracle = self.mark  # The outside price moves again, and its next candle may be a day away.
             self.premium_px = None
+        elif last_px:
+            self.premium_px = self.oracle = last_px
         elif self.spec.bar_length_ms and self.px_at(now_ms) is not None:
             self.premium_px = self.oracle = self.bar_close if self.external == "open" else self.mark
         self.external = "open" if is_open else "closed"

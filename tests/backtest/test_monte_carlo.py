@@ -57,7 +57,9 @@ SESSIONS = ("equity", "index")
 
 
 def session_candles(hours: str, interval: str, *, market: str = "AAPL", days: int = 24) -> Candles:
-    """Candles in the sessions of an exchange only. Within a session each moves 0.02 %; the first of a session has jumped by about 1 %."""
+    """Candles in the sessions of an exchange only. Within a session each moves 0.02 %; the first of a session has
+    jumped by about 1 %.
+    """
     step = INTERVAL_MS[interval]
     columns: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in range(5)))
     px, before = 200.0, None

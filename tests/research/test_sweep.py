@@ -413,10 +413,16 @@ def test_a_scheduler_without_a_worker_and_a_worker_of_another_version_are_refuse
     ("objectives", "windows", "warned"),
     [
         ('["Sharpe Ratio", "Return [%]"]', (), ["Sharpe Ratio is a figure of a year, and the range has 7 h"]),
-        ('["Calmar Ratio"]', ("--walk-forward", "train=2h,test=1h"), ["Calmar Ratio is a figure of a year, and the shortest window has 1 h"]),
+        (
+            '["Calmar Ratio"]',
+            ("--walk-forward", "train=2h,test=1h"),
+            [
+                "Calmar Ratio is a figure of a year, and the shortest window has 1 h",
+            ],
+        ),
         ('["Return [%]"]', (), []),
     ],
-)  # fmt: skip
+)
 def test_a_figure_of_a_year_as_objective_of_a_few_days_is_warned_of(
     place: Path, capsys: pytest.CaptureFixture[str], objectives: str, windows: tuple[str, ...], warned: list[str]
 ) -> None:

@@ -707,11 +707,15 @@ def test_an_order_in_usd_never_exceeds_its_amount_also_if_its_limit_crosses(side
 @pytest.mark.parametrize(
     ("px", "tick", "more"),
     [
-        ("0.00001234", "0.000001", ": the tick of 0.000001 is 8.1 % of the price, so the best price is 0.000013 at a middle of 0.00001234"),
+        (
+            "0.00001234",
+            "0.000001",
+            ": the tick of 0.000001 is 8.1 % of the price, so the best price is 0.000013 at a middle of 0.00001234",
+        ),
         ("100.5", "2", ": the tick of 2 is 1.99 % of the price, so the best price is 102 at a middle of 100.5"),
         ("100.5", "0.5", ""),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("closes", [False, True])
 def test_a_tick_larger_than_the_slippage_is_named_as_the_cause(px: str, tick: str, more: str, closes: bool) -> None:
     """An order of the book's own tick is told so, not that the book is shallow."""
@@ -724,9 +728,8 @@ def test_a_tick_larger_than_the_slippage_is_named_as_the_cause(px: str, tick: st
         refused = venue.close("DOGE", slippage_bps=100).answer
     else:
         refused = venue.place(order("DOGE", 1, size=size)).answer
-    assert (refused.code, refused.message) == (
-        "insufficient_depth", f"the book holds 0 of {size} within 100 bps{more}",
-    )  # fmt: skip
+    said = f"the book holds 0 of {size} within 100 bps{more}"
+    assert (refused.code, refused.message) == ("insufficient_depth", said)
 
 
 def test_an_amount_that_buys_less_than_one_size_step_says_so() -> None:

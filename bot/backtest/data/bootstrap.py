@@ -1,9 +1,10 @@
 """Other histories of the same markets: candles made of random blocks of the recorded ones, by the stationary bootstrap.
 
 A block has a random start and a geometric length (Politis and Romano, The Stationary Bootstrap, Journal of the American Statistical Association 89, 1994).
-Starts and lengths count candles, not hours: the night of an exchange has no candles, so no block begins in it, and the candle before it is followed by the
-one after it. Each candle takes the moves of its source from the close before it: open, high, low and close relative to that close, and the volume. All
-markets take the same blocks, so that they keep moving together. The instants, and so gaps and closed hours, are those of the recorded candles.
+Starts and lengths count candles, not hours: the night of an exchange has no candles, so no block begins in it, and the
+candle before it is followed by the one after it. Each candle takes the moves of its source from the close before it:
+open, high, low and close relative to that close, and the volume. All markets take the same blocks, so that they keep
+moving together. The instants, and so gaps and closed hours, are those of the recorded candles.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def _blocks(slots: int, mean: float, chance: Random) -> Iterator[tuple[int, int]
 
 
 def _sources(slots: Sequence[int], blocks: Sequence[tuple[int, int]]) -> dict[int, tuple[int, int]]:
-    """For each slot the one that it takes its candles from, and the number of its block. After the last slot the first one follows."""
+    """For each slot the one that it takes its candles from, and the number of its block. After the last slot the first
+    one follows.
+    """
     ends = [*(begin for begin, _ in blocks[1:]), len(slots)]
     return {
         slots[at]: (slots[(source + at - begin) % len(slots)], number)

@@ -36,7 +36,9 @@ _UNIT_NAMES: Final = {"s": "seconds", "us": "microseconds", "ns": "nanoseconds"}
 
 
 class Payment(NamedTuple):
-    """A recorded rate, scaled 1e12, which is paid whole at the full hour `at_ms`, and again every `hours` hours until the next row says another."""
+    """A recorded rate, scaled 1e12, which is paid whole at the full hour `at_ms`, and again every `hours` hours until
+    the next row says another.
+    """
 
     at_ms: int
     rate: int
@@ -80,11 +82,13 @@ class Funding:
             )
         longest_ms, longest = max(holes, key=lambda hole: hole[1])
         usual = Counter(one.hours for one in self.rates).most_common(1)[0][0]
-        said = f"{missing:,} of {many(len(paid), 'payment' if usual == 1 else 'hour')} are not recorded"
+        unit = "payment" if usual == 1 else "hour"
+        said = f"{missing:,} of {many(len(paid), unit)} are not recorded"
         then = "the rate before goes on, and before the first the baseline"
         if longest > ROWS_MISSING_MAX * usual and "gaps" not in accept:
             raise ConfigError(
-                f"{self.path}: {said}; the longest hole begins at {instant(longest_ms)}, {self._place(longest_ms)}: {many(longest, 'payment' if usual == 1 else 'hour')}."
+                f"{self.path}: {said}; the longest hole begins at {instant(longest_ms)}, {self._place(longest_ms)}: "
+                f"{many(longest, unit)}."
                 f" --accept-gaps: {then}"
             )
         return f"{said}: {then}"
@@ -96,8 +100,8 @@ class Funding:
         if longest == 1:
             return None
         return (
-            f"a rate of {longest} hours is paid whole at its instant: a position that is held across this instant pays all of it, "
-            "and a position that is closed before pays nothing"
+            f"a rate of {longest} hours is paid whole at its instant: a position that is held across this instant "
+            "pays all of it, and a position that is closed before pays nothing"
         )
 
     def _recorded(self, end_ms: int) -> set[int]:
@@ -126,7 +130,9 @@ def from_start(rates: Sequence[Payment], start_ms: int) -> list[Payment]:
 
 
 def hour_by_hour(rates: Sequence[Payment], start_ms: int, end_ms: int) -> list[tuple[int, int]]:
-    """The rate that is paid from each instant on, at every full hour: 0 between the payments of a rate for several hours."""
+    """The rate that is paid from each instant on, at every full hour: 0 between the payments of a rate for several
+    hours.
+    """
     rates, found = from_start(rates, start_ms), []
     ends = [*(after.at_ms for after in rates[1:]), end_ms]
     for one, until_ms in zip(rates, ends, strict=False):  # Without rates there is one end more.
@@ -152,7 +158,8 @@ def _runs(instants: Sequence[int]) -> list[tuple[int, int]]:
 def read_funding(path: Path) -> Funding:
     """The rates of a file `ts,rate` (ms UTC of the payment, fraction), oldest first.
 
-    The hours of each rate are its distance from the one before, so the venue may have changed its period, and a gap has no effect.
+    The hours of each rate are its distance from the one before, so the venue may have changed its period, and a gap
+    has no effect.
     """
     if is_parquet(path):
         raise ConfigError(f"{path}: funding is read from CSV: columns ts and rate")
@@ -191,14 +198,17 @@ def read_funding(path: Path) -> Funding:
         at_ms = _full_hour(ts)
         if found and found[-1].at_ms == at_ms:
             raise ConfigError(
-                f"{path}: row {number}: is paid at {instant(at_ms)} as the row before is; rates are paid at full hours, once in an hour at most"
+                f"{path}: row {number}: is paid at {instant(at_ms)} as the row before is; "
+                "rates are paid at full hours, once in an hour at most"
             )
         found.append(Payment(at_ms, rate, every))
     return Funding(path, found, lines, hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 def _full_hour(ts: int) -> int:
-    """The full hour of a payment, which venues record a little after it. A stamp between two hours is paid at the later one, never before its time."""
+    """The full hour of a payment, which venues record a little after it. A stamp between two hours is paid at the
+    later one, never before its time.
+    """
     return ts - ts % HOUR_MS if ts % HOUR_MS < LATE_MS else -(-ts // HOUR_MS) * HOUR_MS
 
 

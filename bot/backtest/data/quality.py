@@ -55,7 +55,8 @@ SPLITS: Final = (
     *((3, 2), (4, 3), (5, 2), (5, 3), (5, 4), (7, 5)),
     *((1, old) for old in (2, 3, 4, 5, 8, 10, 15, 20, 25, 30, 50)),
 )
-# A share moves as far by news as by these. They are suspected only where the move is far beyond the usual ones over a night, and the volume is not.
+# A share moves as far by news as by these. They are suspected only where the move is far beyond the usual ones over a
+# night, and the volume is not.
 SMALL_SPLITS: Final = ((6, 5), (11, 10))
 SMALL_DEVIATIONS: Final = 6.0
 SMALL_VOLUMES: Final = 1.5  # times the median of the first candles of the nights before
@@ -357,7 +358,9 @@ def _split_of(opened: float, move: float, may_be_small: bool) -> tuple[int, int]
 
 
 def _small_moves(candles: Candles) -> frozenset[int]:
-    """The rows after a closed night whose open is far from the close before, by the usual moves over a night, without the volume that news bring."""
+    """The rows after a closed night whose open is far from the close before, by the usual moves over a night, without
+    the volume that news bring.
+    """
     closes, opens, volumes, step_ms = candles.close, candles.open, candles.volume, candles.step_ms
     days = [trading_date(at_ms, step_ms) for at_ms in candles.at_ms]
     nights = [row for row in range(1, len(closes)) if days[row] != days[row - 1]]

@@ -1,8 +1,9 @@
 """Risk over the days of a run: value at risk, expected shortfall, rolling Sharpe ratio and volatility, how sure the Sharpe ratio is, the
 worst drawdowns. Pure.
 
-Returns are daily, from 00:00 to 00:00 UTC, as fractions, and a year has 365 days (`statistics.daily_returns`). Rolling figures count every day of the
-calendar; quantiles and moments are of days with prices, because a closed day is no observation.
+Returns are daily, from 00:00 to 00:00 UTC, as fractions, and a year has 365 days (`statistics.daily_returns`). Rolling
+figures count every day of the calendar; quantiles and moments are of days with prices, because a closed day is no
+observation.
 """
 
 from __future__ import annotations

@@ -270,7 +270,9 @@ def daily_of(run: StoredRun, *, only_with_prices: bool = False) -> list[float]:
 
 
 def risk_of(run: StoredRun) -> dict[str, float | None]:
-    """Value at risk and expected shortfall of one day with prices, in percent of the equity; None for a run of too few such days."""
+    """Value at risk and expected shortfall of one day with prices, in percent of the equity; None for a run of too few
+    such days.
+    """
     returns = daily_of(run, only_with_prices=True)
     found: dict[str, float | None] = {}
     for level in LEVELS:
@@ -294,14 +296,14 @@ def exposure_of(run: StoredRun) -> list[MarketExposure]:
 
 def more_as_json(run: StoredRun) -> dict[str, Any]:
     """The figures that the report computes from the stored results, besides those of summary.json."""
-    trades = finished(run.trades)
+    trades, course = finished(run.trades), run.summary["course"]
     return {
         "months": {
             str(year): dict(zip((*MONTHS, "Year"), found, strict=True)) for year, found in monthly(run).items()
         },
         "markets": by_market(run),
         "risk": risk_of(run),
-        "ofFewDays": list(extrapolated(run.summary["figures"], run.summary["course"]["toMs"] - run.summary["course"]["fromMs"])),
+        "ofFewDays": list(extrapolated(run.summary["figures"], course["toMs"] - course["fromMs"])),
         "drawdowns": [
             {"peakMs": one.peak_ms, "lowMs": one.low_ms, "endMs": one.end_ms if one.is_over else None, "depthPct": round(100 * one.depth, DECIMALS)}
             for one in worst_drawdowns(run)

@@ -141,7 +141,10 @@ def _of_market(
     lowest = round(min(cursor.low[cursor.first : cursor.end]) * E8)
     tick = market.ticks[digits_of(lowest)]
     if not is_event and tick > lowest * COARSE:
-        yield f"the listing's tick is {format_e8(tick)} at a price of {format_e8(lowest)}: orders and fills are rounded to it; --tick sets a finer one"
+        yield (
+            f"the listing's tick is {format_e8(tick)} at a price of {format_e8(lowest)}: orders and fills are rounded "
+            "to it; --tick sets a finer one"
+        )
     if not is_event:
         baseline = f"at the baseline of {spec.funding_rate / 10**12 * 100:.6g} % an hour"
         yield f"funding {'as recorded' if is_funded else baseline}, paid on the open of the hour"

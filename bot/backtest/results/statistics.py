@@ -1,8 +1,9 @@
 """The usual statistics of a run, computed from its equity curve and its trades. Each formula names its source.
 
-Returns are daily, from 00:00 to 00:00 UTC, and a year has 365 days. In annual figures a day without prices (a weekend of shares) has the return 0, so they
-agree with the usual ones for shares, which use 252 days. What is a quantile, a moment or a count of days (value at risk, skewness, the probabilistic and
-the deflated Sharpe ratio) counts only days with prices. The risk-free rate is 0. A figure whose divisor would be 0 is None.
+Returns are daily, from 00:00 to 00:00 UTC, and a year has 365 days. In annual figures a day without prices (a weekend
+of shares) has the return 0, so they agree with the usual ones for shares, which use 252 days. What is a quantile, a
+moment or a count of days (value at risk, skewness, the probabilistic and the deflated Sharpe ratio) counts only days
+with prices. The risk-free rate is 0. A figure whose divisor would be 0 is None.
 """
 
 from __future__ import annotations
@@ -141,7 +142,9 @@ def daily_returns(
     at_ms: Sequence[int], usd: Sequence[float], *, start_ms: int, start_usd: float, only_with_prices: bool = False
 ) -> list[float]:
     """Returns from one 00:00 UTC to the next; the first and last day may be shorter. A value at midnight belongs to the day that ends there.
-    A day without a value has the return 0, or is left out if `only_with_prices`. After a loss of everything there are no more returns."""
+    A day without a value has the return 0, or is left out if `only_with_prices`. After a loss of everything there are
+    no more returns.
+    """
     found: list[float] = []
     row, before = 0, start_usd
     last = start_ms // DAY_MS * DAY_MS

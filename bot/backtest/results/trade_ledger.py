@@ -36,7 +36,9 @@ BOTH: Final = "+"  # joins the names of strategies that share a round trip; no s
 
 
 def _is_spared(e: OrderChanged) -> bool:
-    """Whether a resting exit ended because its position was closed by something else: a target that was not needed, and no lost order."""
+    """Whether a resting exit ended because its position was closed by something else: a target that was not needed,
+    and no lost order.
+    """
     return e.kind == "limit" and e.intent == "close" and e.reason == "reduce_only"
 
 

@@ -183,7 +183,9 @@ def run(
 
 
 def _warn_of_few_days(space: Space, start_ms: int, end_ms: int, folds: Sequence[Fold] | None) -> None:
-    """Say that an objective is a figure of a year, where the range or a window lasts a few days: its best trial is the luckiest."""
+    """Say that an objective is a figure of a year, where the range or a window lasts a few days: its best trial is the
+    luckiest.
+    """
     from bot.backtest.results.statistics import DAYS_FOR_A_YEAR, extrapolated
     from bot.words import duration
 
@@ -192,8 +194,8 @@ def _warn_of_few_days(space: Space, start_ms: int, end_ms: int, folds: Sequence[
     what = "the range has" if folds is None else "the shortest window has"
     for name in extrapolated([one.figure for one in space.objectives], ms):
         click.echo(
-            f"warning: the objective {name} is a figure of a year, and {what} {duration(ms)}: its best trial is the luckiest. "
-            f"Take {DAYS_FOR_A_YEAR} days or more, or an objective such as Return [%]",
+            f"warning: the objective {name} is a figure of a year, and {what} {duration(ms)}: "
+            f"its best trial is the luckiest. Take {DAYS_FOR_A_YEAR} days or more, or an objective such as Return [%]",
             err=True,
         )
 

@@ -152,8 +152,9 @@ def ground_of(
     closed = int(np.searchsorted(closes, timeline.start_ms, side="right"))
     if closed:  # The daemon decides on the newest closed bar when it starts.
         rows[closed - 1] = cursor.first - 1
+    paid = hour_by_hour(rates.get(market, ()), timeline.start_ms, timeline.end_ms)
     return Ground(
-        Prices(at_ms, *columns), _rules(listing, cursor, options, hour_by_hour(rates.get(market, ()), timeline.start_ms, timeline.end_ms), spec), cursor, bars,
+        Prices(at_ms, *columns), _rules(listing, cursor, options, paid, spec), cursor, bars,
         rows, timeline.start_ms, timeline.end_ms, int(options.balance_usd * E8), {},
     )  # fmt: skip
 

@@ -247,7 +247,9 @@ class OrderSender:
         return self._last_dry_run[1]
 
     def _expiry(self, intent: Intent, reason: tuple[str, str]) -> tuple[str, str]:
-        """Code and message of an expiry, with the last error of the service. What the book did not give has its own code, because time is not the cause."""
+        """Code and message of an expiry, with the last error of the service. What the book did not give has its own
+        code, because time is not the cause.
+        """
         code, message = reason
         state = self._states.get(intent.id)
         if state is None or state.last_error is None:

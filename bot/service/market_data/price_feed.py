@@ -271,6 +271,20 @@ class PriceFeed:
             heappop(self._heap)
         return point
 
+    def length_ms(self, coin: str) -> int:
+        """How long the candles are that give a market's prices now; pushed and live prices count as a minute."""
+        market_feed = self._markets.get(coin)
+        return MINUTE_MS if market_feed is None or market_feed.pushed else market_feed.source.base_ms
+
+    def close_after(self, coin: str, at_ms: int) -> int | None:
+        """The close of the candle that has begun before this instant and has not ended. None for candles of a minute,
+        which begin and end with it.
+        """
+        if self.length_ms(coin) == MINUTE_MS:
+            return None
+        bar = self._markets[coin].source.bar_at(at_ms)
+        return None if bar is None or bar.ts == at_ms else bar.close
+
     def has_ended(self, coin: str) -> bool:
         """True if a recorded market has no points left."""
         market_feed = self._markets[coin]

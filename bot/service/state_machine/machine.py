@@ -16,7 +16,7 @@ from pydantic_core import to_json
 
 from bot.clock import SystemClock
 from bot.model.events import Event
-from bot.service.market_data.price_feed import Point, PriceFeed, points_of
+from bot.service.market_data.price_feed import MINUTE_MS, Point, PriceFeed, points_of
 from bot.service.market_data.simulator import Candle
 from bot.service.market_data.trading_hours import session_at
 from bot.service.state_machine.clock import ServiceClock
@@ -172,8 +172,10 @@ class Machine:
     def _set_session(self, hours: str, coin: str, at_ms: int) -> int:
         """Apply whether the outside price is open at `at_ms`. Returns when that changes."""
         session = session_at(hours, at_ms)
-        external = "open" if session.is_open else "closed"
-        self._apply(SetMarket(coin, external=external, turns_ms=session.turns_ms), max(at_ms, self.state.now_ms))
+        external, is_first = "open" if session.is_open else "closed", self.state.markets[coin].external is None
+        last_px = None if session.is_open or is_first else self.feed.close_after(coin, at_ms)
+        command = SetMarket(coin, external=external, turns_ms=session.turns_ms, premium_px=last_px)
+        self._apply(command, max(at_ms, self.state.now_ms))
         return session.turns_ms
 
     def _has_successor(self, coin: str) -> bool:
@@ -217,6 +219,8 @@ class Machine:
         coin, px, at = point.coin, point.px, point.at_ms
         self.processed += 1
         self.last_price_ms = at
+        if not point.step and self.state.markets[coin].external == "closed":
+            self._measure_premium(coin, at)
         if not self._quiet.note(self.state, point):
             market = self.state.markets[coin]
             seen = self._quiet.take(coin, market.mark)
@@ -228,6 +232,17 @@ class Machine:
         if self.feed.has_ended(coin) and listed.status == "open" and listed.spec.expires_ms is None:
             self._apply(SetMarket(coin, status="closed"), at)
             log.info("market.closed", coin=coin, reason="the recorded data have ended", at_ms=at)
+
+    def _measure_premium(self, coin: str, at_ms: int) -> None:
+        """A candle begins while the outside price is closed. If it opens inside a long candle, the candle's prices are
+        no premium before that.
+        """
+        listed, length_ms = self.state.markets[coin], self.feed.length_ms(coin)
+        opens_inside = length_ms > MINUTE_MS and listed.opens_ms is not None and listed.opens_ms < at_ms + length_ms
+        if opens_inside:
+            self._apply(SetMarket(coin, premium_px=self._quiet.marks.get(coin, listed.mark)), at_ms)
+        elif listed.premium_px is not None:
+            self._apply(SetMarket(coin, premium_px=0), at_ms)
 
     def next_instant_ms(self) -> int | None:
         """The next instant at which something is due."""
@@ -250,6 +265,8 @@ class Machine:
         at = self.catch_up()
         self.feed.push(coin, at, px, volume)
         self._quiet.take(coin, px)
+        if self.state.markets[coin].premium_px is not None:
+            self._apply(SetMarket(coin, premium_px=0), at)
         self._apply(PricePoint(coin, px, 0, at - at % 60_000, volume or None, oracle, mid), at)
         self.log.push(Push(self.seq, at, coin, px, volume))
         self.last_price_ms = at

@@ -74,7 +74,7 @@ def test_the_column_names_of_exchanges_and_empty_lines_are_accepted(tmp_path: Pa
         ([f"{START_MS},1e300"], "row 2: rate 1e+12 is more than 0.04"),
         ([*hourly(0, 2), str(START_MS + 2 * HOUR_MS)], "row 4: has 1 column, not 2"),
         ([f"{START_MS + n * 60_000},{BASE}" for n in range(3)], "row 3: is 60 s after the one before"),
-        ([f"{START_MS + n * 60_000},{BASE}" for n in (0, 65, 110)], "row 4: is paid at 2025-06-01 02:00 as the row before is; rates are paid at full hours"),
+        ([f"{START_MS + n * 60_000},{BASE}" for n in (0, 65, 110)], "row 4: is paid at 2025-06-01 02:00 as the row before"),
         ([f"{START_MS + n * 48 * HOUR_MS},{BASE}" for n in range(3)], "its rates are 48 hours apart; at most a day"),
     ],
 )  # fmt: skip

@@ -432,7 +432,8 @@ def test_recorded_funding_is_paid_on_the_hour_and_an_eight_hourly_rate_whole_at_
     assert one.result.end_usd == pytest.approx(10_000 - 1.6)
 
 
-# The minutes after 00:00 at which a position of 1,000 USD opens and closes, its side, and the funding at 0.1 % at 00:00, 08:00 and 16:00.
+# The minutes after 00:00 at which a position of 1,000 USD opens and closes, its side, and the funding at 0.1 % at
+# 00:00, 08:00 and 16:00.
 HELD = [
     ("short across 16:00", 957, 962, "short", 1.0),
     ("long across 16:00", 957, 962, "long", -1.0),

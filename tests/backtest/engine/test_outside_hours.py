@@ -1,4 +1,6 @@
-"""Funding of markets with an outside price, on candles of every length: a price that stands still while the exchange is closed has no premium."""
+"""Funding of markets with an outside price, on candles of every length: a price that stands still while the exchange
+is closed has no premium.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +8,21 @@ from array import array
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from bot.backtest.data.candles import Candles
 from bot.model.events import FundingPaid
+from bot.service.host import HostOptions, build
 from bot.service.market_data.instruments import CATALOGUE
 from bot.service.market_data.trading_hours import session_at
 from bot.strategy import Bar, Bracket, Intent, Open, View
-from bot.venue.commands import PassPoints, SetMarket
+from bot.venue.commands import OpenAccount, PassPoints, PlaceOrder, SetMarket
 from bot.venue.numbers import E8
+from bot.venue.state import OrderSpec
 from bot.wire import INTERVAL_MS
-from tests.backtest.builders import FREE, ran, settings
+from tests.backtest.builders import FREE, ran, settings, write
 from tests.builders import VenueDriver, e8, market
 
 MARKETS = {"equity": "AAPL", "index": "SP500"}
@@ -36,8 +41,9 @@ STEP_MS = INTERVAL_MS["15m"]
 
 
 def prices(kind: str, start: datetime, days: int) -> Iterator[tuple[int, int, bool]]:
-    """Instant, price in dollars and whether the session is open, every quarter of an hour. The price moves, and jumps when the exchange opens, but it stands
-    still while the exchange is closed."""
+    """Instant, price in dollars and whether the session is open, every quarter of an hour. The price moves, and jumps
+    when the exchange opens, but it stands still while the exchange is closed.
+    """
     px, was_open = 200, False
     first = int(start.timestamp() * 1_000)
     for number, at_ms in enumerate(range(first, first + days * INTERVAL_MS["1d"], STEP_MS)):
@@ -109,7 +115,9 @@ def test_a_price_that_moves_while_the_exchange_is_closed_has_a_premium(interval:
 
 
 def test_the_oracle_stops_at_the_close_of_the_bar_in_which_the_session_ends() -> None:
-    """The daily candle of a half day: its low comes before the exchange closes at 22:00 UTC, and its close a moment before midnight."""
+    """The daily candle of a half day: its low comes before the exchange closes at 22:00 UTC, and its close a moment
+    before midnight.
+    """
     venue = VenueDriver(
         (market("AAPL", margin_mode="isolated", hours="equity", bar_length_ms=INTERVAL_MS["1d"]), "200")
     )
@@ -129,3 +137,25 @@ def test_the_oracle_stops_at_the_close_of_the_bar_in_which_the_session_ends() ->
     assert (listed.mark, listed.oracle) == (e8("190"), e8("203"))
     point(day_ms + INTERVAL_MS["1d"] - 1, "203", 3)
     assert listed.oracle == e8("203")
+
+
+@pytest.mark.parametrize("span", SPANS)
+@pytest.mark.parametrize("interval", ["1h", "4h", "1d"])
+@pytest.mark.parametrize("kind", MARKETS)
+@pytest.mark.parametrize("is_round_the_clock", [False, True], ids=["sessions", "all-hours"])
+def test_a_flat_premium_pays_the_baseline_in_a_sandbox_on_recorded_candles_too(
+    span: str, interval: str, kind: str, is_round_the_clock: bool, tmp_path: Path
+) -> None:
+    data = candles(kind, interval, span, is_round_the_clock=is_round_the_clock)
+    coin = data.market
+    options = HostOptions(clock="manual", data=((coin, write(data, tmp_path / f"{coin}.csv")),), markets=(coin,))
+    machine = build(options, control_token="bbc_hours").machine
+    machine.catch_up()
+    machine.run(OpenAccount("me", "0x0", None, 10_000 * E8))
+    machine.run(PlaceOrder("me", OrderSpec(coin, 1, usd=500 * E8, leverage=1)))
+    assert machine.state.accounts["me"].positions
+    machine._catch_up_to(data.end_ms - 1)
+    paid = [one for one in machine.state.accounts["me"].events if isinstance(one, FundingPaid)]
+    assert len(paid) > 20
+    baseline = CATALOGUE[coin].spec.funding_rate
+    assert [(one.ts, one.rate) for one in paid if one.rate != baseline] == []

@@ -1,8 +1,9 @@
 """What each statistic counts on data with nights and closed days: the clock, the days with prices, or the trades.
 
-Three curves of the same exchange: `as it is`, with values on trading days only; `filled`, where closed days repeat the last value; and `closed up`, where
-trading days follow each other without closed days. A figure of the clock is the same as it is and filled. A figure of days with prices is the same as it
-is and closed up, and differs from the filled one.
+Three curves of the same exchange: `as it is`, with values on trading days only; `filled`, where closed days repeat the
+last value; and `closed up`, where trading days follow each other without closed days. A figure of the clock is the
+same as it is and filled. A figure of days with prices is the same as it is and closed up, and differs from the filled
+one.
 """
 
 from __future__ import annotations
@@ -73,18 +74,44 @@ def figures(curve: Curve) -> dict[str, Any]:
 
 
 CLOCK = {
-    "Return [%]", "Buy & Hold Return [%]", "Return (Ann.) [%]", "Volatility (Ann.) [%]", "Equity Final [$]", "Equity Peak [$]", "Sharpe Ratio",
-    "Sortino Ratio", "Calmar Ratio", "Max. Drawdown [%]", "Avg. Drawdown [%]", "Exposure Time [%]", "rolling Sharpe ratio and volatility",
-}  # fmt: skip
+    "Return [%]",
+    "Buy & Hold Return [%]",
+    "Return (Ann.) [%]",
+    "Volatility (Ann.) [%]",
+    "Equity Final [$]",
+    "Equity Peak [$]",
+    "Sharpe Ratio",
+    "Sortino Ratio",
+    "Calmar Ratio",
+    "Max. Drawdown [%]",
+    "Avg. Drawdown [%]",
+    "Exposure Time [%]",
+    "rolling Sharpe ratio and volatility",
+}
 # The clock from the last close at a peak, which may be that before a weekend.
 CLOCK_FROM_A_CLOSE = {"Max. Drawdown Duration [h]", "Avg. Drawdown Duration [h]"}
 DAYS_WITH_PRICES = {
-    "Value at Risk (95) [%]", "Exp. Shortfall (95) [%]", "Value at Risk (99) [%]", "Exp. Shortfall (99) [%]", "days of the probabilistic Sharpe ratio",
-    "skewness", "kurtosis", "probabilistic Sharpe ratio", "probability of overfitting",
-}  # fmt: skip
+    "Value at Risk (95) [%]",
+    "Exp. Shortfall (95) [%]",
+    "Value at Risk (99) [%]",
+    "Exp. Shortfall (99) [%]",
+    "days of the probabilistic Sharpe ratio",
+    "skewness",
+    "kurtosis",
+    "probabilistic Sharpe ratio",
+    "probability of overfitting",
+}
 TRADES = {
-    "# Trades", "Win Rate [%]", "Profit Factor", "Expectancy [$]", "Best Trade [$]", "Worst Trade [$]", "Avg. Trade Duration [h]", "Avg. R", "SQN",
-}  # fmt: skip
+    "# Trades",
+    "Win Rate [%]",
+    "Profit Factor",
+    "Expectancy [$]",
+    "Best Trade [$]",
+    "Worst Trade [$]",
+    "Avg. Trade Duration [h]",
+    "Avg. R",
+    "SQN",
+}
 # With so few trials this figure moves in steps, so that closed days may leave it as it is.
 IN_STEPS = {"probability of overfitting"}
 
