@@ -15,6 +15,7 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
     ("any writer of a whole file", "between its bytes and its name"): (
         "test_files.py::test_a_killed_writer_keeps_the_old_file",
     ),
+    ("local exchange", "after an answer"): ("local_exchange/test_served.py::test_kill_9_keeps_what_a_client_was_told",),
     # The daemon and its journal.
     ("daemon", "before and after each call to the service and to the journal"): (
         "runtime/test_kernel_crashes.py::test_every_crash_point_ends_in_the_fills_of_the_uncrashed_run",
