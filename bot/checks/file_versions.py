@@ -15,7 +15,7 @@ def stored_problems(state_dir: Path, *, embedded: bool) -> list[str]:
 
 def service_problem(state_dir: Path) -> str | None:
     """Why this version cannot continue with the embedded service's database."""
-    from bot.service.state_machine.rules_version import stored_problem
+    from bot.service.state_machine.database_check import stored_problem
 
     path = state_dir / "sandbox.db"
     return stored_problem(path) if _has_content(path) else None

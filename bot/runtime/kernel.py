@@ -20,7 +20,7 @@ from bot import logs
 from bot.clock import MINUTE_MS
 from bot.errors import ApiError, Refusal, is_access_lost
 from bot.runtime.account.account import Account
-from bot.runtime.alerts.health import ENDING, ORDERS, Health, KeyExpiry, key_problem
+from bot.runtime.alerts.health import ENDING, ORDERS, Health, key_problem
 from bot.runtime.bar_feed import BarFeed, Closed, Series, at_once
 from bot.runtime.decisions.bar_queue import BarQueue, wanted_series
 from bot.runtime.decisions.entry_conditions import EntryConditions
@@ -132,7 +132,6 @@ class Kernel:
             port=port, journal=journal, mirror=mirror, wanted=settings.guardians, new_serial=hooks.new_serial
         )
         self.health = Health(journal=journal, now_ms=now_ms)
-        self.key_expiry = KeyExpiry(journal)
         self.conditions = EntryConditions(
             self.state, journal, mirror, self.health, self.guardians, losses, hooks.lease, hooks.schedule
         )
@@ -250,7 +249,7 @@ class Kernel:
         search.lost_requests_may_arrive = self.journal.state.note(CUT) == "1"
 
     def _check_key(self, snapshot: AccountSnapshot) -> None:
-        self.key_expiry.see(snapshot)
+        self.health.key_expiry.see(snapshot)
         problem = key_problem(snapshot)
         if problem is None:
             self.health.restore("scope")
@@ -270,7 +269,7 @@ class Kernel:
         if not is_begun or self.budget.may_go_on():
             await self._look_and_act(with_bars=with_bars)
         self.upkeep.run()
-        self.key_expiry.look(self.now_ms())
+        self.health.key_expiry.look(self.now_ms())
         self.journal.flush()
         if not self.is_late:
             self.journal.checkpoint()

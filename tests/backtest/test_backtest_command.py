@@ -551,7 +551,7 @@ NOTHING = {
         "view.position('BTC') or view.orders('BTC') or (yield Open('BTC', 'long', usd=100, limit_px=1_000, bracket=Bracket(stop_pct=2)))",
         "Nothing was traded: 1 order in 600 bars; not filled: session_ended 1, first at",
     ),
-    "no decision": ("return ()", "Nothing was traded: 0 decisions in 600 bars, no strategy asked for an order"),
+    "no decision": ("return ()", "Nothing was traded: 0 decisions in 600 bars: no strategy asked for an order"),
     "a changed state is no decision": ("view.state['n'] = bar.close", "Nothing was traded: 0 decisions in 600 bars"),
 }  # fmt: skip
 

@@ -16,7 +16,8 @@ from bot.errors import Exit
 from bot.runtime.journal.opening import open_journal
 from bot.service.host import HostOptions, build
 from bot.service.state_machine.command_log import SCHEMA_VERSION
-from bot.service.state_machine.rules_version import META, program, stored_problem
+from bot.service.state_machine.database_check import stored_problem
+from bot.service.state_machine.rules_version import META, program
 from tests.runtime.alerts.notification_receiver import postbox
 from tests.service.conftest import START_MS
 

@@ -251,7 +251,7 @@ def nothing_traded(summary: Mapping[str, Any]) -> str | None:
         return None
     bars = many(course["bars"], "bar")
     if not course["orders"]:
-        return f"Nothing was traded: 0 decisions in {bars}, no strategy asked for an order"
+        return f"Nothing was traded: 0 decisions in {bars}: no strategy asked for an order"
     orders = many(course["orders"], "order")
     reasons = [line for by in FIRST for line in refusals_text(summary, by)] or ["none was filled"]
     return f"Nothing was traded: {orders} in {bars}; {'; '.join(reasons)}"

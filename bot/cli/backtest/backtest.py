@@ -87,9 +87,7 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
 
     from bot import logs
     from bot.backtest.engine.outside_reads import watching
-    from bot.backtest.inputs import STRATEGY_LOG
     from bot.backtest.monte_carlo import check_bootstrap
-    from bot.backtest.report.summary import nothing_traded
     from bot.backtest.results import run_writer as results
     from bot.clock import SystemClock
     from bot.errors import BotError, Exit
@@ -138,13 +136,8 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
                 click.echo(line)
     if lost is not None:
         raise BotError(f"{folder}: cannot be written: {lost.strerror or lost}; choose another place with --out")
-    if not as_json:
-        click.echo(f"\nResults: {folder}")
-        if (folder / STRATEGY_LOG).is_file():
-            click.echo(f"The strategies' log: {folder / STRATEGY_LOG}")
     assert found is not None, "without a result an error has been raised"
-    if (nothing := nothing_traded(found.summary())) is not None:
-        click.echo(nothing, err=as_json)
+    _show_end(found, folder, as_json=as_json)
     wrong, lacking = _problems(found, proof, is_stopped=is_stopped(), no_band=given["band"] and band is None)
     if given["bootstrap"] and "candles" not in (monte_carlo or {}):
         lacking.append("the runs on bootstrapped candles are missing: the backtest was stopped")
@@ -153,6 +146,19 @@ def backtest(config: Path, *, as_json: bool, out: Path, **given: Any) -> int:
     if wrong:
         return int(Exit.ERROR)
     return int(Exit.STOPPED if lacking or found.stats.is_partial else Exit.DONE)
+
+
+def _show_end(found: Result, folder: Path, *, as_json: bool) -> None:
+    """The last lines: where the results are, and why nothing was traded."""
+    from bot.backtest.inputs import STRATEGY_LOG
+    from bot.backtest.report.summary import nothing_traded
+
+    if not as_json:
+        click.echo(f"\nResults: {folder}")
+        if (folder / STRATEGY_LOG).is_file():
+            click.echo(f"The strategies' log: {folder / STRATEGY_LOG}")
+    if (nothing := nothing_traded(found.summary())) is not None:
+        click.echo(nothing, err=as_json)
 
 
 def _problems(

@@ -159,14 +159,11 @@ def _narrating(settings: Settings, tail: Tail) -> Listener:
 async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
     from bot.checks.config_check import checked_config
     from bot.cli.run.dashboard_process import served_line
-    from bot.cli.run.embedded_service import Embedded, ServiceFailed, service_markets, service_prices
+    from bot.cli.run.embedded_service import Embedded, service_markets, service_prices
     from bot.cli.run.run_daemon import play, stopped_by_signals
-    from bot.clock import SystemClock
-    from bot.errors import ApiError, BotError, Exit
-    from bot.runtime.control_plane.reporting import telling_failure
-    from bot.runtime.liveness.systemd import asking_for_time, is_managed
+    from bot.errors import BotError, Exit
+    from bot.runtime.liveness.systemd import is_managed
     from bot.runtime.shutdown import DaemonEnd, LeftBehind
-    from bot.runtime.startup import until_up
 
     settings, config, held, tail, observer = run.settings, run.config, run.held, run.tail, run.observer
 
@@ -193,20 +190,7 @@ async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
             data=tuple((one.market, one.file) for one in section.data), prices=service_prices(settings), port=section.port,
         )  # fmt: skip
 
-        async def mint() -> Minted:
-            try:
-                return await service.mint()
-            except ApiError:
-                if service.is_alive():  # It simulates the time while it was stopped, which may take minutes.
-                    raise
-                raise ServiceFailed(f"the service has died; its log is {service.log}", int(Exit.ERROR)) from None
-
-        async with (
-            telling_failure(settings, SystemClock().now_ms),
-            asking_for_time(lambda: "STARTING: the embedded service does not answer yet"),
-        ):
-            running = await asyncio.to_thread(service.ensure)
-            minted = await until_up(mint, stop)
+        running, minted = await _started(settings, service, stop)
         if minted is None:
             end = DaemonEnd(Exit.DONE, LeftBehind(known=False), "stopped before the service answered")
         else:
@@ -229,6 +213,31 @@ async def _run(run: _Run, *, keep_service: bool) -> tuple[DaemonEnd, str]:
         return end, (
             f"The embedded service ended with the daemon. Its database {service.db} holds the account; the next `bot run` continues with it."
         )
+
+
+async def _started(settings: Settings, service: Embedded, stop: asyncio.Event) -> tuple[Running, Minted | None]:
+    """Start the embedded service and get its key; no key if the stop came first. A start that fails is a notice."""
+    from bot.cli.run.embedded_service import ServiceFailed
+    from bot.clock import SystemClock
+    from bot.errors import ApiError, Exit
+    from bot.runtime.control_plane.reporting import telling_failure
+    from bot.runtime.liveness.systemd import asking_for_time
+    from bot.runtime.startup import until_up
+
+    async def mint() -> Minted:
+        try:
+            return await service.mint()
+        except ApiError:
+            if service.is_alive():  # It simulates the time while it was stopped, which may take minutes.
+                raise
+            raise ServiceFailed(f"the service has died; its log is {service.log}", int(Exit.ERROR)) from None
+
+    async with (
+        telling_failure(settings, SystemClock().now_ms),
+        asking_for_time(lambda: "STARTING: the embedded service does not answer yet"),
+    ):
+        running = await asyncio.to_thread(service.ensure)
+        return running, await until_up(mint, stop)
 
 
 def _goes_on(service: Embedded) -> str:

@@ -44,6 +44,7 @@ class Health:
         self.degraded: dict[str, str] = {}
         self.counts: Counter[str] = Counter()
         self.bare: dict[str, int] = {}  # market without a stop -> since when, in monotonic ms
+        self.key_expiry = KeyExpiry(journal)
         self._incidents = 0
         for reason in KEPT:
             if text := journal.state.note(reason):

@@ -1,0 +1,43 @@
+"""Whether this version of the program can continue with a stored database, found without changing it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import sqlite3
+import zlib
+from pathlib import Path
+
+from bot.errors import ConfigError
+from bot.service.state_machine.command_log import check_file, read_all
+from bot.service.state_machine.replay import replay
+from bot.service.state_machine.rules_version import WAY_OUT
+
+
+def stored_problem(path: Path) -> str | None:
+    """Why this version cannot continue with the database. None: it can, there is none, or a service uses it now."""
+    if not path.exists() or path.stat().st_size == 0 or _is_used(path):
+        return None
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            check_file(db, path)
+            replay(read_all(db), str(path))
+    except ConfigError as error:
+        return str(error)
+    except sqlite3.OperationalError:  # It cannot be read here and now; a start says why.
+        return None
+    except (sqlite3.DatabaseError, zlib.error, UnicodeDecodeError):
+        return f"{path}: is damaged. {WAY_OUT}"
+    return None
+
+
+def _is_used(path: Path) -> bool:
+    """True if a service holds the lock of the database."""
+    try:
+        with path.with_name(f"{path.name}.lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
