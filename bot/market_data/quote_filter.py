@@ -38,7 +38,7 @@ class QuoteFilter:
     the quotes must hold for MS_PER_PCT of each percent. A witness that denies a jump lets that time begin again.
     """
 
-    def __init__(self, jump_max: float = JUMP_MAX) -> None:
+    def __init__(self, jump_max: float = JUMP_MAX, last: int | None = None) -> None:
         self.refused: Counter[str] = Counter()
         self.jump: Jump | None = None  # the newest one that became a price
         self.jumps = 0
@@ -46,7 +46,7 @@ class QuoteFilter:
             None  # the newest valid price, also of a quote that is held, and when it came
         )
         self._jump_max = jump_max
-        self._last: int | None = None
+        self._last = last  # the newest price; None: the next one is the first
         self._last_ms = 0
         self._held: int | None = None
         self.held_since_ms = 0  # when the first quote of the jump that waits came

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -36,6 +37,7 @@ log = structlog.get_logger()
 CONFIRM_S: Final = 60  # after /kill
 TEXT_MAX: Final = 4_000  # characters of a message; Telegram takes 4,096
 START_TRIES: Final = 3
+EMERGENCY: Final = ("kill", "confirm")
 REFUSED: Final = "refused"  # Telegram has refused the token while this process ran
 HELP: Final = """\
 /status - state of the daemon, account and profit
@@ -168,6 +170,8 @@ def serve(place: Place, token: str, settings: Telegram) -> None:
 def application_of(chats: Chats, token: str, settings: Telegram) -> Application[Any, Any, Any, Any, Any, Any]:
     """The commands of `chats` as handlers of python-telegram-bot, behind the lists of allowed chats and persons."""
 
+    turns: dict[Sender, asyncio.Lock] = {}
+
     def refused() -> None:
         built.bot_data[REFUSED] = True
         built.stop_running()  # The library would stop to fetch and go on without a word.
@@ -191,7 +195,10 @@ def application_of(chats: Chats, token: str, settings: Telegram) -> Application[
         command = message.text.split()[0].removeprefix("/").partition("@")[0].lower()
         no = ignored(update, SystemClock().now_ms())
         log.info("telegram.command", chat=sender.chat, person=sender.person, command=command, ignored=no and no.reason)
-        answer = await chats.answer(sender, command, context.args or []) if no is None else no.answer
+        args = context.args or []
+        # Commands of one person go one after another. A kill waits for none of them, because one may wait for a daemon that hangs.
+        async with nullcontext() if command in EMERGENCY else turns.setdefault(sender, asyncio.Lock()):
+            answer = await chats.answer(sender, command, args) if no is None else no.answer
         if answer is not None:
             await message.reply_text(answer)
 
@@ -207,7 +214,7 @@ def application_of(chats: Chats, token: str, settings: Telegram) -> Application[
         .build()
     )
     built.add_handler(TypeHandler(Update, keep_out), group=-1)
-    built.add_handler(CommandHandler([*chats.commands], reply))
+    built.add_handler(CommandHandler([*chats.commands], reply, block=False))
     built.add_error_handler(failed)
     return built
 

@@ -42,12 +42,14 @@ class LiveMarket:
         lived_ms = machine.feed.live()[coin].lived_ms
         self.coin = coin
         self.symbol = symbol
-        self.filter = QuoteFilter()
+        # The price before a restart: a wrong price that stands when the service starts is a jump too.
+        last = machine.state.markets[coin].mark or None
+        self.filter = QuoteFilter(last=last)
         self.closed_reason: str | None = None  # None: open
         self.since_ms = lived_ms  # when it closed
         self.lived_ms = lived_ms  # every price before it was applied
         self.quoted_ms: int | None = None  # when the newest accepted quote came
-        self.mark_filter = QuoteFilter()
+        self.mark_filter = QuoteFilter(last=last)
         self.marked_ms: int | None = None  # when the newest mark of the source came
         self.depth_ms: int | None = None
         self.funding_ms: int | None = None

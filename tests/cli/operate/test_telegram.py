@@ -239,6 +239,20 @@ def test_an_allowed_chat_sees_pauses_approves_and_kills_and_nobody_else_is_answe
     assert f"the Telegram user {OWNER}" in its_log, "the daemon knows who has paused and killed it"
 
 
+def test_a_kill_is_not_queued_behind_a_command_that_waits_for_a_daemon_that_hangs(
+    api: BotApi, daemon: Ran, process: subprocess.Popen[str]
+) -> None:
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGSTOP)
+    try:
+        api.say(OWNER, "/status")
+        api.say(OWNER, "/kill")
+        assert "/confirm" in api.heard()[1], "the status comes later"
+    finally:
+        daemon.process.send_signal(signal.SIGCONT)
+    assert api.heard()[0] == OWNER, "and so does the answer to the status"
+
+
 def test_wrong_answers_while_it_runs_leave_it_listening_and_a_token_that_is_taken_away_ends_it(
     api: BotApi, daemon: Ran, process: subprocess.Popen[str], tmp_path: Path
 ) -> None:

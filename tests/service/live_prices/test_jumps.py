@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from bot.errors import Refusal
-from bot.market_data.quote_filter import scaled
+from bot.market_data.quote_filter import is_near, scaled
 from bot.market_data.source import Mark, NoAnswer
 from bot.service.live_prices.live_market import AGE_MAX_MS
 from bot.service.live_prices.live_prices import NewConnection
@@ -96,6 +97,41 @@ async def test_a_jump_that_a_witness_confirms_is_the_price_and_is_told(agrees: C
     assert jump is not None
     assert jump.from_px == 94_000
     assert jump.to_px in (47_000, 88_000)
+
+
+async def test_a_wrong_price_that_stands_at_a_restart_is_a_jump_too(tmp_path: Path) -> None:
+    live = Live(FakeSource(), tmp_path / "s.db")
+    await live.open()
+    assert isinstance(trade(live, stop=90_000.0), OrderPlaced)
+    told(live, PRICE)
+    live.end()
+    later = Live(live.source, tmp_path / "s.db", markets=())
+    for _ in range(6):
+        told(later, TENTH)
+    await minute(later, PRICE)
+    await minute(later, PRICE)
+    assert later.market().closed_reason is None
+    assert later.machine.state.accounts["me"].positions
+    assert mark_of(later) == scaled(PRICE)
+    later.end()
+
+
+async def test_a_price_that_has_moved_far_while_the_service_was_down_is_confirmed_by_the_candles(
+    tmp_path: Path,
+) -> None:
+    live = Live(FakeSource(), tmp_path / "s.db")
+    await live.open()
+    live.end()
+    rows, now_ms = live.source.rows[BTC.symbol], live.source.now_ms
+    rows[:] = [row(one.at_ms, HALF) if one.at_ms > now_ms else one for one in rows]
+    later = Live(live.source, tmp_path / "s.db", markets=())
+    later.move(10 * MINUTE)
+    await later.fetch()
+    for _ in range(2):
+        told(later, HALF)
+    assert later.market().closed_reason is None
+    assert is_near(mark_of(later), scaled(HALF), 0.001)
+    later.end()
 
 
 async def minute(live: Live, px: float) -> None:
