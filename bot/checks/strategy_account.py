@@ -25,6 +25,7 @@ from bot.strategy import Cancel, Close, Fill, Open, Question, Reply, Strategy
 from bot.strategy.intents import Side
 
 NEVER_RIGHT: Final = ("market_not_yours",)  # refusals that do not depend on prices or the account
+BY_PRICE: Final = ("invalid_input", "no_price")  # refusals that real prices may not give
 EIGHT: Final = Decimal("0.00000001")
 
 

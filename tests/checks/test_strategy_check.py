@@ -106,9 +106,6 @@ REFUSED = {
         'print("a line of its own")', "yield Open('SOL', 'long', usd=200, bracket=Bracket(stop_pct=2))", "market_not_yours"
     ),
     "a close of another market": ('print("a line of its own")', "yield Close('SOL')", "market_not_yours"),
-    "a target on the wrong side": (
-        "bracket=Bracket(stop_pct=2)", "bracket=Bracket(stop_pct=2, targets=[(0.5, 5.0), (0.5, 6.0)])", "invalid_input"
-    ),
     "a target of less than a dollar": (
         "bracket=Bracket(stop_pct=2)", "bracket=Bracket(stop_pct=2, targets=[(0.01, '1R'), (0.5, '2R')])", "below_min_notional"
     ),
@@ -140,6 +137,11 @@ def test_the_orders_of_a_timer_are_checked_too(tmp_path: Path, capsys: pytest.Ca
         ("return 200", "return 200 if view.state.setdefault('n', 0) else view.state.update(n=1) or 900", "mine: 1 of "),
         ("elif self", "elif False and self", "mine: 0 decisions on 410 generated bars: nothing was yielded"),
         ("return 200", "return view.all_in_usd('BTC') or 20", None),
+        (
+            "Bracket(stop_pct=2)",
+            "Bracket(stop_pct=2, targets=[(0.5, 5.0), (0.5, 6.0)])",
+            "mine: 402 of 402 entries on generated bars refused: invalid_input",
+        ),
         ("", "", None),
     ],
 )
