@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from difflib import get_close_matches
 from itertools import islice
 from operator import le, sub
@@ -36,8 +35,6 @@ MS_MAX: Final = 100_000_000_000_000  # the year 5138; larger numbers are micro- 
 UNITS: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}  # in a second
 LATE_SHARE: Final = 60  # of an interval: a second of a minute
 LATE_MAX_MS: Final = 60_000
-EVENING_MS: Final = 6 * 3_600_000  # of a Friday in New York is Saturday in UTC
-SATURDAY: Final = 2  # of the days from 1 January 1970, a Thursday, counted by sevens
 OPENS_AFTER_MS: Final = 13 * 3_600_000 + 1_800_000  # from 20:00 of the evening before to 09:30 in New York
 NAMES: Final = {ms: name for name, ms in INTERVAL_MS.items()}
 BESIDE_NAMES: Final = (
@@ -614,6 +611,7 @@ def join(parts: Sequence[Candles]) -> Candles:
 def sessions_of(candles: Candles) -> str | None:
     """The kind of trading hours of a market whose candles rest at weekends; None for one that goes on."""
     from bot.service.market_data.instruments import CATALOGUE
+    from bot.service.market_data.trading_hours import has_saturdays
 
     listing = CATALOGUE.get(candles.market)
     if listing is None or listing.spec.hours is None or has_saturdays(candles.at_ms):
@@ -621,27 +619,13 @@ def sessions_of(candles: Candles) -> str | None:
     return listing.spec.hours
 
 
-def has_saturdays(at_ms: Iterable[int]) -> bool:
-    """True if a candle opens on a Saturday after the evening that is still Friday in New York."""
-    return any((at - EVENING_MS) // DAY_MS % 7 == SATURDAY for at in at_ms)
-
-
 def _starts(base_ms: int, step_ms: int, sessions: str | None) -> Callable[[int], int]:
-    """The start of the longer candle that holds a shorter one. A shorter candle in which a trading day ends belongs to
-    that day, whose candle then closes
-    with it; before a Sunday's evening it belongs to the day that begins."""
+    """The start of the longer candle that holds a shorter one."""
     if sessions is None:
         return lambda at_ms: at_ms - at_ms % step_ms
-    from bot.service.market_data.trading_hours import is_trading_day, trading_day_end
+    from bot.service.market_data.trading_hours import daily_start
 
-    def start(at_ms: int) -> int:
-        end_ms, last_ms = trading_day_end(sessions, at_ms), trading_day_end(sessions, at_ms + base_ms - 1)
-        # The day of New York is that of UTC shortly before its end.
-        if end_ms != last_ms and not is_trading_day(datetime.fromtimestamp((end_ms - EVENING_MS) / 1000, UTC).date()):
-            end_ms = last_ms
-        return end_ms + -end_ms % base_ms - step_ms
-
-    return start
+    return lambda at_ms: daily_start(sessions, at_ms, base_ms)
 
 
 def _begins_as_usual(at_ms: array[int], last: int, starts: Callable[[int], int]) -> bool:

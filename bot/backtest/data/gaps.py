@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
-from bot.backtest.data.candles import MS_MAX, Candles, distances, has_saturdays
+from bot.backtest.data.candles import MS_MAX, Candles, distances
 from bot.backtest.data.findings import EXAMPLES_MAX, Finding, Severity, finding, instant, rows_of
 from bot.clock import DAY_MS, HOUR_MS, MINUTE_MS
 from bot.words import many
@@ -277,6 +277,7 @@ def is_listed(market: str) -> bool:
 def hours_of(candles: Candles) -> str:
     """The trading hours of a market, from the service's list. A market that is not listed has exchange hours if no candle is on a Saturday."""
     from bot.service.market_data.instruments import CATALOGUE
+    from bot.service.market_data.trading_hours import has_saturdays
 
     listing = CATALOGUE.get(candles.market)
     if listing is not None:

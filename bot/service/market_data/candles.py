@@ -10,6 +10,7 @@ from itertools import accumulate, pairwise
 from typing import Final
 
 from bot.service.market_data.simulator import Candle
+from bot.service.market_data.trading_hours import DAY_MS, daily_start
 from bot.wire.queries import CANDLES_MAX
 from bot.wire.vocabulary import INTERVAL_MS
 
@@ -94,11 +95,22 @@ def _unpacked(page: bytes) -> list[Candle]:
     return list(map(Candle, *(accumulate(steps[at : at + count]) for at in range(0, len(steps), count))))
 
 
-class CandleStore:
-    """Closed candles and the running one of each interval. A candle is visible once the clock has passed its end."""
+def start_of(at_ms: int, step: int, base_ms: int, sessions: str | None) -> int:
+    """The start of the candle of an instant: on the grid of UTC, or by trading day for days of a market with `sessions`."""
+    if sessions is None or step != DAY_MS or base_ms == DAY_MS:
+        return at_ms - at_ms % step
+    return daily_start(sessions, at_ms - at_ms % base_ms, base_ms)
 
-    def __init__(self, base_ms: int = STEPS[0][1], history: History | None = None) -> None:
+
+class CandleStore:
+    """Closed candles and the running one of each interval. A candle is visible once the clock has passed its end.
+
+    `sessions`: the trading hours of a market whose prices rest at weekends; its days are trading days.
+    """
+
+    def __init__(self, base_ms: int = STEPS[0][1], history: History | None = None, sessions: str | None = None) -> None:
         self._history = history
+        self._base_ms, self._sessions = base_ms, sessions
         self._helped: dict[
             str, tuple[int, int]
         ] = {}  # interval -> (limit of the last request to the history, candles that it returned)
@@ -128,7 +140,8 @@ class CandleStore:
         """Add a price at `at_ms`, with the volume since the previous price."""
         for name, step in self._steps:
             running = self._running[name]
-            start = at_ms - at_ms % step
+            is_plain = self._sessions is None or step != DAY_MS
+            start = at_ms - at_ms % step if is_plain else start_of(at_ms, step, self._base_ms, self._sessions)
             if running is None or running.ts != start:
                 if running is not None:
                     self._closed[name].append(running.candle())

@@ -18,6 +18,7 @@ class LiveCandles(CandleStore):
     """
 
     base_ms = MINUTE_MS
+    sessions: str | None = None  # Its days are the exchange's.
 
     def __init__(self, lot: int) -> None:
         super().__init__()

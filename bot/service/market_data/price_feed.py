@@ -9,12 +9,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
+from itertools import groupby
 from typing import Final, NamedTuple, Protocol
 
-from bot.service.market_data.candles import CandleStore, merge
+from bot.service.market_data.candles import CandleStore, merge, start_of
 from bot.service.market_data.event_odds import EventMarket
 from bot.service.market_data.live_candles import LiveCandles
 from bot.service.market_data.simulator import Candle, SimulatedMarket, path_of
+from bot.service.market_data.trading_hours import DAY_MS
 from bot.wire.vocabulary import INTERVAL_MS
 
 HISTORY_BARS: Final = 1_000  # candles of each interval before a simulated market's start
@@ -22,6 +24,7 @@ RECORDED_HISTORY_BARS: Final = 200  # candles of a recorded file, if it has twic
 MINUTE_MS: Final = INTERVAL_MS["1m"]
 FOREVER_MS: Final = 1 << 62
 INTERVALS: Final = tuple(INTERVAL_MS.items())
+NAMES: Final = {ms: name for name, ms in INTERVAL_MS.items()}
 
 
 class Point(NamedTuple):
@@ -41,6 +44,7 @@ class Source(Protocol):
 
     base_ms: int
     lot: int
+    sessions: str | None  # the trading hours of a market whose prices rest at weekends
 
     def bar_at(self, at_ms: int) -> Candle | None:
         """The base candle that is open at `at_ms`, or None in a gap of the data."""
@@ -59,6 +63,7 @@ class SimulatedSource:
     """A simulated market. It ends only if it is an event market."""
 
     base_ms = MINUTE_MS
+    sessions: str | None = None
 
     def __init__(self, market: SimulatedMarket | EventMarket, start_ms: int) -> None:
         self._market = market
@@ -86,8 +91,9 @@ class SimulatedSource:
 class RecordedSource:
     """Candles of a file in the file's interval. Coarser candles are merged from them."""
 
-    def __init__(self, candles: list[Candle], base_ms: int, lot: int = 1) -> None:
+    def __init__(self, candles: list[Candle], base_ms: int, lot: int = 1, sessions: str | None = None) -> None:
         self.base_ms = base_ms
+        self.sessions = sessions
         self.lot = lot
         self.candles = candles
         self._opens = [candle.ts for candle in candles]
@@ -112,21 +118,21 @@ class RecordedSource:
         if step < self.base_ms:
             return []
         end = until_ms - until_ms % step
-        first = bisect_left(self._opens, end - limit * step)
-        last = bisect_right(self._opens, end - self.base_ms)
+        # Of trading days the first may begin before the grid of UTC does: one more is read, and left out.
+        spare = int(self.sessions is not None and step == DAY_MS)
+        first = bisect_left(self._opens, end - (limit + spare) * step)
+        last = bisect_right(self._opens, until_ms - self.base_ms)
         found: list[Candle] = []
-        group: list[Candle] = []
-        for candle in self.candles[first:last]:
-            if group and self._start(candle, step) != self._start(group[0], step):
-                found.extend(filter(None, [merge(group, self._start(group[0], step))]))
-                group = []
-            group.append(candle)
-        if group:
-            found.extend(filter(None, [merge(group, self._start(group[0], step))]))
-        return found
+        for start, group in groupby(self.candles[first:last], lambda candle: self._start(candle, step)):
+            bar = merge(group, start)
+            if bar is not None and start + step <= until_ms:
+                found.append(bar)
+        return found[spare if first else 0 :]
 
     def _start(self, candle: Candle, step: int) -> int:
         """The start of the bar that a candle belongs to: the bar in which it ends, so that no bar closes before its candles do."""
+        if self.sessions is not None and step == DAY_MS:
+            return start_of(candle.ts, step, self.base_ms, self.sessions)
         last_ms = candle.ts + self.base_ms - 1
         return last_ms - last_ms % step
 
@@ -218,7 +224,7 @@ class PriceFeed:
         if bar is not None and seen:
             pxs = [p.px for p in seen]
             running = Candle(bar.ts, pxs[0], max(pxs), min(pxs), pxs[-1], sum(p.part for p in seen))
-        store = CandleStore(source.base_ms, lambda name, limit: source.closed(name, passed_ms, limit))
+        store = CandleStore(source.base_ms, lambda name, limit: source.closed(name, passed_ms, limit), source.sessions)
         finer, now = "", None
         for name, step in INTERVALS:
             if step < source.base_ms:
@@ -226,7 +232,9 @@ class PriceFeed:
             if step == source.base_ms:
                 now = running
             else:
-                start = passed_ms - passed_ms % step
+                start = start_of(passed_ms, step, source.base_ms, source.sessions)
+                if source.sessions is not None and step == DAY_MS:  # Candles of four hours may hold the end of a day.
+                    finer, now = NAMES[source.base_ms], running
                 parts = [c for c in source.closed(finer, passed_ms, step // INTERVAL_MS[finer]) if c.ts >= start]
                 if now is not None and now.ts >= start:
                     parts.append(now)

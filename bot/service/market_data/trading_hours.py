@@ -7,6 +7,7 @@ and exchange holidays have no session. On half days, when the exchange closes at
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -17,6 +18,9 @@ CALENDARS: Final = {"equity": (20, 20), "index": (18, 17)}
 HALF_DAYS: Final = {"equity": time(17), "index": time(13, 15)}  # when a half day ends
 SATURDAY: Final = 5
 SECOND_MS: Final = 1_000
+DAY_MS: Final = 86_400_000
+EVENING_MS: Final = 6 * 3_600_000  # of a Friday in New York is Saturday in UTC
+SATURDAY_OF_EPOCH: Final = 2  # of the days from 1 January 1970, a Thursday, counted by sevens
 
 
 class Session(NamedTuple):
@@ -113,6 +117,11 @@ def _joined(a: tuple[list[int], list[int]], b: tuple[list[int], list[int]]) -> t
     return a[0] + b[0], a[1] + b[1]
 
 
+def has_saturdays(at_ms: Iterable[int]) -> bool:
+    """True if a candle opens on a Saturday after the evening that is still Friday in New York."""
+    return any((at - EVENING_MS) // DAY_MS % 7 == SATURDAY_OF_EPOCH for at in at_ms)
+
+
 def trading_day_end(kind: str, at_ms: int) -> int:
     """When the trading day of an instant ends and the next one begins: at 20:00 in New York for shares, at 18:00 "
     "for indices, on every day of the week."""
@@ -120,6 +129,19 @@ def trading_day_end(kind: str, at_ms: int) -> int:
     local = datetime.fromtimestamp(at_ms / 1000, zone)
     day = local.date() + timedelta(days=local.time() >= begins)
     return int(datetime.combine(day, begins, zone).timestamp()) * SECOND_MS
+
+
+def daily_start(kind: str, open_ms: int, base_ms: int) -> int:
+    """The start of the daily candle that holds a candle of `base_ms`; the daily candle closes a day later.
+
+    A candle in which a trading day ends belongs to that day, whose daily candle then closes with it; before a Sunday's evening
+    it belongs to the day that begins.
+    """
+    end_ms, last_ms = trading_day_end(kind, open_ms), trading_day_end(kind, open_ms + base_ms - 1)
+    if end_ms != last_ms:
+        day = datetime.fromtimestamp(end_ms / 1000 - 1, ZoneInfo("America/New_York")).date()
+        end_ms = end_ms if is_trading_day(day) else last_ms
+    return end_ms + -end_ms % base_ms - DAY_MS
 
 
 def is_trading_day(day: date) -> bool:

@@ -18,6 +18,7 @@ from bot.service.market_data.live_candles import LiveCandles
 from bot.service.market_data.price_feed import PriceFeed, RecordedSource, SimulatedSource, Source
 from bot.service.market_data.recorded import interval_of, read_candles
 from bot.service.market_data.simulator import SimulatedMarket
+from bot.service.market_data.trading_hours import has_saturdays
 from bot.service.state_machine.clock import ServiceClock
 from bot.service.state_machine.command_log import CommandLog, Push, Recovered, SavedClock
 from bot.service.state_machine.machine import Machine
@@ -378,7 +379,8 @@ def _file(coin: str | None, path: Path) -> tuple[str, Path, str]:
 def _recorded(path: Path, listing: Listing) -> RecordedSource:
     spec = listing.spec
     candles = read_candles(path, sz_decimals=spec.sz_decimals, are_odds=is_paid(spec))
-    return RecordedSource(candles, interval_of(path, candles), spec.lot)
+    sessions = None if has_saturdays(candle.ts for candle in candles) else spec.hours
+    return RecordedSource(candles, interval_of(path, candles), spec.lot, sessions)
 
 
 def recorded_start(recorded: Mapping[str, RecordedSource]) -> int:

@@ -15,6 +15,9 @@ from bot.backtest.data.candles import Candles, chosen, resample
 from bot.backtest.data.store import Store
 from bot.cli.app import call
 from bot.clock import DAY_MS, HOUR_MS
+from bot.service.market_data.instruments import CATALOGUE
+from bot.service.market_data.price_feed import PriceFeed, RecordedSource
+from bot.service.market_data.simulator import Candle
 from bot.service.market_data.trading_hours import is_trading_day
 from bot.wire import INTERVAL_MS
 from tests.backtest.builders import START_MS, config, minutes
@@ -78,6 +81,24 @@ def test_each_trading_day_is_one_bar_with_all_of_its_candles(feed: str, week: st
         late_ms = end.timestamp() * 1000 - ms(day, closes_at)
         assert 0 <= late_ms < series.step_ms, "it closes when its trading day ends, or with the candle in which it ends"
         assert end.timestamp() * 1000 >= ends_ms[day], "it is not known before its candles are"
+
+
+@pytest.mark.parametrize("interval", ["5m", "1h", "4h"])
+@pytest.mark.parametrize("week", WEEKS)
+@pytest.mark.parametrize("feed", FEEDS)
+def test_a_service_on_recorded_prices_has_the_same_days(feed: str, week: str, interval: str) -> None:
+    series, _, _ = candles_of(feed, week, interval)
+    made = resample(series, "1d")
+    candles = [Candle(at, 100, 100, 100, 100, 1) for at in series.at_ms]
+    kind = CATALOGUE[series.market].spec.hours
+    for begun in (0, len(candles) // 2, len(candles) - 1):  # Before, amid and after the history.
+        feed_of = PriceFeed({series.market: RecordedSource(candles, series.step_ms, sessions=kind)})
+        feed_of.start(candles[begun].ts - 1)
+        store = feed_of.store(series.market)
+        while feed_of.next_ms() is not None:
+            feed_of.pop()
+        bars = [bar for bar, is_closed in store.page("1d", 100, made.end_ms) if is_closed]
+        assert [(bar.ts, bar.volume) for bar in bars][-len(made) :] == list(zip(made.at_ms, made.volume, strict=True))
 
 
 @pytest.mark.parametrize(("market", "step"), [("BTC", "1h"), ("SPY", "1h")])
