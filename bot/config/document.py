@@ -45,6 +45,10 @@ class Rejected(ValueError):
 # From a scalar's text and the nearest key above it to its replacement; raises Rejected.
 Lookup = Callable[[str, str], str]
 
+SHOWN_MAX: Final = 160  # characters of a line that an error shows; a longer line is cut around the mistake
+SHOWN_BEFORE_MAX: Final = 60  # of them before the mistake
+CUT: Final = "..."
+
 
 @dataclass(slots=True)
 class Document:
@@ -85,7 +89,10 @@ class Document:
             self._hidden.append((self._values[loc].index, self._ends[loc]))
 
     def shown(self, problem: Problem) -> Problem:
-        """The problem with its line, every secret masked, and a caret under the column."""
+        """The problem with its line, every secret masked, and a caret under the column.
+
+        A long line is cut to the part around the column.
+        """
         line, column = problem.line - 1, problem.column - 1
         text = self.text
         for start, end in self._hidden:
@@ -94,7 +101,12 @@ class Document:
         shown = lines[line] if line < len(lines) else ""
         if not shown.strip():
             return problem
-        return replace(problem, shown=f"    {shown}\n    {''.join(map(_blank, shown[:column]))}^")
+        before, after = shown[:column], shown[column:]
+        if len(shown) > SHOWN_MAX:  # Such as a whole config on one line, which each of its problems would repeat.
+            before = before if len(before) <= SHOWN_BEFORE_MAX else CUT + before[-SHOWN_BEFORE_MAX:]
+            left = SHOWN_MAX - len(before)
+            after = after if len(after) <= left else after[:left] + CUT
+        return replace(problem, shown=f"    {before}{after}\n    {''.join(map(_blank, before))}^")
 
     def _problem_at(self, line: int, column: int, key: str, message: str) -> Problem:
         return Problem(self.file, line + 1, column + 1, redact_text(key), redact_text(message))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -528,6 +529,21 @@ def test_an_empty_file_says_where_to_start(tmp_path: Path, text: str) -> None:
     (found,) = problems(tmp_path, text)
     assert (found.line, found.column) == (1, 1) or text == "---\n"
     assert "empty" in found.message or "comments" in found.message or "mapping" in found.message
+
+
+@pytest.mark.parametrize("count", [1, 2, 20])
+def test_an_error_of_a_long_line_shows_the_part_around_its_place(tmp_path: Path, count: int) -> None:
+    """A JSON config on one line: each error has its own key under its caret, and all errors together stay short."""
+    one = {"use": "x:Y", "markets": ["BTC"], "interval": "1m", "budget_usd": "-7", "max_leverage": 3}
+    strategies = [one | {"name": f"s{n}"} for n in range(count)]
+    text = json.dumps({"account": {"base_url": "embedded"}, "dead_man": "off", "strategies": strategies})
+    found = [problem for problem in problems(tmp_path, text) if problem.key.endswith("budget_usd")]
+    assert len(found) == count
+    for problem in found:
+        line, pointer = problem.shown.splitlines()
+        assert line[pointer.index("^") :].startswith('"-7"')
+        assert len(line) <= 4 + 160 + 2 * len("...")
+        assert line.startswith("    ...") == (problem.column > 61)
 
 
 def test_a_line_that_is_blank_is_not_shown(tmp_path: Path) -> None:
