@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from functools import lru_cache
 from typing import Final
 
 E8: Final = 100_000_000  # the finest unit of price, size and usd inside the venue
+E16: Final = E8 * E8  # the unit of a price times a size
 E12: Final = 1_000_000_000_000  # the unit of a funding rate
+
+AMOUNTS_KEPT: Final = 512  # Decimals: an amount is read several times, and an order's size is in all of its events
 
 TEXT_LENGTH_MAX: Final = 64  # longer than any amount; a hostile string must not become a huge integer
 
@@ -47,6 +51,13 @@ def format_e12(value: int) -> str:
     return f"-{text}" if value < 0 else text
 
 
+def format_e16(value: int) -> str:
+    """A price times a size, which is scaled 1e16, as `format_e8`."""
+    whole, rest = divmod(abs(value), E16)
+    text = f"{whole}.{rest:016d}".rstrip("0") if rest else str(whole)
+    return f"-{text}" if value < 0 else text
+
+
 def parse_decimal(text: str) -> Decimal:
     """`"0.10"` -> Decimal("0.10"), with any number of decimals; ValueError for exponents, blanks, NaN, signs other than a leading minus."""
     _digits(text)
@@ -79,6 +90,25 @@ def e8_of_decimal(value: Decimal) -> int:
     return scaled
 
 
+def e8_rounded(value: Decimal) -> int:
+    """A finite Decimal, such as a mark price, -> integer of 1e-8, rounded half up."""
+    numerator, denominator = value.as_integer_ratio()
+    return (2 * numerator * E8 + denominator) // (2 * denominator)
+
+
+def e16_of_decimal(value: Decimal) -> int:
+    """Decimal -> integer of 1e-16. What is finer is cut off: a journal of an older version may have such a share."""
+    numerator, denominator = value.as_integer_ratio()
+    scaled = abs(numerator) * E16 // denominator
+    return scaled if numerator >= 0 else -scaled
+
+
+@lru_cache(maxsize=AMOUNTS_KEPT)
 def decimal_of_e8(value: int) -> Decimal:
     """Integer of 1e-8 -> Decimal. Exact; it does not depend on the precision of the decimal context."""
     return Decimal(format_e8(value))
+
+
+def decimal_of_e16(value: int) -> Decimal:
+    """Integer of 1e-16 -> Decimal, as `decimal_of_e8`."""
+    return Decimal(format_e16(value))

@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from bot.errors import Refusal
+from bot.money import e8_rounded
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.attribution import Attribution
 from bot.runtime.bar_feed import BarFeed
@@ -120,14 +121,22 @@ class CheckedAccount:
         if before is not None and before.side == signal.side:
             size += before.size
         stop_px = _stop_px(signal, px)
+        stop_e8 = None if stop_px is None else e8_rounded(stop_px)
         position = MirrorPosition(
-            signal.market, signal.side, size, px, signal.leverage or 1, stop_px, now_ms, self.instance.name
+            signal.market,
+            signal.side,
+            e8_rounded(size),
+            e8_rounded(px),
+            signal.leverage or 1,
+            stop_e8,
+            now_ms,
+            self.instance.name,
         )
         self.mirror.positions[signal.market] = position
-        if stop_px is not None:
+        if stop_e8 is not None:
             side = "short" if signal.side == "long" else "long"
             self.mirror.orders[f"stop:{signal.market}"] = MirrorOrder(
-                f"stop:{signal.market}", signal.market, "stop_loss", side, "close", Decimal(0), Decimal(0), None, stop_px, None, None, now_ms,
+                f"stop:{signal.market}", signal.market, "stop_loss", side, "close", 0, 0, None, stop_e8, None, None, now_ms,
             )  # fmt: skip
         self._share(position)
         return self._fill(position, "open", size, px, now_ms)
@@ -141,7 +150,7 @@ class CheckedAccount:
             part = min(part, exact(signal.size))
         elif signal.usd is not None:
             part = min(part, exact(signal.usd) / price)
-        position = before._replace(size=(before.size - part).quantize(EIGHT))
+        position = before._replace(size_e8=before.size_e8 - e8_rounded(part))
         if position.size > 0:
             self.mirror.positions[signal.market] = position
         else:
@@ -157,8 +166,8 @@ class CheckedAccount:
         shares = self.attribution.shares.setdefault(position.market, {})
         shares.pop(self.instance.name, None)
         if position.size > 0:
-            cost_usd = position.size * (position.entry_px or Decimal(0))
-            share = Share(position.market, self.instance.name, position.side, position.size, cost_usd)
+            cost = position.size_e8 * (position.entry_e8 or 0)
+            share = Share(position.market, self.instance.name, position.side, position.size_e8, cost)
             shares[self.instance.name] = share
 
     def _fill(self, position: MirrorPosition, action: str, size: Decimal, px: Decimal, now_ms: int) -> Fill:

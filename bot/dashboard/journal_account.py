@@ -15,7 +15,7 @@ from typing import Any, Final
 from bot.dashboard.snapshot import Snapshot
 from bot.money import format_decimal
 from bot.runtime.account.account_state import AccountState
-from bot.runtime.account.fold import fold_event
+from bot.runtime.account.fold import fold_wire_event
 from bot.runtime.journal import queries
 from bot.runtime.model.positions import MirrorOrder, MirrorPosition
 from bot.wire import Event
@@ -32,7 +32,7 @@ def last_snapshot(folder: Path, trouble: str) -> Snapshot:
         owners = {row["id"]: row["strategy"] for row in queries.rows(db, "SELECT id, strategy FROM intents")}
         state = AccountState(owner_of=owners.get)
         for event in queries.newest_events(db, epoch=last.epoch, limit=EVENTS_MAX):
-            fold_event(state, Event.model_validate(event))
+            fold_wire_event(state, Event.model_validate(event))
         run = queries.run_note(db)
         strategies = _strategies(db, run)
     positions = tuple(_position(one, state) for one in state.positions.values())

@@ -161,8 +161,8 @@ class AccountChanged(NamedTuple):
     balance: int | None = None
     epoch: int | None = None
     coin: str | None = None
-    leverage_from: int | None = None
-    leverage_to: int | None = None
+    leverage_from: float | None = None
+    leverage_to: float | None = None
     max_trade: int | None = None
     daily_cap: int | None = None
     key: str | None = None

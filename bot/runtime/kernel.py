@@ -144,8 +144,9 @@ class Kernel:
             judges_freshness=port.clock.speed > 0, foreign_positions=settings.foreign_positions,
         )  # fmt: skip
         self.risk.order_rules = account.order_rules
+        foreign_activity = ForeignActivity(account.order_owners.owner_of)
         context = RepairContext(
-            port, journal, self.state, account, self.health, self.budget, self.execution, self.guardians, self.strategy_host, ForeignActivity(),
+            port, journal, self.state, account, self.health, self.budget, self.execution, self.guardians, self.strategy_host, foreign_activity,
             ComparisonSchedule(pacer, settings.reconcile_ms), limits, settings.foreign_positions,
             settings.adopted_stop_pct, settings.require_protection, now_ms, self.risk,
         )  # fmt: skip

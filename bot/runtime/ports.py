@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from bot.model.events import Event as ModelEvent
     from bot.wire import (
         AccountSnapshot,
         BookResult,
@@ -78,9 +79,22 @@ class VenuePort(Protocol):
 
 
 class EventSource(Protocol):
-    """The events of a venue in this process: in order, none lost, none twice. The account is not reset."""
+    """The events of a venue in this process: in order, none lost, none twice. The account is not reset.
 
-    def events_after(self, last_id: str) -> Sequence[Event]: ...
+    The journal reads the attribution itself, because nothing that these events change in it is ever undone.
+    """
+
+    def fresh(self) -> Sequence[ModelEvent]:
+        """The events that the journal has not taken."""
+        ...
+
+    def take(self, events: Sequence[ModelEvent]) -> None:
+        """Note in the journal that the daemon has taken these events, which are the next ones."""
+        ...
+
+    def as_wire(self, event: ModelEvent) -> Event:
+        """The event under the names of the wire, for hooks, notices and the log."""
+        ...
 
 
 class Pacer(Protocol):

@@ -12,7 +12,7 @@ from bot.backtest.engine.options import SessionOptions, within
 from bot.backtest.engine.outside_reads import watching, watching_clock
 from bot.clock import iso
 from bot.runtime.account.account_state import AccountState
-from bot.runtime.account.fold import fold_event
+from bot.runtime.account.fold import fold_wire_event
 from bot.runtime.model.positions import MirrorPosition
 from bot.testing.backtests import Run, Trade
 from bot.words import many
@@ -50,7 +50,7 @@ def assert_flat(run: Run, market: str | None = None) -> None:
     __tracebackhide__ = True
     state = AccountState()
     for event in run.events:
-        fold_event(state, event)
+        fold_wire_event(state, event)
     held = [_shown(trade) for trade in run.open_trades(market)]
     held += [
         f"an order to open {order.side} {order.size} {order.market}"
@@ -98,7 +98,7 @@ def _unprotected(run: Run) -> Iterator[tuple[int, MirrorPosition]]:
     state = AccountState(owner_of=lambda key: key)
     for at_ms, events in groupby(run.events, key=attrgetter("ts")):
         for event in events:
-            fold_event(state, event)
+            fold_wire_event(state, event)
         for position in state.unprotected():
             yield at_ms, position
 

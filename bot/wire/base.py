@@ -20,7 +20,6 @@ from pydantic import (
     Strict,
     ValidationError,
     ValidationInfo,
-    WithJsonSchema,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
@@ -183,6 +182,9 @@ class Text:
         return out
 
 
+AMOUNT_DIGITS_MAX: Final = 64  # far more than any amount has
+_AMOUNT_TEXT: Final = r"^-?[0-9]{1,56}(\.[0-9]{1,8}0*)?$"  # eight decimals, and zeros after them
+
 Flag = Annotated[bool, Strict()]
 Digits = Annotated[str, Text(1, DIGITS_MAX, r"[0-9]+(\.[0-9]+)?", "digits with optional decimals, as a string")]
 UsdAmount = Annotated[Decimal, Number(gt=0, le=1_000_000)]
@@ -225,11 +227,33 @@ class _Num:
 
 
 Num = Annotated[float, _Num()]  # leverage, counts, bps, percent: a JSON number; whole numbers have no decimal point
-Amount = Annotated[  # usd, px and sz in answers: text on the wire, an exact Decimal in Python
-    Decimal,
-    PlainSerializer(format_decimal, return_type=str, when_used="json"),
-    WithJsonSchema({"type": "string", "pattern": r"^-?[0-9]+(\.[0-9]+)?$"}, mode="serialization"),
-]
+
+
+class _Amount:
+    """Reads text by its pattern. Pydantic's own bound on decimals makes a Python tuple of the digits of each amount."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        text = core_schema.str_schema(pattern=_AMOUNT_TEXT, strict=True)
+        return core_schema.union_schema(
+            [
+                core_schema.chain_schema([text, core_schema.decimal_schema()]),
+                core_schema.is_instance_schema(Decimal),
+                core_schema.decimal_schema(max_digits=AMOUNT_DIGITS_MAX, decimal_places=8),
+            ],
+            mode="left_to_right",
+            custom_error_type="amount",
+            custom_error_message="must be an amount with at most 8 decimals, as text",
+        )
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"type": "string", "pattern": r"^-?[0-9]+(\.[0-9]+)?$"}
+
+
+# usd, px and sz in answers: text on the wire, an exact Decimal in Python.
+# The daemon counts in 1e-8, so a finer amount is refused with its field.
+Amount = Annotated[Decimal, _Amount(), PlainSerializer(format_decimal, return_type=str, when_used="json")]
 Secret = Field(repr=False)  # never shown in a log; the value itself is a plain str
 AbsentNone = Field(
     default=None, exclude_if=lambda value: value is None

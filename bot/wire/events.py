@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from decimal import Decimal
-from typing import Any
+from collections.abc import Callable, Mapping
+from decimal import Context, Decimal
+from typing import Any, Final
 
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic.functional_serializers import SerializeAsAny
 
-from bot.wire.base import AbsentNone, Amount, Num, Resource, problem
+from bot.model import events as m
+from bot.money import E8, e8_of_decimal
+from bot.wire.base import AMOUNT_DIGITS_MAX, AbsentNone, Amount, Num, Resource, problem
+from bot.wire.vocabulary import EVENT_SUBTYPES
 
 
 class FillData(Resource):
@@ -155,9 +158,10 @@ DATA_OF: dict[str, type[Resource]] = {
     "account/key_revoked": AccountKeyData,
 }
 
+AccountData = AccountCreatedData | AccountResetData | AccountSettingsData | AccountLeverageData | AccountKeyData
 EventData = (
     FillData | OrderData | TriggerData | GuardianData | FundingData | LiquidationData | SettlementData
-    | AccountCreatedData | AccountResetData | AccountSettingsData | AccountLeverageData | AccountKeyData
+    | AccountData
 )  # fmt: skip
 
 
@@ -190,3 +194,184 @@ class EventsPage(Resource):
 
     events: tuple[Event, ...]
     last_event_id: str | None = None
+
+
+# -- the same event with integers of 1e-8, as the daemon folds it
+
+_scaled: Final = Context(prec=2 * AMOUNT_DIGITS_MAX).multiply  # exact for every Amount, and in every decimal context
+_E8: Final = Decimal(E8)
+
+
+def model_event(event: Event) -> m.Event | None:
+    """The event as the venue makes it, but without its number: a client knows the id alone.
+
+    None if this version does not know its type or subtype.
+    """
+    make = _MADE.get((event.type, event.subtype))
+    return None if make is None else make(event, event.data)
+
+
+def _fill(event: Event, data: FillData) -> m.Event:
+    realized, entry_px = data.realized_pnl_usd, data.entry_px
+    return m.fill(
+        (
+            "",
+            -1,
+            event.ts,
+            event.subtype,
+            event.coin,
+            data.trade_id,
+            data.oid,
+            data.kind,
+            data.side,
+            data.intent,
+            data.reduce_only,
+            int(_scaled(data.size, _E8)),
+            int(_scaled(data.px, _E8)),
+            int(_scaled(data.fee_usd, _E8)),
+            None if realized is None else int(_scaled(realized, _E8)),
+            data.liquidity,
+            int(_scaled(data.remaining_size, _E8)),
+            abs(int(_scaled(data.position_size, _E8))),
+            None if entry_px is None else int(_scaled(entry_px, _E8)),
+            int(_scaled(data.balance_usd, _E8)),
+            event.request_id,
+            event.idempotency_key,
+            int(_scaled(data.absorbed_usd, _E8)),
+        )
+    )
+
+
+def _order(event: Event, data: OrderData) -> m.Event:
+    limit_px, trigger_px = data.limit_px, data.trigger_px
+    return m.order_changed(
+        (
+            "",
+            -1,
+            event.ts,
+            event.subtype,
+            event.coin,
+            data.oid,
+            data.trade_id,
+            data.kind,
+            data.side,
+            data.intent,
+            int(_scaled(data.size, _E8)),
+            int(_scaled(data.filled_size, _E8)),
+            None if limit_px is None else int(_scaled(limit_px, _E8)),
+            None if trigger_px is None else int(_scaled(trigger_px, _E8)),
+            data.reason,
+            event.request_id,
+            event.idempotency_key,
+        )
+    )
+
+
+def _trigger(event: Event, data: TriggerData) -> m.Event:
+    return m.Triggered(
+        "",
+        -1,
+        event.ts,
+        event.subtype,
+        event.coin or "",
+        data.oid,
+        data.trade_id,
+        data.side,
+        e8_of_decimal(data.size),
+        e8_of_decimal(data.trigger_px),
+        e8_of_decimal(data.mark_px),
+    )
+
+
+def _guardian(event: Event, data: GuardianData) -> m.Event:
+    mark, value = data.mark_px, data.account_value_usd
+    return m.GuardianMoved(
+        "",
+        -1,
+        event.ts,
+        event.subtype,
+        event.coin,
+        data.guardian_id,
+        data.guardian_type,
+        data.scope,
+        data.blocks_opens,
+        data.action,
+        data.reason,
+        data.next_deadline,
+        None if mark is None else e8_of_decimal(mark),
+        None if value is None else e8_of_decimal(value),
+        data.canceled_oids,
+        data.trade_ids,
+        data.code,
+    )
+
+
+def _funding(event: Event, data: FundingData) -> m.Event:
+    """Without the rate, which the daemon does not read: the amount is what was paid."""
+    return m.FundingPaid(
+        "",
+        -1,
+        event.ts,
+        event.coin or "",
+        data.side,
+        e8_of_decimal(data.size),
+        e8_of_decimal(data.oracle_px),
+        0,
+        e8_of_decimal(data.amount_usd),
+        e8_of_decimal(data.balance_usd),
+    )
+
+
+def _liquidation(event: Event, data: LiquidationData) -> m.Event:
+    amounts = (
+        data.size,
+        data.px,
+        data.mark_px,
+        data.realized_pnl_usd,
+        data.fee_usd,
+        data.margin_lost_usd,
+        data.balance_usd,
+        data.absorbed_usd,
+    )
+    coin = event.coin or ""
+    return m.Liquidated("", -1, event.ts, event.subtype, coin, data.trade_id, data.side, *map(e8_of_decimal, amounts))
+
+
+def _settlement(event: Event, data: SettlementData) -> m.Event:
+    amounts = (
+        data.size,
+        data.outcome_px,
+        data.payout_usd,
+        data.fee_usd,
+        data.realized_pnl_usd,
+        data.balance_usd,
+        data.absorbed_usd,
+    )
+    coin = event.coin or ""
+    return m.Settled("", -1, event.ts, event.subtype, coin, data.trade_id, data.side, *map(e8_of_decimal, amounts))
+
+
+def _account(event: Event, data: AccountData) -> m.Event:
+    made = m.AccountChanged("", -1, event.ts, event.subtype)
+    if isinstance(data, AccountCreatedData):
+        return made._replace(balance=e8_of_decimal(data.balance_usd))
+    if isinstance(data, AccountResetData):
+        return made._replace(balance=e8_of_decimal(data.balance_usd), epoch=data.epoch)
+    if isinstance(data, AccountLeverageData):
+        return made._replace(coin=data.coin, leverage_from=data.old, leverage_to=data.new)
+    if isinstance(data, AccountKeyData):
+        return made._replace(key=data.key_id, name=data.name)
+    return made
+
+
+_BY_TYPE: Final[Mapping[str, Callable[[Event, Any], m.Event]]] = {
+    "fill": _fill,
+    "order": _order,
+    "trigger": _trigger,
+    "guardian": _guardian,
+    "funding": _funding,
+    "liquidation": _liquidation,
+    "settlement": _settlement,
+    "account": _account,
+}
+_MADE: Final = {(type_, subtype): _BY_TYPE[type_] for type_, known in EVENT_SUBTYPES.items() for subtype in known}

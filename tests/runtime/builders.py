@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bot.errors import ApiError
+from bot.model.events import Event as ModelEvent
+from bot.money import E8, parse_e8
 from bot.runtime.journal.journal import Journal
 from bot.runtime.journal.opening import open_journal
 from bot.runtime.kernel import Hooks, Kernel, Settings
@@ -23,6 +25,7 @@ from bot.wire import (
     Event,
     GuardianRequest,
 )
+from bot.wire.events import model_event
 from tests.fakes import ADDRESS, FakePacer, FakeVenue, Fault, Tap, Tapped
 
 Script = Callable[[View, Bar], Iterable[Intent]]
@@ -57,7 +60,7 @@ def held_position(
     market: str = "BTC", *, side: str = "long", size: str = "5", entry_px: str = "100", owner: str | None = "trend"
 ) -> MirrorPosition:
     """A position as the account state holds it."""
-    return MirrorPosition(market, side, Decimal(size), Decimal(entry_px), owner=owner)
+    return MirrorPosition(market, side, parse_e8(size), parse_e8(entry_px), owner=owner)
 
 
 def resting_order(
@@ -65,13 +68,20 @@ def resting_order(
     limit_px: str | None = "90", **more: Any,
 ) -> MirrorOrder:  # fmt: skip
     """An order of ours as the account state holds it, with nothing filled."""
-    px = None if limit_px is None else Decimal(limit_px)
-    return MirrorOrder(oid, market, kind, side, action, Decimal(size), Decimal(0), px, None, None, "KEY", **more)
+    px = None if limit_px is None else parse_e8(limit_px)
+    return MirrorOrder(oid, market, kind, side, action, parse_e8(size), 0, px, None, None, "KEY", **more)
 
 
 def share_of(market: str, strategy: str, *, side: str = "long", size: str, cost_usd: str) -> Share:
     """A strategy's part of a position."""
-    return Share(market, strategy, side, Decimal(size), Decimal(cost_usd))
+    return Share(market, strategy, side, parse_e8(size), parse_e8(cost_usd) * E8)
+
+
+def folded_form(event: Event) -> ModelEvent:
+    """An event of the wire as the daemon folds it."""
+    happened = model_event(event)
+    assert happened is not None, event
+    return happened
 
 
 def make_kernel(

@@ -53,6 +53,7 @@ from tests.runtime.builders import (
     always,
     begun,
     first_bar,
+    held_position,
     intent,
     kill,
     later,
@@ -61,6 +62,7 @@ from tests.runtime.builders import (
     once,
     opened,
     refusals,
+    resting_order,
     stop_of,
     trailing,
 )
@@ -295,19 +297,14 @@ async def test_a_position_that_grows_beyond_its_stop_is_covered() -> None:
 async def test_a_stop_of_the_other_side_is_no_protection() -> None:
     kernel = make_kernel(FakeVenue())
     await kernel.recover()
-    kernel.account.mirror.positions["BTC"] = position = SimpleNamespace(
-        market="BTC", side="short", size=Decimal(1), owner="trend", entry_px=Decimal(100), opened_ms=0, notional_usd=Decimal(100),
-        leverage=1, first_stop_px=None,
-    )  # fmt: skip
-    stop = SimpleNamespace(
-        market="BTC", kind="stop_loss", action="close", side="long", size=Decimal(1), filled=Decimal(0)
-    )
-    kernel.account.mirror.orders["1"] = stop
-    assert kernel.account.mirror.unprotected() == [position]
-    stop.side = "short"
-    assert kernel.account.mirror.unprotected() == []
-    stop.filled = Decimal("0.5")
-    assert kernel.account.mirror.unprotected() == [position], "half of it has fired"
+    mirror = kernel.account.mirror
+    mirror.positions["BTC"] = position = held_position(side="short", size="1")
+    mirror.orders["1"] = resting_order("1", "stop_loss", "close", side="long", size="1")
+    assert mirror.unprotected() == [position]
+    mirror.orders["1"] = resting_order("1", "stop_loss", "close", side="short", size="1")
+    assert mirror.unprotected() == []
+    mirror.orders["1"] = resting_order("1", "stop_loss", "close", side="short", size="0.5")
+    assert mirror.unprotected() == [position], "half of it has fired"
 
 
 async def test_a_trailing_stop_that_an_entry_came_with_is_replaced_at_its_own_distance() -> None:

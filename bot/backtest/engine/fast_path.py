@@ -81,13 +81,18 @@ class SingleMarketPath:
             decision: Decision | None = None
             if seen is None and band.lo > band.hi:  # An order waits for the next bar: nothing is decided before it.
                 bar = next(bars, None)
+            elif (
+                stepper.is_behind
+            ):  # Of the order that was just sent. The events of one that waits are read with those of its bar.
+                stepper.take_events()
+                continue
             else:
                 bar, decision = decide_run(series, bars, band, seen)
             if bar is None:
                 break
             if decision is not None:
                 if bar is not seen:
-                    exchange.skip(cursor, cursor.index_of(bar.at_ms))
+                    exchange.skip(cursor, last - 1 - batch.left)
                 seen, stepper.cause_ms = None, bar.at_ms - 1
                 stepper.act(decision, Closed(bar.at_ms, coin, series.interval, bar), before_next_bar=True)
                 continue
@@ -96,7 +101,7 @@ class SingleMarketPath:
             if cursor.step:
                 exchange.advance(bar.at_ms - 1)
             else:
-                exchange.pass_bar(cursor, cursor.index_of(bar.at_ms))
+                exchange.pass_bar(cursor, last - 1 - batch.left)
             stepper.catch_up()
             seen = None if kernel.has_bounds(series) else bar
             if seen is None:

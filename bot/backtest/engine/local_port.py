@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 
 from bot.backtest.engine.market_cursor import SeriesCursor
 from bot.backtest.engine.simulated_exchange import ACCOUNT, SimulatedExchange
-from bot.backtest.engine.wire_adapters import EVENTS, EventsPageAdapter, OrderResultAdapter, PlanResultAdapter
+from bot.backtest.engine.wire_adapters import EventsPageAdapter, OrderResultAdapter, PlanResultAdapter, wire_form
 from bot.errors import ApiError, OrderSubmitted, Refusal
 from bot.money import parse_e8
 from bot.runtime.ports import ServiceClock
@@ -31,7 +31,6 @@ from bot.wire import (
     CancelResult,
     CandlesResult,
     CloseRequest,
-    Event,
     EventsPage,
     Guardian,
     GuardianRequest,
@@ -212,13 +211,10 @@ class LocalPort:
             return self._ask(
                 EventsPage, lambda: self.operations.events(self.principal, query, _context(is_order=False)), reads=True
             )
-        page = tuple(self.events_after(since)[:limit])
-        return cast(EventsPage, EventsPageAdapter(page, page[-1].id if page else since))
-
-    def events_after(self, last_id: str) -> Sequence[Event]:
-        """EventSource: every event after this one."""
         buffer = self.exchange.event_buffer
-        return [EVENTS[type(happened)](happened) for happened in buffer.events[int(last_id[4:]) + 1 - buffer.first :]]
+        fresh = buffer.events[int(since[4:]) + 1 - buffer.first :]
+        page = tuple(map(wire_form, fresh[:limit]))
+        return cast(EventsPage, EventsPageAdapter(page, page[-1].id if page else since))
 
     async def trades(self, *, limit: int = 50, before: int | None = None, coin: str | None = None) -> TradesPage:
         given = {"limit": limit, "before": before, "coin": coin}

@@ -14,7 +14,11 @@ from decimal import Decimal
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from bot.backtest.engine.wire_adapters import wire_form
 from bot.errors import Refusal
+from bot.model.events import Event as ModelEvent
+from bot.model.events import Fill, OrderChanged
+from bot.money import decimal_of_e8
 from bot.runtime.journal.database import JournalDatabase
 from bot.runtime.journal.event_log import Cursor, EventLog, next_cursor
 from bot.runtime.journal.intent_log import IntentLog, Outcome
@@ -25,8 +29,13 @@ from bot.runtime.journal.retention import Held
 from bot.runtime.journal.state_store import StateStore
 from bot.runtime.model.intents import FINAL, INTENT_MOVES, RUNTIME, Intent, State, TradeOf, moved
 from bot.runtime.model.positions import Named
+from bot.service.views import event_views
+from bot.venue.state import event_id
+from bot.wire.events import model_event
 
 if TYPE_CHECKING:
+    from bot.backtest.engine.simulated_exchange import SimulatedExchange
+    from bot.runtime.account.attribution import Attribution
     from bot.runtime.model.shares import AttributionChanges, Share, TotalsRow
     from bot.strategy import AskRecord
     from bot.wire import Event
@@ -36,7 +45,7 @@ INTENTS_KEPT: Final = 4_000  # more than the intents that EVENTS_KEPT events bel
 INTENTS_MAX: Final = 50_000  # at this number a trim is due, even if few intents led to events
 
 
-_ID_OF: Final = attrgetter("id")
+_NUMBER: Final = attrgetter("seq")
 
 
 class OrderFailure(NamedTuple):
@@ -184,63 +193,82 @@ class MemoryIntents(IntentLog):
 
 
 class MemoryEvents(EventLog):
-    """The newest events of a MemoryJournal, in a dictionary."""
+    """The newest events of a MemoryJournal, in a dictionary by their numbers."""
 
     def __init__(self, database: JournalDatabase, intents: MemoryIntents) -> None:
         super().__init__(database)
-        self.taken: dict[str, Event] = {}
+        self.taken: dict[int, ModelEvent] = {}
+        self.newest = (
+            -1
+        )  # number of the newest event that was taken from the venue itself, if the cursor was not set since
         self._intents = intents
         self._cursor: Cursor | None = None
+        self._epoch = 0
         self._own_key_seen = False
 
     def write(self, events: Sequence[Event], last_id: str, *, epoch: int) -> None:
-        self.taken.update(zip(map(_ID_OF, events), events, strict=True))
+        made = {number_of(event.id): model_event(event) for event in events}
+        self.taken.update({number: event for number, event in made.items() if event is not None})
         if not self._own_key_seen:
             keys = self._intents.by_id
             self._own_key_seen = any(event.idempotency_key in keys and not isinstance(event, Named) for event in events)
-        old = self._cursor
+        old = self.cursor
         if old is None or old.last_id != last_id:
-            self._cursor = next_cursor(old, events, last_id, epoch)
+            self.put_cursor(next_cursor(old, events, last_id, epoch))
+
+    def take_own(self, events: Sequence[ModelEvent]) -> None:
+        """Take the next events of a venue in this process. They are numbered without a gap."""
+        self.taken.update(zip(map(_NUMBER, events), events, strict=True))
+        self.newest = events[-1].seq
+        self._cursor = None
+        if not self._own_key_seen:
+            keys = self._intents.by_id
+            self._own_key_seen = any(key_of(event) in keys for event in events)
 
     def put_cursor(self, cursor: Cursor) -> None:
-        self._cursor = cursor
+        self._cursor, self._epoch, self.newest = cursor, cursor.epoch, -1
 
     def unseen(self, events: Sequence[Event]) -> list[Event]:
         taken = self.taken
-        return list({event.id: event for event in events if event.id not in taken}.values())
+        return list({event.id: event for event in events if number_of(event.id) not in taken}.values())
 
     @property
     def cursor(self) -> Cursor | None:
+        if self._cursor is None and self.newest >= 0:
+            before = event_id(self.newest - 1) if self.newest > 1 else None
+            self._cursor = Cursor(event_id(self.newest), before, self._epoch)
         return self._cursor
 
     def last_taken(self) -> tuple[Cursor | None, int | None]:
-        event = None if self._cursor is None else self.taken.get(self._cursor.last_id)
-        return self._cursor, None if event is None else event.ts
+        cursor = self.cursor
+        event = None if cursor is None else self.taken.get(number_of(cursor.last_id))
+        return cursor, None if event is None else event.ts
 
     def last_event(
         self, coin: str, type_: str, subtype: str, *, epoch: int, kind: str | None = None
     ) -> dict[str, Any] | None:
-        for event in reversed(self.taken.values()):
-            if (event.coin, event.type, event.subtype) == (coin, type_, subtype) and kind in (
-                None,
-                getattr(event.data, "kind", None),
-            ):
-                as_json: dict[str, Any] = json.loads(event.model_dump_json())
-                return as_json
+        for number, event in reversed(self.taken.items()):
+            if event.coin == coin and kind in (None, getattr(event, "kind", None)):
+                body = event_views.event(event._replace(seq=number))
+                if (body["type"], body["subtype"]) == (type_, subtype):
+                    return body
         return None
 
     def entry_keys(self, coin: str, *, epoch: int, since_ms: int) -> list[str]:
         return [
             event.idempotency_key
             for event in self.taken.values()
-            if event.ts >= since_ms  # First, as most of them are older.
-            and (event.coin, event.type, event.subtype) == (coin, "fill", "entry")
-            and event.idempotency_key
+            # The instant first, as most of them are older.
+            if event.ts >= since_ms and type(event) is Fill and event.coin == coin and event.subtype == "entry"
+            if event.idempotency_key
         ]
 
     def entry_fills(self, key: str, *, epoch: int) -> list[tuple[Decimal, Decimal, int]]:
-        fills = [event for event in self.taken.values() if event.idempotency_key == key and event.type == "fill"]
-        return [(one.data.size, one.data.px, one.ts) for one in fills if one.subtype == "entry"]
+        return [
+            (decimal_of_e8(event.size), decimal_of_e8(event.px), event.ts)
+            for event in self.taken.values()
+            if type(event) is Fill and event.idempotency_key == key and event.subtype == "entry"
+        ]
 
     def has_seen_own_key(self) -> bool:
         return self._own_key_seen
@@ -248,10 +276,44 @@ class MemoryEvents(EventLog):
     def trades_by_key(self, keys: Iterable[str], *, epoch: int) -> dict[str, str]:
         wanted = set(keys)
         return {
-            event.idempotency_key: event.data.trade_id
+            event.idempotency_key: event.trade
             for event in self.taken.values()
-            if event.idempotency_key in wanted and getattr(event.data, "trade_id", None) is not None
+            if isinstance(event, Fill | OrderChanged) and event.idempotency_key in wanted and event.trade is not None
         }
+
+
+class OwnEvents:
+    """The events of a venue in this process, as an EventSource of its journal."""
+
+    def __init__(self, exchange: SimulatedExchange, log: MemoryEvents) -> None:
+        self._exchange = exchange
+        self._log = log
+
+    def fresh(self) -> Sequence[ModelEvent]:
+        number = self._log.newest
+        if number == self._exchange.count:
+            return ()
+        if number < 0:
+            cursor = self._log.cursor
+            assert cursor is not None, "recover sets the cursor"
+            number = number_of(cursor.last_id)
+        buffer = self._exchange.event_buffer
+        return buffer.events[number + 1 - buffer.first :]
+
+    def take(self, events: Sequence[ModelEvent]) -> None:
+        self._log.take_own(events)
+
+    def as_wire(self, event: ModelEvent) -> Event:
+        return wire_form(event)
+
+
+def number_of(id_: str) -> int:
+    """The number in an event's id."""
+    return int(id_[4:])
+
+
+def key_of(event: ModelEvent) -> str | None:
+    return event.idempotency_key if isinstance(event, Fill | OrderChanged) else None
 
 
 class MemoryState(StateStore):
@@ -263,6 +325,7 @@ class MemoryState(StateStore):
         self.states: dict[str, str] = {}
         self._rows: dict[str, TotalsRow] = {}
         self._shares: dict[str, tuple[Share, ...]] = {}
+        self._followed: Attribution | None = None
 
     def bar_done(self, market: str, interval: str, at_ms: int) -> None:
         self.bars[market, interval] = at_ms
@@ -273,6 +336,16 @@ class MemoryState(StateStore):
     def of_strategy(self, strategy: str) -> dict[str, Any]:
         state: dict[str, Any] = json.loads(self.states.get(strategy, "{}"))
         return state
+
+    def follow(self, attribution: Attribution) -> None:
+        """Read rows and shares from this attribution from now on, because nothing of it is ever undone."""
+        self._take_changes()
+        self._followed = attribution
+
+    def _take_changes(self) -> None:
+        changes = None if self._followed is None else self._followed.changes()
+        if changes is not None:
+            self.put_attribution(changes)
 
     def put_attribution(self, changes: AttributionChanges) -> None:
         if changes.wiped:
@@ -286,9 +359,11 @@ class MemoryState(StateStore):
             self._shares[market] = tuple(share for share in changes.shares if share.market == market)
 
     def attribution_rows(self, epoch: int) -> list[tuple[Any, ...]]:
+        self._take_changes()
         return [tuple(self._rows[name]) for name in sorted(self._rows)]
 
     def share_rows(self, epoch: int) -> list[tuple[Any, ...]]:
+        self._take_changes()
         return [tuple(share) for shares in self._shares.values() for share in shares]
 
 
@@ -375,11 +450,9 @@ class MemoryJournal(Journal):
         """Forget old events and final intents. It keeps the newest, and those that name the owner of an open position or order."""
         account = held()
         events, intents = list(self.events.taken.items()), list(self.intents.by_id.items())
-        kept = [(id_, event) for id_, event in events[:-EVENTS_KEPT] if event.idempotency_key in account.keys]
+        kept = [(number, event) for number, event in events[:-EVENTS_KEPT] if key_of(event) in account.keys]
         self.events.taken = dict(kept + events[-EVENTS_KEPT:])
-        keys = account.keys.union(
-            [event.idempotency_key for event in self.events.taken.values() if event.idempotency_key]
-        )
+        keys = account.keys.union([key for event in self.events.taken.values() if (key := key_of(event))])
         old = [
             (key, intent)
             for key, intent in intents[:-INTENTS_KEPT]

@@ -16,7 +16,7 @@ from bot.backtest.data.funding_rates import Payment, from_start
 from bot.backtest.engine.caps import Cap, cap_requests
 from bot.backtest.engine.market_cursor import MarketCursor
 from bot.backtest.engine.options import SessionOptions
-from bot.model.events import Event, OrderChanged
+from bot.model.events import Event
 from bot.runtime.ports import Calm
 from bot.service.market_data.candles import CandleStore
 from bot.service.market_data.instruments import CATALOGUE, listing_at
@@ -159,13 +159,6 @@ class SimulatedExchange(Machine):
         """When every band ends: after the next deadline, or the next change by the session itself."""
         until_ms, change_ms = index.next_deadline_ms(self.state) or FOREVER_MS, self._change_ms
         return 1 + (until_ms if change_ms is None or change_ms > until_ms else change_ms)
-
-    def only_waits(self, since: int) -> bool:
-        """True if each event after number `since` is an order that waits for the next bar."""
-        for event in self.event_buffer.events[since - self.count :]:
-            if type(event) is not OrderChanged or event.subtype != "open" or event.kind == "limit":
-                return False
-        return self.count > since
 
     def bands(self) -> Mapping[str, Calm]:
         """The band of every market. It stays the same until the next command."""

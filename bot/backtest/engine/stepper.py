@@ -78,9 +78,8 @@ class Stepper:
         self._clock = clock
         self._stats = stats
         self._drained = 0  # number of the newest event that the kernel has taken
-        # Set if an order's own events may be read with those of the next bar: says if each event after this number is an order that waits for it.
-        self.only_waits: Callable[[int], bool] | None = None
-        self._waits = False  # the kernel has not read the events of such orders yet
+        # True if the events of an order may be read with those of the next bar: no request to the venue takes time.
+        self.reads_later = False
         self._compared = -1  # number of the newest event at the last comparison at the end of a chunk
 
     def start(self, kernel: Kernel) -> None:
@@ -157,19 +156,26 @@ class Stepper:
         """One pass that carries out a decision. `before_next_bar`: nothing else is decided before the venue has seen the next bar."""
         kernel = self.kernel
         assert kernel is not None
-        execution, drained = kernel.execution, self._drained
+        execution = kernel.execution
         self._stats.decisions += 1
         self.begin_pass()
-        only_waits = self.only_waits if before_next_bar else None
-        execution.reads_later = only_waits is not None
+        execution.reads_later = reads_later = before_next_bar and self.reads_later
         self.wait(kernel.act(decision, closed))
         execution.reads_later = False
-        if only_waits is not None:
-            if only_waits(drained) and all(one.state == "accepted" for one in execution.live.values()):
-                self._waits = True
-                return
+        if reads_later:
+            if not self._has_unsettled():
+                return  # `is_behind` says that the new events are not read yet.
             self.wait(kernel.events.drain())
         self.settle()
+
+    def _has_unsettled(self) -> bool:
+        """True if the service has not accepted one of the open intents."""
+        return any(intent.state != "accepted" for intent in self.running().execution.live.values())
+
+    @property
+    def is_behind(self) -> bool:
+        """True if the venue has events that the kernel has not taken."""
+        return self._exchange.count != self._drained
 
     def take_events(self) -> None:
         """One pass that takes the venue's new events."""
@@ -177,12 +183,13 @@ class Stepper:
         assert kernel is not None
         self.cause_ms = None
         self.begin_pass()
-        self.wait(kernel.events.drain())
+        if not kernel.events.take_now():
+            self.wait(kernel.events.drain())
         self.settle()
 
     def catch_up(self) -> None:
         """Take new events, or retry what an earlier pass has left."""
-        if self._exchange.count != self._drained:
+        if self.is_behind:
             self.take_events()
         elif self.running().execution.live:
             self.cause_ms = self.now_ms()  # With latency a retried order is sent at this instant.
@@ -192,9 +199,8 @@ class Stepper:
     def begin_pass(self) -> None:
         kernel = self.kernel
         assert kernel is not None
-        if kernel.execution.live and not self._waits:
+        if kernel.execution.live and self._has_unsettled():
             self.pacer.moved(self.now_ms())
-        self._waits = False
         kernel.budget.begin()
 
     def settle(self) -> None:

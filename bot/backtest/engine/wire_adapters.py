@@ -177,6 +177,12 @@ EVENTS: Final[dict[type, Callable[[Any], Any]]] = {
 }
 
 
+def wire_form(event: e.Event) -> Event:
+    """The event under the names of the wire."""
+    form: Event = EVENTS[type(event)](event)
+    return form
+
+
 class EventsPageAdapter:
     """EventsPage."""
 

@@ -53,7 +53,7 @@ from bot.backtest.results.layout import COLUMNS, EXTREMES, FORMAT
 from bot.backtest.results.trade_ledger import BOTH, GuardianAction, RoundTrip, TradeLedger, usd_of
 from bot.clock import iso
 from bot.errors import BotError
-from bot.money import format_decimal, format_e8
+from bot.money import format_e8, format_e16
 from bot.runtime.model.shares import TotalsRow
 from bot.runtime.strategy_host.host import StrategySpec
 from bot.venue import ledger
@@ -177,7 +177,7 @@ def _outage_as_json(one: Any) -> dict[str, Any]:
 
 def _totals_as_json(row: TotalsRow) -> dict[str, str]:
     return {
-        "pnlUsd": format_decimal(row.net_usd), "feesUsd": format_decimal(row.fees_usd), "fundingUsd": format_decimal(row.funding_usd),
+        "pnlUsd": format_e16(row.net), "feesUsd": format_e16(row.fees), "fundingUsd": format_e16(row.funding),
     }  # fmt: skip
 
 

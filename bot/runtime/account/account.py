@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
+from bot.model.events import (
+    AccountChanged,
+    Event,
+    Fill,
+    FundingPaid,
+    GuardianMoved,
+    Liquidated,
+    OrderChanged,
+    Settled,
+    Triggered,
+)
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.attribution import Attribution
+from bot.runtime.account.attribution_fold import attribute_event, attribute_fill
 from bot.runtime.account.entry_margin import entry_terms
+from bot.runtime.account.fold import filled, fold_event, order_changed, triggered
 from bot.runtime.account.ownership import OrderOwners, PositionOwners
 from bot.runtime.model.order_rules import OrderRules, order_rules, rules_of
 from bot.wire import bare_coin
@@ -17,7 +30,10 @@ if TYPE_CHECKING:
     from bot.runtime.bar_feed import BarFeed
     from bot.runtime.journal.journal import Journal
     from bot.runtime.model.intents import Intent
+    from bot.runtime.model.shares import Part
     from bot.wire import Market
+
+_NO_PARTS: Final[Mapping[str, Part]] = {}
 
 
 class Account:
@@ -27,6 +43,9 @@ class Account:
         self._feed = feed
         self.order_rules: dict[str, OrderRules] = {}  # by market; empty until `learn_markets`
         self.order_owners = OrderOwners(journal, live)
+        self._owners_by_key = self.order_owners.by_key
+        # Gets the fills, resting orders and armed guardians whose key is of no strategy of ours.
+        self.see_foreign: Callable[[Fill | OrderChanged | GuardianMoved], None] = _ignore
         self.mirror = AccountState(self.order_owners.owner_of, self.order_owners.keys_of, self.order_owners.leverage_of)
         self.attribution = Attribution.of_journal(
             journal,
@@ -35,6 +54,61 @@ class Account:
             step_of=lambda market: rules_of(self.order_rules, market).size_step,
         )
         self.position_owners = PositionOwners(journal, self.mirror, self.attribution, self.order_owners, now_ms)
+        # One function for each class of event, as `apply` calls it.
+        self.folds: Mapping[type, Callable[[Any], Mapping[str, Part]]] = {
+            Fill: self._filled,
+            OrderChanged: self._order_changed,
+            Triggered: self._triggered,
+            GuardianMoved: self._guardian_moved,
+            FundingPaid: self._money_moved,
+            Liquidated: self._money_moved,
+            Settled: self._money_moved,
+            AccountChanged: self._account_changed,
+        }
+
+    def apply(self, event: Event) -> Mapping[str, Part]:
+        """Fold one event into shares, state and owners. Returns the parts of the strategies in a fill."""
+        return self.folds[type(event)](event)
+
+    def _filled(self, event: Fill) -> Mapping[str, Part]:
+        key, attribution, mirror = event.idempotency_key, self.attribution, self.mirror
+        owner = None
+        if key is not None:
+            owner = self._owners_by_key.get(key) or attribution.owner_of(key)
+        if owner is None:
+            self.see_foreign(event)
+        parts = attribute_fill(attribution, event, owner)
+        filled(mirror, event, owner)
+        if event.position_size:
+            holder = mirror.positions[event.coin].owner
+            if holder is not None and holder not in attribution.shares[event.coin]:
+                self.position_owners.pass_on(event.coin)
+        return parts
+
+    def _order_changed(self, event: OrderChanged) -> Mapping[str, Part]:
+        order_changed(self.mirror, event)
+        if event.subtype == "open" and event.idempotency_key not in self._owners_by_key:
+            self.see_foreign(event)
+        return _NO_PARTS
+
+    def _triggered(self, event: Triggered) -> Mapping[str, Part]:
+        triggered(self.mirror, event)
+        return _NO_PARTS
+
+    def _guardian_moved(self, event: GuardianMoved) -> Mapping[str, Part]:
+        fold_event(self.mirror, event)
+        self.see_foreign(event)
+        return _NO_PARTS
+
+    def _money_moved(self, event: FundingPaid | Liquidated | Settled) -> Mapping[str, Part]:
+        attribute_event(self.attribution, event)
+        fold_event(self.mirror, event)
+        self.position_owners.pass_on(event.coin)
+        return _NO_PARTS
+
+    def _account_changed(self, event: AccountChanged) -> Mapping[str, Part]:
+        fold_event(self.mirror, event)
+        return _NO_PARTS
 
     def learn_markets(self, markets: Iterable[Market]) -> None:
         """Take over the order rules and the entry terms of each market."""
@@ -53,3 +127,7 @@ class Account:
                     newest_ms, close = past
         mark = self.mirror.marks.get(market) if close is None else close
         return None if mark is None else Decimal(repr(mark))
+
+
+def _ignore(event: Event) -> None:
+    """Look at no foreign activity."""

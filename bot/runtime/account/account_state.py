@@ -10,6 +10,7 @@ from decimal import Decimal
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from bot.money import E8, decimal_of_e8, e8_of_decimal
 from bot.runtime.account.entry_margin import EntryTerms
 from bot.runtime.model.intents import TradeOf
 from bot.runtime.model.positions import MirrorGuardian, MirrorOrder, MirrorPosition
@@ -61,18 +62,27 @@ class AccountState:
         self.trades_by_key: dict[str, str] = {}
         # Keys of closes whose last fill has come.
         self.closed: set[str] = set()
+        self.is_named_by_us = False  # the event being folded got its key from us, by its trade
         self.keys_proven = False  # True once this service has shown one of our keys on a trade
         self.events_named = False  # True once an event has shown one of our keys; what has no key is then not ours
         # While one order reverses a position, by market: the order's trade, and the leverage that the new position takes over.
         self.turning: dict[str, tuple[str, float]] = {}
         self.marks: dict[str, float] = {}
         self.terms: dict[str, EntryTerms] = {}  # by bare coin, once the markets are known
-        self.balance_usd = Decimal(0)
+        self.balance_e8 = 0
         self.epoch = 0
         self.environment: str | None = None  # "sandbox": play money
         self.value_offset_usd = (
             0.0  # account value that is neither cash nor unrealised profit: isolated margin, paid event cost
         )
+
+    @property
+    def balance_usd(self) -> Decimal:
+        return decimal_of_e8(self.balance_e8)
+
+    @balance_usd.setter
+    def balance_usd(self, usd: Decimal) -> None:
+        self.balance_e8 = e8_of_decimal(usd)
 
     # -- changes
 
@@ -145,11 +155,11 @@ class AccountState:
 
     def _is_stopped(self, position: MirrorPosition) -> bool:
         """True if stops cover the whole position. A stop with size 0 covers all of it; a stop of the other side covers nothing."""
-        left = position.size
+        left = position.size_e8
         for order in self.orders.values():
             is_stop = order.kind == "stop_loss" and order.market == position.market and order.action == "close"
             if is_stop and order.side == position.side:
-                left -= order.size - order.filled if order.size else left
+                left -= order.size_e8 - order.filled_e8 if order.size_e8 else left
                 if left <= 0:
                     return True
         return False
@@ -168,7 +178,7 @@ class AccountState:
     def _has_r(self, market: str) -> bool:
         """True if the position has had a stop. A trailing stop waits for a profit in units of that stop's distance (r)."""
         position = self.positions.get(market)
-        return position is not None and position.first_stop_px is not None
+        return position is not None and position.first_stop_e8 is not None
 
     def entries(self, market: str) -> list[MirrorOrder]:
         """Resting orders of a market that could open."""
@@ -201,14 +211,14 @@ class AccountState:
 
     def unrealized_usd(self, position: MirrorPosition) -> float:
         mark = self.marks.get(position.market)
-        if mark is None or position.entry_px is None:
+        if mark is None or position.entry_e8 is None:
             return 0.0
-        gain = (mark - float(position.entry_px)) * float(position.size)
+        gain = (mark - position.entry_e8 / E8) * (position.size_e8 / E8)
         return gain if position.side == "long" else -gain
 
     @property
     def equity_usd(self) -> float:
-        return float(self.balance_usd) + self.value_offset_usd + sum(map(self.unrealized_usd, self.positions.values()))
+        return self.balance_e8 / E8 + self.value_offset_usd + sum(map(self.unrealized_usd, self.positions.values()))
 
     @property
     def free_margin_usd(self) -> float:
@@ -254,14 +264,18 @@ class AccountState:
 def _position_of(one: Position, known: MirrorPosition | None) -> MirrorPosition:
     if known is not None and known.side != one.side:
         known = None  # Another position in the same market.
-    first_stop = None if known is None else known.first_stop_px
+    first_stop = None if known is None else known.first_stop_e8
     return MirrorPosition(
         market=one.coin,
         side=one.side,
-        size=one.size,
-        entry_px=one.entry_px,
+        size_e8=e8_of_decimal(one.size),
+        entry_e8=None if one.entry_px is None else e8_of_decimal(one.entry_px),
         leverage=one.leverage,
-        first_stop_px=first_stop if first_stop is not None else one.stop_px,
+        first_stop_e8=first_stop
+        if first_stop is not None
+        else None
+        if one.stop_px is None
+        else e8_of_decimal(one.stop_px),
         opened_ms=one.opened_at or (0 if known is None else known.opened_ms),
         owner=None if known is None else known.owner,
         is_adopted=known is not None and known.is_adopted,
@@ -275,10 +289,10 @@ def _order_of(one: Order, keys: Mapping[TradeOf, str]) -> MirrorOrder:
         kind=one.kind,
         side=one.side,
         action=one.intent,
-        size=one.size,
-        filled=one.filled_size,
-        limit_px=one.limit_px,
-        trigger_px=one.trigger_px,
+        size_e8=e8_of_decimal(one.size),
+        filled_e8=e8_of_decimal(one.filled_size),
+        limit_e8=None if one.limit_px is None else e8_of_decimal(one.limit_px),
+        trigger_e8=None if one.trigger_px is None else e8_of_decimal(one.trigger_px),
         trade_id=one.trade_id,
         key=one.idempotency_key or keys.get((one.coin, one.trade_id or "", one.intent)),
         created_ms=one.created_at or 0,

@@ -7,12 +7,13 @@ an `Attribution` by events; allocation.py splits sizes and amounts. Nothing here
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from decimal import Decimal, localcontext
+from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bot.clock import DAY_MS, utc_day_start_ms
+from bot.money import E8, decimal_of_e16, e8_rounded, e16_of_decimal
 from bot.runtime.model.shares import (
-    EXACT,
     NETTING,
     NOUGHT,
     UNIT,
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
 
 MarkAt = Callable[[str, int | None], Decimal | None]
 StepOf = Callable[[str], Decimal]
-Amount = str | Decimal  # text in a journal on disk, a Decimal in a journal in memory
+Amount = str | int  # text in a journal on disk, a scaled number in a journal in memory
 Marked = tuple[set[str], set[str], bool]
-Saved = tuple[
-    dict[str, TotalsRow], dict[str, dict[str, Share]], dict[str, Decimal], int, Sequence[tuple[Share, Decimal]]
-]
+Saved = tuple[dict[str, TotalsRow], dict[str, dict[str, Share]], dict[str, int], int, Sequence[tuple[Share, int]]]
+
+
+totals_row = partial(tuple.__new__, TotalsRow)
 
 
 class Attribution:
@@ -51,15 +53,15 @@ class Attribution:
         self.step_of = step_of
         self.rows: dict[str, TotalsRow] = {row.strategy: row for row in rows}
         self.shares: dict[str, dict[str, Share]] = {}
-        self.netting: dict[str, Decimal] = {}  # by market, while the position is open: its part of NETTING
+        self.netting: dict[str, int] = {}  # by market, while the position is open: its part of NETTING
         for share in shares:
             if share.strategy == NETTING:
-                self.netting[share.market] = share.cost_usd
+                self.netting[share.market] = share.cost
             else:
                 self.shares.setdefault(share.market, {})[share.strategy] = share
         self.day_ms = max((row.day_ms for row in self.rows.values()), default=0)
         # Each share at 00:00 UTC, and its gain by the mark price of 00:00 that was known then.
-        self.day_start: Sequence[tuple[Share, Decimal]] = ()
+        self.day_start: Sequence[tuple[Share, int]] = ()
         self.rows_changed: set[str] = set()
         self.markets_changed: set[str] = set()
         self.is_wiped = False
@@ -90,15 +92,15 @@ class Attribution:
 
     def of(self, strategy: str) -> StrategyTotals:
         """The totals of a strategy, of FOREIGN or of NETTING; zeros for a name without fills."""
-        with localcontext(EXACT):
-            row = self.rows.get(strategy, TotalsRow(strategy, day_ms=self.day_ms))
-            shares = tuple(self.shares_of(strategy))
-            unrealized = self.unrealized(strategy, None)
-            return StrategyTotals(
-                strategy=strategy, fills=row.fills, fees_usd=row.fees_usd, funding_usd=row.funding_usd, realized_usd=row.realized_usd,
-                margin_lost_usd=row.margin_lost_usd, unrealized_usd=unrealized, day_usd=row.net_usd + unrealized - row.base_usd,
-                notional_usd=sum((one.notional_usd for one in shares), NOUGHT), is_halted=self.is_halted(strategy), shares=shares,
-            )  # fmt: skip
+        row = self.rows.get(strategy, TotalsRow(strategy, day_ms=self.day_ms))
+        shares = tuple(self.shares_of(strategy))
+        unrealized = self.unrealized(strategy, None)
+        return StrategyTotals(
+            strategy=strategy, fills=row.fills, fees_usd=decimal_of_e16(row.fees), funding_usd=decimal_of_e16(row.funding),
+            realized_usd=decimal_of_e16(row.realized), margin_lost_usd=decimal_of_e16(row.margin_lost),
+            unrealized_usd=decimal_of_e16(unrealized), day_usd=decimal_of_e16(row.net + unrealized - row.base),
+            notional_usd=sum((one.notional_usd for one in shares), NOUGHT), is_halted=self.is_halted(strategy), shares=shares,
+        )  # fmt: skip
 
     def names(self) -> list[str]:
         """Strategies, FOREIGN and NETTING, as far as they have totals or shares."""
@@ -109,22 +111,22 @@ class Attribution:
         row = self.rows.get(strategy)
         if row is None:
             return NOUGHT
-        with localcontext(EXACT):
-            return row.net_usd + self.unrealized(strategy, None) - row.base_usd
+        return decimal_of_e16(row.net + self.unrealized(strategy, None) - row.base)
 
     def is_halted(self, strategy: str) -> bool:
         row = self.rows.get(strategy)
         return row is not None and row.halted_day_ms == self.day_ms and row.halted_day_ms != 0
 
-    def unrealized(self, strategy: str, at_ms: int | None) -> Decimal:
+    def unrealized(self, strategy: str, at_ms: int | None) -> int:
+        """Scaled 1e16."""
         if strategy == NETTING:  # By the shares' own costs, the account's unrealised profit lacks this amount.
-            return -sum(self.netting.values(), NOUGHT)
+            return -sum(self.netting.values())
         shares = self.shares_of(strategy)
-        return sum((self.gain_at(share, at_ms) for share in shares), NOUGHT)
+        return sum(self.gain_at(share, at_ms) for share in shares)
 
-    def gain_at(self, share: Share, at_ms: int | None) -> Decimal:
+    def gain_at(self, share: Share, at_ms: int | None) -> int:
         mark = self.mark_at(share.market, at_ms)
-        return NOUGHT if mark is None else share.gain_usd(mark)
+        return 0 if mark is None else share.gain(e8_rounded(mark))
 
     # -- the day
 
@@ -134,24 +136,21 @@ class Attribution:
             return False
         self.keep()
         self.day_ms = day_ms = utc_day_start_ms(now_ms)
-        with localcontext(EXACT):
-            for name, row in self.rows.items():
-                base = row.net_usd + self.unrealized(name, day_ms)
-                self.put(row._replace(day_ms=day_ms, base_usd=base))
-            shares = [share for held in self.shares.values() for share in held.values()]
-            self.day_start = [(share, self.gain_at(share, day_ms)) for share in shares]
+        for name, row in self.rows.items():
+            self.put(row._replace(day_ms=day_ms, base=row.net + self.unrealized(name, day_ms)))
+        shares = [share for held in self.shares.values() for share in held.values()]
+        self.day_start = [(share, self.gain_at(share, day_ms)) for share in shares]
         return True
 
     def mend_day(self) -> None:
         """Correct the values at 00:00 UTC by the mark prices of 00:00 that are known now. An event may come before the bar of its instant."""
-        day_start: list[tuple[Share, Decimal]] = []
-        with localcontext(EXACT):
-            for share, before in self.day_start:
-                gain = self.gain_at(share, self.day_ms)
-                day_start.append((share, gain))
-                if gain != before:
-                    row = self.row(share.strategy)
-                    self.put(row._replace(base_usd=row.base_usd + gain - before))
+        day_start: list[tuple[Share, int]] = []
+        for share, before in self.day_start:
+            gain = self.gain_at(share, self.day_ms)
+            day_start.append((share, gain))
+            if gain != before:
+                row = self.row(share.strategy)
+                self.put(row._replace(base=row.base + gain - before))
         self.day_start = day_start
 
     def halt(self, strategy: str) -> None:
@@ -190,26 +189,26 @@ class Attribution:
         for market in markets:
             shares += self.shares.get(market, {}).values()
             if market in self.netting:
-                shares.append(Share(market, NETTING, "long", NOUGHT, self.netting[market]))
+                shares.append(Share(market, NETTING, "long", 0, self.netting[market]))
         changes = AttributionChanges(self.epoch, rows, markets, tuple(shares), self.is_wiped)
         self.rows_changed, self.markets_changed, self.is_wiped = set(), set(), False
         return changes
 
     # -- changes of rows and shares, by attribution_fold.py
 
-    def reduce(self, market: str, name: str, part: Decimal, px: Decimal, gain: Decimal) -> Decimal:
+    def reduce(self, market: str, name: str, part: int, px: int, gain: int) -> int:
         """Take a closed part from a share and return the size that is left. The share's cost falls by the part's proceeds less its gain."""
         held = self.shares.get(market, {})
         share = held.get(name)
         if share is None:
-            return NOUGHT
+            return 0
         self.markets_changed.add(market)
-        size = share.size - part
+        size = share.size_e8 - part
         if size <= 0:
             del held[name]
-            return NOUGHT
+            return 0
         cost = px * part - (gain if share.side == "long" else -gain)
-        held[name] = share._replace(size=size, cost_usd=share.cost_usd - cost)
+        held[name] = share._replace(size_e8=size, cost=share.cost - cost)
         return size
 
     def drop(self, market: str) -> None:
@@ -225,16 +224,15 @@ class Attribution:
         self.rows_changed.add(row.strategy)
 
     def add(
-        self, name: str, *, fills: int = 0, fees: Decimal = NOUGHT, funding: Decimal = NOUGHT, realized: Decimal = NOUGHT,
-        margin_lost: Decimal = NOUGHT,
+        self, name: str, fills: int = 0, fees: int = 0, funding: int = 0, realized: int = 0, margin_lost: int = 0
     ) -> None:  # fmt: skip
+        """Add to a strategy's sums. Amounts are scaled 1e16."""
         if not (fills or fees or funding or realized or margin_lost):
             return
         row = self.rows.get(name) or TotalsRow(name, day_ms=self.day_ms)
-        self.rows[name] = TotalsRow(
-            name, row.fills + fills, row.fees_usd + fees, row.funding_usd + funding, row.realized_usd + realized,
-            row.margin_lost_usd + margin_lost, row.day_ms, row.base_usd, row.halted_day_ms,
-        )  # fmt: skip
+        _, fills_, fees_, funding_, realized_, lost_, day_ms, base, halted_ms = row
+        sums = (fills_ + fills, fees_ + fees, funding_ + funding, realized_ + realized, lost_ + margin_lost)
+        self.rows[name] = totals_row((name, *sums, day_ms, base, halted_ms))
         self.rows_changed.add(name)
 
 
@@ -249,10 +247,12 @@ def _row_of(
     base: Amount,
     halted_ms: int,
 ) -> TotalsRow:
-    return TotalsRow(
-        name, fills, Decimal(fees), Decimal(funding), Decimal(realized), Decimal(lost), day_ms, Decimal(base), halted_ms
-    )
+    return TotalsRow(name, fills, _e16(fees), _e16(funding), _e16(realized), _e16(lost), day_ms, _e16(base), halted_ms)
 
 
 def _share_of(market: str, strategy: str, side: str, size: Amount, cost: Amount) -> Share:
-    return Share(market, strategy, side, Decimal(size), Decimal(cost))
+    return Share(market, strategy, side, size if type(size) is int else _e16(size) // E8, _e16(cost))
+
+
+def _e16(value: Amount) -> int:
+    return value if type(value) is int else e16_of_decimal(Decimal(value))

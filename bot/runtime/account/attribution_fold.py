@@ -12,58 +12,65 @@ So the sum over all rows equals the account's figures, to the last unit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from decimal import Decimal, getcontext, localcontext, setcontext
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import Any, Final
 
+from bot.clock import DAY_MS
+from bot.model.events import Event, Fill, FundingPaid, Liquidated, Settled
+from bot.money import E8, e8_of_decimal
 from bot.runtime.account.allocation import Weights, cost_of, gain_of, joined, split, takes_of
 from bot.runtime.account.attribution import Attribution
 from bot.runtime.model.positions import MirrorPosition
-from bot.runtime.model.shares import EXACT, FOREIGN, NETTING, NOUGHT, Part, Share
+from bot.runtime.model.shares import FOREIGN, NETTING, Part, Share
 
-if TYPE_CHECKING:
-    from bot.wire import Event
+_share: Final = partial(tuple.__new__, Share)
+_part: Final = partial(tuple.__new__, Part)
 
 
 def attribute_event(attribution: Attribution, event: Event) -> Mapping[str, Part]:
     """Attribute one event. Returns the part of each strategy if the event is a fill."""
-    fold = _FOLD.get(event.type)
-    if fold is None:
-        return {}
+    if type(event) is Fill:
+        key = event.idempotency_key
+        return attribute_fill(attribution, event, None if key is None else attribution.owner_of(key))
+    fold = _RARE.get(type(event))
+    if fold is not None:
+        attribution.keep()
+        attribution.roll(event.ts)
+        fold(attribution, event)
+    return {}
+
+
+def attribute_fill(attribution: Attribution, event: Fill, owner: str | None) -> Mapping[str, Part]:
+    """Attribute a fill of an order of this owner."""
     if attribution.is_in_page:
         attribution.keep()
-    before = getcontext()
-    setcontext(EXACT)  # localcontext would copy the context for each event.
-    try:
+    if event.ts - attribution.day_ms >= DAY_MS:
         attribution.roll(event.ts)
-        return fold(attribution, event, event.data) or {}
-    finally:
-        setcontext(before)
+    return _filled(attribution, event, owner)
 
 
 def name_foreign_entries(attribution: Attribution, events: Iterable[Event], owner: str) -> None:
     """Move entries from FOREIGN to their real owner, as if it had owned them from the start."""
     attribution.keep()
-    with localcontext(EXACT):
-        for event in events:
-            data = event.data
-            if event.type != "fill" or data.intent != "open":
-                continue  # A close has already reduced the shares.
-            realized = data.realized_pnl_usd or NOUGHT
-            attribution.add(FOREIGN, fills=-1, fees=-data.fee_usd, realized=-realized)
-            attribution.add(owner, fills=1, fees=data.fee_usd, realized=realized)
-            held = attribution.shares.get(event.coin or "", {})
-            theirs = held.get(FOREIGN)
-            if theirs is None or theirs.side != data.side or theirs.size < data.size:
-                continue  # A part was closed since; `align` gives the rest to its owner.
-            cost = theirs.cost_usd if theirs.size == data.size else data.px * data.size
-            left = theirs._replace(size=theirs.size - data.size, cost_usd=theirs.cost_usd - cost)
-            known, mine = held.get(owner), Share(theirs.market, owner, theirs.side, data.size, cost)
-            held[owner] = mine if known is None else joined(known, mine)
-            if left.size:
-                held[FOREIGN] = left
-            else:
-                del held[FOREIGN]
-            attribution.markets_changed.add(theirs.market)
+    for event in events:
+        if type(event) is not Fill or event.intent != "open":
+            continue  # A close has already reduced the shares.
+        realized, fee, size = (event.realized or 0) * E8, event.fee * E8, event.size
+        attribution.add(FOREIGN, fills=-1, fees=-fee, realized=-realized)
+        attribution.add(owner, fills=1, fees=fee, realized=realized)
+        held = attribution.shares.get(event.coin or "", {})
+        theirs = held.get(FOREIGN)
+        if theirs is None or theirs.side != event.side or theirs.size_e8 < size:
+            continue  # A part was closed since; `align` gives the rest to its owner.
+        cost = theirs.cost if theirs.size_e8 == size else event.px * size
+        left = theirs._replace(size_e8=theirs.size_e8 - size, cost=theirs.cost - cost)
+        known, mine = held.get(owner), Share(theirs.market, owner, theirs.side, size, cost)
+        held[owner] = mine if known is None else joined(known, mine)
+        if left.size_e8:
+            held[FOREIGN] = left
+        else:
+            del held[FOREIGN]
+        attribution.markets_changed.add(theirs.market)
 
 
 def align(attribution: Attribution, positions: Mapping[str, MirrorPosition], epoch: int, now_ms: int) -> None:
@@ -76,79 +83,79 @@ def align(attribution: Attribution, positions: Mapping[str, MirrorPosition], epo
         attribution.rows, attribution.shares, attribution.netting, attribution.epoch = {}, {}, {}, epoch
         attribution.rows_changed, attribution.markets_changed, attribution.is_wiped = set(), set(), True
         attribution.day_start = ()
-    with localcontext(EXACT):
-        attribution.roll(now_ms)
-        for market in [*attribution.shares, *(market for market in positions if market not in attribution.shares)]:
-            position = positions.get(market)
-            if position is None:
-                _fit(attribution, market, "", NOUGHT, None, FOREIGN)
-                continue
-            owner = position.owner or FOREIGN
-            _fit(attribution, market, position.side, position.size, position.entry_px, owner)
-            if owner not in attribution.shares[market] and FOREIGN in attribution.shares[market]:
-                _give(attribution, attribution.shares[market][FOREIGN], owner)
+    attribution.roll(now_ms)
+    for market in [*attribution.shares, *(market for market in positions if market not in attribution.shares)]:
+        position = positions.get(market)
+        if position is None:
+            _fit(attribution, market, "", 0, None, FOREIGN)
+            continue
+        owner = position.owner or FOREIGN
+        _fit(attribution, market, position.side, position.size_e8, position.entry_e8, owner)
+        if owner not in attribution.shares[market] and FOREIGN in attribution.shares[market]:
+            _give(attribution, attribution.shares[market][FOREIGN], owner)
 
 
 def give_back(attribution: Attribution, market: str, now_ms: int) -> None:
     """Move every share of a position to FOREIGN, at the present mark price, because no strategy owns it any more."""
     attribution.keep()
-    with localcontext(EXACT):
-        attribution.roll(now_ms)
-        for share in list(attribution.shares.get(market, {}).values()):
-            if share.strategy != FOREIGN:
-                _give(attribution, share, FOREIGN)
+    attribution.roll(now_ms)
+    for share in list(attribution.shares.get(market, {}).values()):
+        if share.strategy != FOREIGN:
+            _give(attribution, share, FOREIGN)
 
 
-def _filled(attribution: Attribution, event: Any, data: Any) -> Mapping[str, Part]:
-    key = event.idempotency_key
-    owner = attribution.owner_of(key) if key is not None else None
-    market = event.coin
-    if data.absorbed_usd:
-        _absorbed(attribution, market, data.absorbed_usd)
-    if data.intent == "open":
-        parts = {owner or FOREIGN: _opened(attribution, market, owner or FOREIGN, data)}
+def _filled(attribution: Attribution, event: Fill, owner: str | None) -> Mapping[str, Part]:
+    market, side, size = event.coin, event.side, event.size
+    if event.absorbed:
+        _absorbed(attribution, market, event.absorbed * E8)
+    fee = event.fee * E8
+    gain = 0 if event.realized is None else event.realized * E8
+    if event.intent == "open":
+        name = owner or FOREIGN
+        held = attribution.shares.setdefault(market, {})
+        known = held.get(name)
+        whole, cost = size, event.px * size
+        if known is not None and known.side == side:
+            whole, cost = known.size_e8 + whole, known.cost + cost
+        held[name] = _share((market, name, side, whole, cost))
+        attribution.markets_changed.add(market)
+        attribution.add(name, 1, fee, 0, gain)
+        parts = {name: _part((size, fee, None if event.realized is None else gain, whole))}
+        if whole == event.position_size and len(held) == 1:
+            return parts
     else:
-        if owner is None:
-            taker = None if key is None else FOREIGN
-        else:
-            taker = None if owner.startswith("@") else owner  # A repair by the daemon belongs to no strategy.
-        parts = _closed(
-            attribution, market, taker, size=data.size, px=data.px, fee=data.fee_usd, realized=data.realized_pnl_usd or NOUGHT, fills=1
-        )  # fmt: skip
-    _fit(attribution, market, data.side, abs(data.position_size), data.entry_px, FOREIGN)
+        taker = owner
+        if owner is None and event.idempotency_key is not None:
+            taker = FOREIGN
+        elif owner is not None and owner.startswith("@"):
+            taker = None  # A repair by the daemon belongs to no strategy.
+        parts = _closed(attribution, market, taker, size=size, px=event.px, fee=fee, realized=gain, fills=1)
+        if not event.position_size and not attribution.shares.get(market):
+            attribution.drop(market)
+            return parts
+    _fit(attribution, market, side, event.position_size, event.entry_px, FOREIGN)
     return parts
 
 
-def _opened(attribution: Attribution, market: str, owner: str, data: Any) -> Part:
-    size, fee, realized = data.size, data.fee_usd, data.realized_pnl_usd
-    held = attribution.shares.setdefault(market, {})
-    known = held.get(owner)
-    if known is None or known.side != data.side:
-        known = Share(market, owner, data.side, NOUGHT, NOUGHT)
-    share = held[owner] = Share(market, owner, known.side, known.size + size, known.cost_usd + data.px * size)
-    attribution.markets_changed.add(market)
-    attribution.add(owner, fills=1, fees=fee, realized=realized or NOUGHT)
-    return Part(size, fee, realized, share.size)
-
-
 def _closed(
-    attribution: Attribution, market: str, taker: str | None, *, size: Decimal, px: Decimal, fee: Decimal, realized: Decimal, fills: int
+    attribution: Attribution, market: str, taker: str | None, *, size: int, px: int, fee: int, realized: int, fills: int
 ) -> dict[str, Part]:  # fmt: skip
     held = attribution.shares.get(market, {})
     # The common case: one strategy holds the whole position, so it gets the service's figures.
-    if market not in attribution.netting and len(held) == 1 and next(iter(held.values())).size >= size > 0:
-        (name,) = held
-        attribution.add(name, fills=fills, fees=fee, realized=realized)
-        return {name: Part(size, fee, realized, attribution.reduce(market, name, size, px, realized))}
-    takes = takes_of(held, taker, size, attribution.step_of(market))
+    if len(held) == 1 and market not in attribution.netting:
+        ((name, sole),) = held.items()
+        if sole.size_e8 >= size > 0:
+            attribution.add(name, fills, fee, 0, realized)
+            return {name: _part((size, fee, realized, attribution.reduce(market, name, size, px, realized)))}
+    takes = takes_of(held, taker, size, e8_of_decimal(attribution.step_of(market)))
     fees = split(fee, takes)
     if market not in attribution.netting and len(takes) == 1 and [*held] == [takes[0][0]]:
         gains = {takes[0][0]: realized}
     elif all(name in held for name, _ in takes):
         gains = {name: gain_of(held[name], part, px) for name, part in takes}
-        rest = realized - sum(gains.values(), NOUGHT)
+        rest = realized - sum(gains.values())
         attribution.add(NETTING, realized=rest)
-        attribution.netting[market] = attribution.netting.get(market, NOUGHT) + rest
+        attribution.netting[market] = attribution.netting.get(market, 0) + rest
     else:  # More was closed than the shares held, so the cost of the rest is not known.
         gains = split(realized, takes)
     parts = {}
@@ -159,47 +166,46 @@ def _closed(
     return parts
 
 
-def _funded(attribution: Attribution, event: Any, data: Any) -> None:
-    for name, amount in split(data.amount_usd, _weights(attribution, event.coin)).items():
+def _funded(attribution: Attribution, event: FundingPaid) -> None:
+    for name, amount in split(event.amount * E8, _weights(attribution, event.coin)).items():
         attribution.add(name, funding=amount)
 
 
-def _liquidated(attribution: Attribution, event: Any, data: Any) -> None:
+def _liquidated(attribution: Attribution, event: Liquidated) -> None:
     """Split the lost margin among the strategies. Fills are separate events; the rest of the position is closed at the mark price."""
     weights = _weights(attribution, event.coin)
-    for name, amount in split(data.margin_lost_usd, weights).items():
+    for name, amount in split(event.margin_lost * E8, weights).items():
         attribution.add(name, margin_lost=amount)
-    if event.subtype == "backstop" and data.absorbed_usd:
-        _absorbed(attribution, event.coin, data.absorbed_usd)
+    if event.subtype == "backstop" and event.absorbed:
+        _absorbed(attribution, event.coin, event.absorbed * E8)
     if event.subtype != "partial" and attribution.shares.get(event.coin):
-        _ended(attribution, event.coin, data, data.px)
+        _ended(attribution, event, event.px)
 
 
-def _absorbed(attribution: Attribution, market: str, usd: Decimal) -> None:
+def _absorbed(attribution: Attribution, market: str, usd: int) -> None:
     """Split the part of the loss that the service paid."""
     for name, amount in split(usd, _weights(attribution, market)).items():
         attribution.add(name, realized=amount)
 
 
-def _settled(attribution: Attribution, event: Any, data: Any) -> None:
-    if data.absorbed_usd:
-        _absorbed(attribution, event.coin, data.absorbed_usd)
-    _ended(attribution, event.coin, data, data.outcome_px)
+def _settled(attribution: Attribution, event: Settled) -> None:
+    if event.absorbed:
+        _absorbed(attribution, event.coin, event.absorbed * E8)
+    _ended(attribution, event, event.outcome_px)
 
 
-def _ended(attribution: Attribution, market: str, data: Any, px: Decimal) -> None:
-    _closed(
-        attribution, market, None, size=data.size, px=px, fee=data.fee_usd, realized=data.realized_pnl_usd, fills=0
-    )  # fmt: skip
-    attribution.drop(market)
+def _ended(attribution: Attribution, event: Liquidated | Settled, px: int) -> None:
+    fee, realized = event.fee * E8, event.realized * E8
+    _closed(attribution, event.coin, None, size=event.size, px=px, fee=fee, realized=realized, fills=0)
+    attribution.drop(event.coin)
 
 
 def _weights(attribution: Attribution, market: str) -> Weights:
     held = attribution.shares.get(market, {})
-    return [(share.strategy, share.size) for share in held.values()] or [(FOREIGN, Decimal(1))]
+    return [(share.strategy, share.size_e8) for share in held.values()] or [(FOREIGN, 1)]
 
 
-def _fit(attribution: Attribution, market: str, side: str, size: Decimal, entry_px: Decimal | None, owner: str) -> None:
+def _fit(attribution: Attribution, market: str, side: str, size: int, entry_px: int | None, owner: str) -> None:
     """Make the shares of a market add up to its position. `owner` gets a missing size; an excess is taken from FOREIGN first."""
     held = attribution.shares.setdefault(market, {})
     if not held and not size:
@@ -207,33 +213,33 @@ def _fit(attribution: Attribution, market: str, side: str, size: Decimal, entry_
         return
     if len(held) == 1 and size:
         (sole,) = held.values()
-        if sole.side == side and sole.size == size:
+        if sole.side == side and sole.size_e8 == size:
             return
     for name in [name for name, share in held.items() if not size or share.side != side]:
         _rebase(attribution, name, held.pop(name), -1)
         attribution.markets_changed.add(market)
-    over = sum((share.size for share in held.values()), NOUGHT) - size
+    over = sum(share.size_e8 for share in held.values()) - size
     if over < 0:
-        share = Share(market, owner, side, -over, -over * (entry_px or NOUGHT))
+        share = Share(market, owner, side, -over, -over * (entry_px or 0))
         _rebase(attribution, owner, share, 1)
         known = held.get(owner)
         held[owner] = share if known is None else joined(known, share)
         attribution.markets_changed.add(market)
     elif over > 0:
-        for name, part in takes_of(held, FOREIGN, over, attribution.step_of(market)):
+        for name, part in takes_of(held, FOREIGN, over, e8_of_decimal(attribution.step_of(market))):
             share = held[name]
-            _rebase(attribution, name, share._replace(size=part, cost_usd=cost_of(share, part)), -1)
+            _rebase(attribution, name, share._replace(size_e8=part, cost=cost_of(share, part)), -1)
             _reduce_by(attribution, market, share, part)
     if not held:
         attribution.drop(market)
 
 
-def _reduce_by(attribution: Attribution, market: str, share: Share, part: Decimal) -> None:
+def _reduce_by(attribution: Attribution, market: str, share: Share, part: int) -> None:
     attribution.markets_changed.add(market)
-    if part >= share.size:
+    if part >= share.size_e8:
         del attribution.shares[market][share.strategy]
     else:
-        left = share._replace(size=share.size - part, cost_usd=share.cost_usd - cost_of(share, part))
+        left = share._replace(size_e8=share.size_e8 - part, cost=share.cost - cost_of(share, part))
         attribution.shares[market][share.strategy] = left
 
 
@@ -250,16 +256,12 @@ def _give(attribution: Attribution, share: Share, owner: str) -> None:
 def _rebase(attribution: Attribution, name: str, share: Share, sign: int) -> None:
     """Correct the base of the day for a share that came or went without a fill, so that the day's profit stays the same."""
     row = attribution.row(name)
-    attribution.put(row._replace(base_usd=row.base_usd + sign * attribution.gain_at(share, None)))
+    attribution.put(row._replace(base=row.base + sign * attribution.gain_at(share, None)))
 
 
-Fold = Callable[[Attribution, Any, Any], Mapping[str, Part] | None]
-_FOLD: Final[Mapping[str, Fold]] = {
-    "fill": _filled,
-    "funding": _funded,
-    "liquidation": _liquidated,
-    "settlement": _settled,
+# Besides fills, the classes of event that move money or a share.
+_RARE: Final[Mapping[type, Callable[[Attribution, Any], None]]] = {
+    FundingPaid: _funded,
+    Liquidated: _liquidated,
+    Settled: _settled,
 }
-
-
-ATTRIBUTED: Final = frozenset(_FOLD)  # types of event that move money or a share

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
+from bot.model.events import (
+    AccountChanged,
+    Fill,
+    FundingPaid,
+    GuardianMoved,
+    Liquidated,
+    OrderChanged,
+    Settled,
+    Triggered,
+)
+from bot.model.events import Event as ModelEvent
+from bot.money import E8
 from bot.runtime.account.account_state import AccountState
-from bot.runtime.model.positions import PROTECTIVE, MirrorGuardian, MirrorOrder, MirrorPosition, Named
+from bot.runtime.model.positions import PROTECTIVE, MirrorGuardian, Named, mirror_order, mirror_position
+from bot.wire.events import model_event
 
 if TYPE_CHECKING:
     from bot.wire import Event
 
 
-def fold_event(state: AccountState, event: Event) -> None:
-    """Fold one event. A type that this version does not know changes nothing."""
-    key, data = event.idempotency_key, event.data
-    if key is not None:
-        trade_id = getattr(data, "trade_id", None)
-        if trade_id is not None and not (state.events_named and state.trades_by_key.get(key) == trade_id):
-            _see_key(state, event, key, trade_id)
-    fold = FOLD.get((event.type, event.subtype))
-    if fold is not None:
-        fold(state, event, data)
+def fold_event(state: AccountState, event: ModelEvent) -> None:
+    """Fold one event."""
+    FOLD[type(event)](state, event)
+
+
+def fold_wire_event(state: AccountState, event: Event) -> None:
+    """`fold_event` for an event as it was read. A type that this version does not know changes nothing."""
+    happened = model_event(event)
+    if happened is not None:
+        fold_event(state, happened)
 
 
 def with_our_keys(state: AccountState, events: Sequence[Event]) -> Sequence[Event]:
@@ -49,175 +61,165 @@ def _named(event: Event, key: str) -> Event:
     )  # fmt: skip
 
 
-def _see_key(state: AccountState, event: Event, key: str, trade_id: str) -> None:
-    if not state.events_named and not isinstance(event, Named) and state.owner_of(key) is not None:
+def _see_key(state: AccountState, key: str, trade_id: str) -> None:
+    if not state.events_named and not state.is_named_by_us and state.owner_of(key) is not None:
         state.keys_proven = state.events_named = True
     state.keep_key(key, trade_id)
 
 
-# -- one function per kind of event: it sets the state after the event
-
-Fold = Callable[[AccountState, Any, Any], None]
+# -- one function per class of event: it sets the state after the event
 
 
-def _filled(state: AccountState, event: Any, data: Any) -> None:
-    gained = (data.realized_pnl_usd or Decimal(0)) + data.absorbed_usd - data.fee_usd
-    _gain(state, gained, balance_usd=data.balance_usd)
-    remaining, order = data.remaining_size, state.orders.get(data.oid)
+def filled(state: AccountState, event: Fill, owner: str | None = None) -> None:
+    """Fold a fill. `owner`: the strategy of its key, if the caller has looked it up."""
+    key, coin, trade, size, remaining = (
+        event.idempotency_key,
+        event.coin,
+        event.trade,
+        event.position_size,
+        event.remaining,
+    )
+    if key is not None and not (state.events_named and state.trades_by_key.get(key) == trade):
+        _see_key(state, key, trade)
+    _gain(state, (event.realized or 0) + event.absorbed - event.fee, event.balance)
+    order = state.orders.get(event.oid)
     if order is not None and remaining:
-        state.orders[data.oid] = order._replace(filled=order.size - remaining)
+        state.orders[order.oid] = order._replace(filled_e8=order.size_e8 - remaining)
     elif order is not None:
-        del state.orders[data.oid]
-    if data.intent == "close" and not remaining and event.idempotency_key is not None:
-        state.closed.add(event.idempotency_key)
-    size = data.position_size
-    known = state.positions.get(event.coin)
+        del state.orders[order.oid]
+    if event.intent == "close" and not remaining and key is not None:
+        state.closed.add(key)
+    known = state.positions.get(coin)
     if not size:
         if known is not None and remaining:
-            state.turning[event.coin] = (data.trade_id, known.leverage)
-        state.positions.pop(event.coin, None)
+            state.turning[coin] = (trade, known.leverage)
+        state.positions.pop(coin, None)
         return
-    owner = (
-        state.owner_of(event.idempotency_key) if event.idempotency_key is not None and data.intent == "open" else None
-    )
-    if known is None or known.side != data.side:
-        requested = None if owner is None else state.leverage_of(event.idempotency_key)
-        trade_id, old_leverage = state.turning.pop(event.coin, ("", 1))
-        state.positions[event.coin] = MirrorPosition(
-            event.coin, data.side, abs(size), data.entry_px, opened_ms=event.ts, owner=owner,
-            leverage=requested or (old_leverage if trade_id == data.trade_id else 1),
-        )  # fmt: skip
+    if key is None or event.intent != "open":
+        owner = None
+    elif owner is None:
+        owner = state.owner_of(key)
+    if known is None or known.side != event.side:
+        requested = None if owner is None or key is None else state.leverage_of(key)
+        trade_id, old_leverage = state.turning.pop(coin, ("", 1))
+        leverage = requested or (old_leverage if trade_id == trade else 1)
+        state.positions[coin] = mirror_position(
+            (coin, event.side, size, event.entry_px, leverage, None, event.ts, owner, False)
+        )
         return
-    state.positions[event.coin] = known._replace(
-        size=abs(size),
-        entry_px=data.entry_px,
+    state.positions[coin] = known._replace(
+        size_e8=size,
+        entry_e8=event.entry_px,
         owner=known.owner if known.owner is not None else owner,
         is_adopted=known.is_adopted and owner is None,
     )
 
 
-def _order_set(state: AccountState, event: Any, data: Any) -> None:
-    oid, kind, action, trigger_px, key = data.oid, data.kind, data.intent, data.trigger_px, event.idempotency_key
+def order_changed(state: AccountState, event: OrderChanged) -> None:
+    key, oid, kind, trigger_px = event.idempotency_key, event.oid, event.kind, event.trigger_px
+    trade = event.trade
+    if key is not None and trade is not None and not (state.events_named and state.trades_by_key.get(key) == trade):
+        _see_key(state, key, trade)
+    if event.subtype == "canceled":
+        state.orders.pop(oid, None)
+        return
     known = state.orders.get(oid)
-    leverage = 1 if action != "open" or kind in PROTECTIVE else _leverage_asked(state, key)
-    state.orders[oid] = MirrorOrder(
-        oid, event.coin, kind, data.side, action, data.size, data.filled_size, data.limit_px, trigger_px, data.trade_id, key,
-        event.ts if known is None else known.created_ms, leverage,
-    )  # fmt: skip
+    leverage: float = 1
+    if key is not None and event.intent == "open" and kind not in PROTECTIVE:
+        leverage = state.leverage_of(key) or 1
+    state.orders[oid] = mirror_order(
+        (
+            oid,
+            event.coin,
+            kind,
+            event.side,
+            event.intent,
+            event.size,
+            event.filled,
+            event.limit_px,
+            trigger_px,
+            event.trade,
+            key,
+            event.ts if known is None else known.created_ms,
+            leverage,
+        )
+    )
     if kind != "stop_loss":
         return
     position = state.positions.get(event.coin)
-    if position is not None and (event.subtype == "armed" or position.first_stop_px is None):
-        state.positions[event.coin] = position._replace(first_stop_px=trigger_px)
+    if position is not None and (event.subtype == "armed" or position.first_stop_e8 is None):
+        state.positions[event.coin] = position._replace(first_stop_e8=trigger_px)
 
 
-def _leverage_asked(state: AccountState, key: str | None) -> float:
-    return (None if key is None else state.leverage_of(key)) or 1
+def triggered(state: AccountState, event: Triggered) -> None:
+    state.orders.pop(event.oid, None)
 
 
-def _order_gone(state: AccountState, event: Any, data: Any) -> None:
-    state.orders.pop(data.oid, None)
+def _guardian_moved(state: AccountState, event: GuardianMoved) -> None:
+    """A drawdown guardian is armed again after its block; any other guardian that is released is gone."""
+    _, _, _, subtype, coin, guardian, type_, _, blocks_opens, *_ = event
+    known = state.guardians.get(guardian)
+    if subtype in ("armed", "activated"):
+        is_known = subtype == "activated" or type_ != "trailing_stop"
+        active = True if is_known else None if known is None else known.active
+        state.guardians[guardian] = MirrorGuardian(guardian, type_, coin, blocks_opens=blocks_opens, active=active)
+    elif subtype == "fired" and blocks_opens:
+        state.guardians[guardian] = MirrorGuardian(guardian, type_, coin, latched=True, blocks_opens=True)
+    elif subtype == "released" and type_ == "account_drawdown":
+        state.guardians[guardian] = MirrorGuardian(guardian, type_, coin)
+    elif subtype == "disarmed" or subtype == "released" or type_ != "schedule":
+        state.guardians.pop(guardian, None)
 
 
-def _guardian_set(state: AccountState, event: Any, data: Any) -> None:
-    known = state.guardians.get(data.guardian_id)
-    is_known = event.subtype == "activated" or data.guardian_type != "trailing_stop"
-    state.guardians[data.guardian_id] = MirrorGuardian(
-        data.guardian_id, data.guardian_type, event.coin, blocks_opens=data.blocks_opens,
-        active=True if is_known else None if known is None else known.active,
-    )  # fmt: skip
-
-
-def _guardian_fired(state: AccountState, event: Any, data: Any) -> None:
-    if data.blocks_opens:
-        state.guardians[data.guardian_id] = MirrorGuardian(
-            data.guardian_id, data.guardian_type, event.coin, latched=True, blocks_opens=True
-        )
-    elif data.guardian_type != "schedule":
-        state.guardians.pop(data.guardian_id, None)
-
-
-def _guardian_released(state: AccountState, event: Any, data: Any) -> None:
-    """A drawdown guardian is armed again after its block; any other guardian is gone."""
-    if data.guardian_type == "account_drawdown":
-        state.guardians[data.guardian_id] = MirrorGuardian(data.guardian_id, data.guardian_type, event.coin)
-    else:
-        state.guardians.pop(data.guardian_id, None)
-
-
-def _guardian_gone(state: AccountState, event: Any, data: Any) -> None:
-    state.guardians.pop(data.guardian_id, None)
-
-
-def _gain(state: AccountState, usd: Decimal, *, balance_usd: Decimal) -> None:
+def _gain(state: AccountState, usd: int, balance: int) -> None:
     """Add `usd` to the account's value. The part that the balance does not show went to an isolated margin, or came from one."""
-    state.value_offset_usd += float(state.balance_usd + usd - balance_usd)
-    state.balance_usd = balance_usd
+    state.value_offset_usd += (state.balance_e8 + usd - balance) / E8
+    state.balance_e8 = balance
 
 
-def _funded(state: AccountState, event: Any, data: Any) -> None:
-    _gain(state, data.amount_usd, balance_usd=data.balance_usd)
+def _funded(state: AccountState, event: FundingPaid) -> None:
+    _gain(state, event.amount, event.balance)
 
 
-def _partly_liquidated(state: AccountState, event: Any, data: Any) -> None:
-    state.balance_usd = data.balance_usd
+def _liquidated(state: AccountState, event: Liquidated) -> None:
+    """The fills of a liquidation are events of their own and change the account's value. A takeover by the backstop has no fills.
+
+    If the event of a takeover has no amounts, the next snapshot corrects the value.
+    """
+    if event.subtype == "backstop" and (event.margin_lost or event.absorbed):
+        _gain(state, event.realized - event.margin_lost + event.absorbed, event.balance)
+    state.balance_e8 = event.balance
+    if event.subtype != "partial":
+        state.positions.pop(event.coin, None)
 
 
-def _liquidated(state: AccountState, event: Any, data: Any) -> None:
-    """A full liquidation. Its fills, which are events of their own, have changed the account's value."""
-    state.balance_usd = data.balance_usd
-    state.positions.pop(event.coin, None)
-
-
-def _taken_over(state: AccountState, event: Any, data: Any) -> None:
-    """A takeover by the backstop, which has no fill. If the event has no amounts, the next snapshot corrects the value."""
-    if data.margin_lost_usd or data.absorbed_usd:
-        gained = data.realized_pnl_usd - data.margin_lost_usd + data.absorbed_usd
-        _gain(state, gained, balance_usd=data.balance_usd)
-    _liquidated(state, event, data)
-
-
-def _settled(state: AccountState, event: Any, data: Any) -> None:
+def _settled(state: AccountState, event: Settled) -> None:
     """A settlement: the cost of the position is cash again, or lost."""
-    _gain(state, data.realized_pnl_usd + data.absorbed_usd - data.fee_usd, balance_usd=data.balance_usd)
+    _gain(state, event.realized + event.absorbed - event.fee, event.balance)
     state.positions.pop(event.coin, None)
 
 
-def _leverage_changed(state: AccountState, event: Any, data: Any) -> None:
-    position = state.positions.get(data.coin)
-    if position is not None:
-        state.positions[data.coin] = position._replace(leverage=data.new)
+def _account_changed(state: AccountState, event: AccountChanged) -> None:
+    """A new or reset account has no positions, orders and guardians."""
+    if event.subtype == "leverage":
+        position = state.positions.get(event.coin or "")
+        if position is not None and event.leverage_to is not None:
+            state.positions[position.market] = position._replace(leverage=event.leverage_to)
+    elif event.subtype in ("created", "reset"):
+        state.positions.clear()
+        state.orders.clear()
+        state.guardians.clear()
+        state.balance_e8 = event.balance or 0
+        state.value_offset_usd = 0.0
 
 
-def _account_began(state: AccountState, event: Any, data: Any) -> None:
-    """The account is new or was reset: forget its positions, orders and guardians."""
-    state.positions.clear()
-    state.orders.clear()
-    state.guardians.clear()
-    state.balance_usd = data.balance_usd
-    state.value_offset_usd = 0.0
-
-
-FOLD: Final[Mapping[tuple[str, str], Fold]] = {
-    ("fill", "entry"): _filled,
-    ("fill", "exit"): _filled,
-    ("order", "open"): _order_set,
-    ("order", "armed"): _order_set,
-    ("order", "changed"): _order_set,
-    ("order", "canceled"): _order_gone,
-    ("trigger", "stop_loss"): _order_gone,
-    ("trigger", "take_profit"): _order_gone,
-    ("guardian", "armed"): _guardian_set,
-    ("guardian", "activated"): _guardian_set,
-    ("guardian", "fired"): _guardian_fired,
-    ("guardian", "released"): _guardian_released,
-    ("guardian", "disarmed"): _guardian_gone,
-    ("funding", "payment"): _funded,
-    ("liquidation", "partial"): _partly_liquidated,
-    ("liquidation", "full"): _liquidated,
-    ("liquidation", "backstop"): _taken_over,
-    ("settlement", "settled"): _settled,
-    ("account", "created"): _account_began,
-    ("account", "reset"): _account_began,
-    ("account", "leverage"): _leverage_changed,
+FOLD: Final[Mapping[type, Callable[[AccountState, Any], None]]] = {
+    Fill: filled,
+    OrderChanged: order_changed,
+    Triggered: triggered,
+    GuardianMoved: _guardian_moved,
+    FundingPaid: _funded,
+    Liquidated: _liquidated,
+    Settled: _settled,
+    AccountChanged: _account_changed,
 }

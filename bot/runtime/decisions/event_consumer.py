@@ -4,28 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from bot import logs
 from bot.errors import ApiError, Refused, is_access_lost
-from bot.runtime.account.attribution_fold import ATTRIBUTED, attribute_event, name_foreign_entries
+from bot.runtime.account.attribution_fold import name_foreign_entries
 from bot.runtime.account.event_logging import log_event
-from bot.runtime.account.fold import fold_event, with_our_keys
+from bot.runtime.account.fold import with_our_keys
 from bot.runtime.decisions.intent_builder import IntentBuilder
 from bot.runtime.execution.approvals import Approvals
 from bot.runtime.journal.journal import Notice
 from bot.runtime.model.intents import Intent
+from bot.runtime.model.positions import Named
 from bot.runtime.model.shares import Part
 from bot.runtime.ports import EventSource
 from bot.runtime.reconciliation import reconciler
 from bot.runtime.reconciliation.context import RepairContext
 from bot.runtime.strategy_host.host import Decision
 from bot.wire import EVENTS_PAGE_MAX, Event
+from bot.wire.events import model_event
 
 if TYPE_CHECKING:
+    from bot.model.events import Event as ModelEvent
     from bot.wire import AccountSnapshot
 
 log = logs.FastLogger()
+
+
+@dataclass(slots=True)
+class _Followed:
+    """What hooks and notices have made of some events."""
+
+    states: dict[str, str] = field(default_factory=dict)
+    intents: list[Intent] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
+    is_logged: bool = field(default_factory=partial(logs.is_shown, logs.INFO))
+
 
 NoticesOf = Callable[[Event, Mapping[str, Part]], Iterable[Notice]]
 
@@ -44,17 +60,23 @@ class EventConsumer:
         self._context = context
         self._account = context.account
         self._builder = builder
+        self._account.see_foreign = context.foreign_activity.see
 
     async def drain(self) -> bool:
         """Read every event there is. False if the service did not answer, or if the strategies took the time of the pass.
 
         After False nothing is opened until the events could be read. Lost access is raised.
         """
+        if self.source is not None:
+            if not self.take_now():
+                await self._fold_source(self.source)
+                self._context.execution.learn_from_events()
+            return True
         state = self._context.state
         state.is_page_cut = False
         try:
             try:
-                is_page_cut = not await (self._read_pages() if self.source is None else self._read_source(self.source))
+                is_page_cut = not await self._read_pages()
             except Refused as error:
                 if not reconciler.is_cursor_lost(error):
                     raise
@@ -88,7 +110,7 @@ class EventConsumer:
         """Give the events of an order to its strategy: on a service that shows no keys, they may come before the reply that names the trade."""
         context, account = self._context, self._account
         events = context.journal.events.attach_key(accepted)
-        name_foreign_entries(account.attribution, map(Event.model_validate, events), accepted.strategy)
+        name_foreign_entries(account.attribution, map(_model_event_of_row, events), accepted.strategy)
         account.position_owners.write_attribution()
         if events:
             context.foreign_activity.known_markets.discard(accepted.market)
@@ -112,12 +134,26 @@ class EventConsumer:
             if len(events) < EVENTS_PAGE_MAX or events[-1].id == cursor.last_id:
                 return True
 
-    async def _read_source(self, source: EventSource) -> bool:
-        """As `_read_pages`, with no page to repeat or to undo."""
-        cursor = self._context.journal.events.cursor
-        assert cursor is not None, "recover sets the cursor"
-        events = source.events_after(cursor.last_id)
-        return not events or await self._fold(events, events[-1].id, cursor.epoch)
+    def take_now(self) -> bool:
+        """Take the new events of a venue in this process. False: `drain` must read them."""
+        source = self.source
+        if source is None or self._is_followed():
+            return False
+        fresh = source.fresh()
+        if fresh:
+            folds = self._account.folds
+            for event in fresh:
+                folds[type(event)](event)
+            source.take(fresh)
+            self._look_for_foreign()
+        if self._context.execution.live or self._account.mirror.closed:
+            self._context.execution.learn_from_events()
+        return True
+
+    def _is_followed(self) -> bool:
+        """True if somebody follows the events themselves: hooks, notices or the log."""
+        host = self._context.strategy_host
+        return bool(host.event_types or host.backlogs) or self.notices_of is not None or logs.is_shown(logs.INFO)
 
     async def _apply_page(self, events: Sequence[Event], last_id: str, epoch: int) -> bool:
         """Apply one page, call the strategies, and write the page with all that it changed in one transaction.
@@ -135,57 +171,90 @@ class EventConsumer:
         return is_whole
 
     async def _fold(self, fresh: Sequence[Event], last_id: str, epoch: int) -> bool:
-        context, account, host = self._context, self._account, self._context.strategy_host
-        mirror, journal, budget = account.mirror, context.journal, context.budget
+        context, account, journal = self._context, self._account, self._context.journal
+        mirror = account.mirror
         if not mirror.events_named:
             fresh = with_our_keys(mirror, fresh)
-        decision: Decision | None = None
-        intents: list[Intent] = []
-        notices: list[Notice] = []
-        is_logged, notices_of, hooked = logs.is_shown(logs.INFO), self.notices_of, host.event_types
+        made = _Followed()
+        hooked = context.strategy_host.event_types
         began_ms, count = context.pacer.mono_ms() if hooked else 0, len(fresh)
-        our_keys = account.order_owners.by_key
         for n, event in enumerate(fresh, start=1):
-            type_ = event.type
-            parts: Mapping[str, Part] = _NO_PARTS
-            if type_ in ATTRIBUTED:
-                parts = attribute_event(account.attribution, event)
-            fold_event(mirror, event)
-            if type_ in ATTRIBUTED:
-                account.position_owners.pass_on(event.coin)
-            if event.idempotency_key not in our_keys:
-                context.foreign_activity.see(event, account.order_owners.owner_of)
-            if notices_of is not None:
-                notices += notices_of(event, parts)
-            if is_logged:
-                log_event(event)
-            if type_ not in hooked:
-                continue
-            decision = decision or Decision()
-            signals = await host.deliver(event, decision, now_ms=context.now_ms(), parts=parts)
-            if signals:
-                intents += self._builder.build(signals, trigger=journal.events.trigger_of(event), at_ms=event.ts)
-            if n < count and budget.is_used_up_since(began_ms):
+            mirror.is_named_by_us = isinstance(event, Named)
+            happened = model_event(event)
+            parts = _NO_PARTS if happened is None else account.apply(happened)
+            await self._follow(event, parts, made)
+            if event.type in hooked and n < count and context.budget.is_used_up_since(began_ms):
                 fresh, last_id = fresh[:n], event.id
                 break
-        with journal.together() if host.backlogs else _NO_TRANSACTION:
-            for backlog in host.backlogs.values():
+        with journal.together() if context.strategy_host.backlogs else _NO_TRANSACTION:
+            for backlog in context.strategy_host.backlogs.values():
                 backlog.write(epoch)
             opened = self.approvals.take(
-                fresh, last_id, epoch=epoch, states=None if decision is None else decision.states, intents=intents, notices=notices,
+                fresh, last_id, epoch=epoch, states=made.states, intents=made.intents, notices=made.notices,
                 attribution=account.attribution.changes(), now_ms=context.now_ms(),
             )  # fmt: skip
-        if intents:
-            context.execution.forget_unwritten(intents, opened)
-            context.execution.replies += opened
-        for position in mirror.positions.values():
-            if position.owner is None and context.foreign_activity.must_judge(position, mirror):
-                context.comparison.in_next_pass()  # Somebody else trades on the account.
+        self._open(made.intents, opened)
         return len(fresh) == count
+
+    async def _fold_source(self, source: EventSource) -> None:
+        """As `take_now`, for hooks, notices and the log."""
+        fresh = source.fresh()
+        if not fresh:
+            return
+        context, account, journal = self._context, self._account, self._context.journal
+        cursor = journal.events.cursor
+        assert cursor is not None, "recover sets the cursor"
+        made = _Followed()
+        for event in fresh:
+            parts = account.apply(event)
+            await self._follow(source.as_wire(event), parts, made)
+        source.take(fresh)
+        with journal.together() if context.strategy_host.backlogs else _NO_TRANSACTION:
+            for backlog in context.strategy_host.backlogs.values():
+                backlog.write(cursor.epoch)
+            opened = self.approvals.write_decision(made.intents, states=made.states)
+            journal.write_attribution(None, made.notices, now_ms=context.now_ms())
+        self._open(made.intents, opened)
+
+    async def _follow(self, event: Event, parts: Mapping[str, Part], made: _Followed) -> None:
+        """Give a folded event to notices, log and strategies, and collect what they make of it."""
+        context, host = self._context, self._context.strategy_host
+        if self.notices_of is not None:
+            made.notices += self.notices_of(event, parts)
+        if made.is_logged:
+            log_event(event)
+        if event.type not in host.event_types:
+            return
+        decision = Decision(states=made.states)
+        signals = await host.deliver(event, decision, now_ms=context.now_ms(), parts=parts)
+        if signals:
+            made.intents += self._builder.build(
+                signals, trigger=context.journal.events.trigger_of(event), at_ms=event.ts
+            )
+
+    def _open(self, intents: Sequence[Intent], opened: Sequence[Intent]) -> None:
+        """Send the new intents of hooks next, and look for positions of others."""
+        if intents:
+            self._context.execution.forget_unwritten(intents, opened)
+            self._context.execution.replies += opened
+        self._look_for_foreign()
+
+    def _look_for_foreign(self) -> None:
+        mirror, foreign_activity = self._account.mirror, self._context.foreign_activity
+        for position in mirror.positions.values():
+            if position.owner is None and foreign_activity.must_judge(position, mirror):
+                self._context.comparison.in_next_pass()  # Somebody else trades on the account.
 
 
 _NO_PARTS: Final[Mapping[str, Part]] = {}
 _NO_TRANSACTION: Final = nullcontext()
+
+
+def _model_event_of_row(row: Mapping[str, Any]) -> ModelEvent:
+    """A fill or an order that the journal has kept as it came."""
+    event = model_event(Event.model_validate(row))
+    assert event is not None
+    return event
 
 
 def _begins_epoch(event: Event, epoch: int) -> bool:

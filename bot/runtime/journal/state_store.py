@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
-from bot.money import format_decimal
+from bot.money import format_e8, format_e16
 from bot.runtime.journal import halt_flags
 from bot.runtime.journal.database import JournalDatabase
 from bot.runtime.journal.failover import seal
@@ -76,9 +76,8 @@ class StateStore:
             execute("DELETE FROM books")
             execute("DELETE FROM shares")
         for row in changes.rows:
-            fees, funding, realized, lost, base = map(
-                format_decimal, (row.fees_usd, row.funding_usd, row.realized_usd, row.margin_lost_usd, row.base_usd)
-            )
+            amounts = (row.fees, row.funding, row.realized, row.margin_lost, row.base)
+            fees, funding, realized, lost, base = map(format_e16, amounts)
             execute(
                 "INSERT OR REPLACE INTO books (strategy, epoch, fills, fees_usd, funding_usd, realized_usd, margin_lost_usd, day_ms,"
                 " base_usd, halted_day_ms) VALUES (?,?,?,?,?,?,?,?,?,?)",
@@ -89,7 +88,7 @@ class StateStore:
         for share in changes.shares:
             execute(
                 "INSERT INTO shares (epoch, market, strategy, side, size, cost_usd) VALUES (?,?,?,?,?,?)",
-                (changes.epoch, share.market, share.strategy, share.side, format_decimal(share.size), format_decimal(share.cost_usd)),
+                (changes.epoch, share.market, share.strategy, share.side, format_e8(share.size_e8), format_e16(share.cost)),
             )  # fmt: skip
 
     def attribution_rows(self, epoch: int) -> list[tuple[Any, ...]]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Final, Literal, NamedTuple, TypeVar
 
+from bot.money import decimal_of_e8
 from bot.wire import Event
 
 DriftKind = Literal[
@@ -36,13 +38,25 @@ class MirrorPosition(NamedTuple):
 
     market: str
     side: str
-    size: Decimal
-    entry_px: Decimal | None
+    size_e8: int
+    entry_e8: int | None
     leverage: float = 1
-    first_stop_px: Decimal | None = None  # of its newest bracket; 1 r is measured from it, even after the stop is gone
+    first_stop_e8: int | None = None  # of its newest bracket; 1 r is measured from it, even after the stop is gone
     opened_ms: int = 0
     owner: str | None = None
     is_adopted: bool = False  # another hand opened it, and no order of ours has added to it
+
+    @property
+    def size(self) -> Decimal:
+        return decimal_of_e8(self.size_e8)
+
+    @property
+    def entry_px(self) -> Decimal | None:
+        return None if self.entry_e8 is None else decimal_of_e8(self.entry_e8)
+
+    @property
+    def first_stop_px(self) -> Decimal | None:
+        return None if self.first_stop_e8 is None else decimal_of_e8(self.first_stop_e8)
 
     @property
     def notional_usd(self) -> Decimal:
@@ -60,14 +74,30 @@ class MirrorOrder(NamedTuple):
     kind: str
     side: str
     action: str
-    size: Decimal
-    filled: Decimal
-    limit_px: Decimal | None
-    trigger_px: Decimal | None
+    size_e8: int
+    filled_e8: int
+    limit_e8: int | None
+    trigger_e8: int | None
     trade_id: str | None
     key: str | None
     created_ms: int = 0
     leverage: float = 1  # that an entry of ours requested
+
+    @property
+    def size(self) -> Decimal:
+        return decimal_of_e8(self.size_e8)
+
+    @property
+    def filled(self) -> Decimal:
+        return decimal_of_e8(self.filled_e8)
+
+    @property
+    def limit_px(self) -> Decimal | None:
+        return None if self.limit_e8 is None else decimal_of_e8(self.limit_e8)
+
+    @property
+    def trigger_px(self) -> Decimal | None:
+        return None if self.trigger_e8 is None else decimal_of_e8(self.trigger_e8)
 
     def resting_usd(self, mark: float | None) -> Decimal:
         """Notional of the unfilled rest of an entry: at its limit, or at the mark for a market entry that waits for the next price."""
@@ -79,6 +109,10 @@ class MirrorOrder(NamedTuple):
     @property
     def could_open(self) -> bool:
         return self.action == "open" and self.kind not in PROTECTIVE
+
+
+mirror_position: Final = partial(tuple.__new__, MirrorPosition)
+mirror_order: Final = partial(tuple.__new__, MirrorOrder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Final, NamedTuple
 
+from bot.money import decimal_of_e8, decimal_of_e16
 from bot.runtime.model.positions import is_no
 
 FOREIGN: Final = "@foreign"  # placed by somebody else or by the service, or before this journal began
@@ -24,21 +25,21 @@ EXACT: Final = Context(prec=64)  # price times size has up to 40 digits; the def
 
 
 class TotalsRow(NamedTuple):
-    """One strategy's sums since the journal began. `base_usd` is their value at 00:00 UTC, at the mark price."""
+    """One strategy's sums since the journal began, in 1e-16 USD. `base`: their value at 00:00 UTC, at the mark price."""
 
     strategy: str
     fills: int = 0
-    fees_usd: Decimal = NOUGHT
-    funding_usd: Decimal = NOUGHT
-    realized_usd: Decimal = NOUGHT
-    margin_lost_usd: Decimal = NOUGHT
+    fees: int = 0
+    funding: int = 0
+    realized: int = 0
+    margin_lost: int = 0
     day_ms: int = 0
-    base_usd: Decimal = NOUGHT
+    base: int = 0
     halted_day_ms: int = 0  # the day on which its daily loss was reached
 
     @property
-    def net_usd(self) -> Decimal:
-        return self.realized_usd - self.fees_usd + self.funding_usd - self.margin_lost_usd
+    def net(self) -> int:
+        return self.realized - self.fees + self.funding - self.margin_lost
 
 
 class Share(NamedTuple):
@@ -47,8 +48,16 @@ class Share(NamedTuple):
     market: str
     strategy: str
     side: str
-    size: Decimal
-    cost_usd: Decimal
+    size_e8: int
+    cost: int  # scaled 1e16
+
+    @property
+    def size(self) -> Decimal:
+        return decimal_of_e8(self.size_e8)
+
+    @property
+    def cost_usd(self) -> Decimal:
+        return decimal_of_e16(self.cost)
 
     @property
     def notional_usd(self) -> Decimal:
@@ -56,12 +65,20 @@ class Share(NamedTuple):
         return self.size - self.cost_usd if is_no(self.market, self.side) else self.cost_usd
 
     @property
-    def entry_px(self) -> Decimal:
-        # Strategies read it too, in decimal contexts of their own.
-        return EXACT.divide(self.cost_usd, self.size).quantize(UNIT, context=EXACT) if self.size else NOUGHT
+    def entry_e8(self) -> int:
+        """Mean price of its entries, rounded half even; 0 without a size."""
+        if not self.size_e8:
+            return 0
+        px, rest = divmod(self.cost, self.size_e8)
+        return px + (2 * rest > self.size_e8 or (2 * rest == self.size_e8 and px % 2 == 1))
 
-    def gain_usd(self, mark: Decimal) -> Decimal:
-        gain = mark * self.size - self.cost_usd
+    @property
+    def entry_px(self) -> Decimal:
+        return decimal_of_e8(self.entry_e8)
+
+    def gain(self, mark: int) -> int:
+        """Scaled 1e16, at a mark scaled 1e8."""
+        gain = mark * self.size_e8 - self.cost
         return gain if self.side == "long" else -gain
 
 
@@ -76,12 +93,12 @@ class AttributionChanges(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One strategy's part of a fill."""
+    """One strategy's part of a fill. Sizes are integers of 1e-8, amounts of 1e-16 USD."""
 
-    size: Decimal
-    fee_usd: Decimal
-    realized_usd: Decimal | None
-    left: Decimal  # size of its share afterwards
+    size_e8: int
+    fee: int
+    realized: int | None
+    left_e8: int  # size of its share afterwards
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
+from bot.model.events import Fill, GuardianMoved, OrderChanged
 from bot.runtime.reconciliation.guardians import SWITCH
 
 if TYPE_CHECKING:
     from bot.runtime.account.account_state import AccountState
     from bot.runtime.model.positions import MirrorPosition
-    from bot.wire import Event
 
-TYPES: Final = ("fill", "order")  # with one of these subtypes: a fill, or an order that rests
-SUBTYPES: Final = ("entry", "exit", "open")
 BY_REQUEST: Final = frozenset(
     {"market", "limit", "close"}
 )  # kinds of order that somebody asks for; stops fire by themselves
@@ -27,7 +25,8 @@ WAITING_MAX: Final = 100  # orders that are looked at together; of a flood the f
 class ForeignActivity:
     """Foreign activity that is not reviewed yet: trades of orders, id -> (market, key, instant), and armed dead-man switches, id -> instant."""
 
-    def __init__(self) -> None:
+    def __init__(self, owner_of: Callable[[str], str | None]) -> None:
+        self._owner_of = owner_of
         self.waiting: dict[str, tuple[str, str | None, int]] = {}
         self.switches: dict[str, int] = {}
         self.known_markets: set[str] = set()  # of positions that are not ours, and that were reported
@@ -57,19 +56,15 @@ class ForeignActivity:
         self.known_markets.clear()
         self.declined_markets.clear()
 
-    def see(self, event: Event, owner_of: Callable[[str], str | None]) -> None:
+    def see(self, event: Fill | OrderChanged | GuardianMoved) -> None:
         """Note a fill or an order that rests, when its key is not in our journal; and a dead-man, whose request may be one of ours."""
-        if event.type == "guardian":
-            if event.subtype != "armed":
-                return
-            if event.data.guardian_type == SWITCH and len(self.switches) < WAITING_MAX:
-                self.switches[event.data.guardian_id] = event.ts
+        if isinstance(event, GuardianMoved):
+            is_switch = event.subtype == "armed" and event.guardian_type == SWITCH
+            if is_switch and len(self.switches) < WAITING_MAX:
+                self.switches[event.guardian] = event.ts
             return
-        if event.subtype not in SUBTYPES or event.type not in TYPES:
-            return
-        data = event.data
-        if data.trade_id is None or data.kind not in BY_REQUEST or len(self.waiting) >= WAITING_MAX:
+        if event.trade is None or event.kind not in BY_REQUEST or len(self.waiting) >= WAITING_MAX:
             return
         key = event.idempotency_key
-        if key is None or owner_of(key) is None:
-            self.waiting[data.trade_id] = (event.coin or "", key, event.ts)
+        if key is None or self._owner_of(key) is None:
+            self.waiting[event.trade] = (event.coin, key, event.ts)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
+from bot.money import e8_of_decimal, e16_of_decimal, format_e8, format_e16
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.shares import Part
 from bot.wire import Event
@@ -112,15 +113,26 @@ class EventBacklog:
 
 
 def _text_of(event: BacklogEvent) -> list[Any]:
-    parts = {name: [None if n is None else str(n) for n in part] for name, part in event.parts.items()}
+    parts = {
+        name: [
+            format_e8(part.size_e8),
+            format_e16(part.fee),
+            None if part.realized is None else format_e16(part.realized),
+            format_e8(part.left_e8),
+        ]
+        for name, part in event.parts.items()
+    }
     return [event.event.model_dump_json(), parts]
 
 
-def _event_of(event: str, parts: Mapping[str, list[str | None]]) -> BacklogEvent:
-    return BacklogEvent(
-        Event.model_validate_json(event), {name: Part(*(_number(n) for n in part)) for name, part in parts.items()}
+def _event_of(event: str, parts: Mapping[str, tuple[str, str, str | None, str]]) -> BacklogEvent:
+    return BacklogEvent(Event.model_validate_json(event), {name: _part_of(*part) for name, part in parts.items()})
+
+
+def _part_of(size: str, fee: str, realized: str | None, left: str) -> Part:
+    return Part(
+        e8_of_decimal(Decimal(size)),
+        e16_of_decimal(Decimal(fee)),
+        None if realized is None else e16_of_decimal(Decimal(realized)),
+        e8_of_decimal(Decimal(left)),
     )
-
-
-def _number(text: str | None) -> Any:
-    return None if text is None else Decimal(text)

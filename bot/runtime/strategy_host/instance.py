@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 import structlog
 
 from bot.errors import StrategyError
+from bot.money import E8, E16
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.attribution import Attribution
 from bot.runtime.bar_feed import BarFeed, Series
@@ -307,7 +308,7 @@ def _field(name: str) -> str:
 
 def _shared(position: MirrorPosition, share: Share) -> MirrorPosition:
     """The position as seen by a strategy with a share: its own size and entry, and the common stop and target."""
-    return position._replace(size=share.size, entry_px=share.entry_px)
+    return position._replace(size_e8=share.size_e8, entry_e8=share.entry_e8)
 
 
 def _float(value: Decimal | None) -> float | None:
@@ -315,20 +316,20 @@ def _float(value: Decimal | None) -> float | None:
 
 
 def _position_view(p: MirrorPosition, mirror: AccountState) -> PositionView:
-    entry = float(p.entry_px or 0)
+    entry, size = (p.entry_e8 or 0) / E8, p.size_e8 / E8
     mark = mirror.marks.get(p.market, entry)
     stop, target = mirror.stop_of(p.market), mirror.target_of(p.market)
-    risk = None if p.first_stop_px is None else abs(entry - float(p.first_stop_px)) * float(p.size)
+    risk = None if p.first_stop_e8 is None else abs(entry - p.first_stop_e8 / E8) * size
     return PositionView(
         market=p.market,
         side=cast(Side, p.side),
-        size=float(p.size),
+        size=size,
         entry_px=entry,
         mark_px=mark,
-        stop_px=None if stop is None else _float(stop.trigger_px),
-        target_px=None if target is None else _float(target.trigger_px),
+        stop_px=None if stop is None or stop.trigger_e8 is None else stop.trigger_e8 / E8,
+        target_px=None if target is None or target.trigger_e8 is None else target.trigger_e8 / E8,
         unrealized_usd=mirror.unrealized_usd(p),
-        notional_usd=unit_px(p.market, p.side, mark) * float(p.size),
+        notional_usd=unit_px(p.market, p.side, mark) * size,
         leverage=p.leverage,
         risk_usd=risk,
         opened_at_ms=p.opened_ms,
@@ -363,26 +364,18 @@ def hook_of(
     if event.coin not in instance.markets:
         return None
     if event.type == "fill":
-        part = (
-            parts.get(instance.name)
-            if instance.nets
-            else Part(data.size, data.fee_usd, data.realized_pnl_usd, data.position_size)
-        )
-        if part is None:
+        if not instance.nets:
+            size, fee_usd, left = float(data.size), float(data.fee_usd), float(data.position_size)
+            realized_usd = _float(data.realized_pnl_usd)
+        elif (part := parts.get(instance.name)) is not None:
+            size, fee_usd, left = part.size_e8 / E8, part.fee / E16, part.left_e8 / E8
+            realized_usd = None if part.realized is None else part.realized / E16
+        else:
             return None
         fill = Fill(
-            market=event.coin,
-            at_ms=event.ts,
-            side=data.side,
-            action=data.intent,
-            kind=data.kind,
-            size=float(part.size),
-            px=float(data.px),
-            fee_usd=float(part.fee_usd),
-            realized_usd=_float(part.realized_usd),
-            position_size=float(part.left),
-            oid=data.oid,
-        )
+            market=event.coin, at_ms=event.ts, side=data.side, action=data.intent, kind=data.kind, size=size, px=float(data.px),
+            fee_usd=fee_usd, realized_usd=realized_usd, position_size=left, oid=data.oid,
+        )  # fmt: skip
         return partial(strategy.on_fill, view, fill)
     if event.type == "trigger":
         touched = Trigger(

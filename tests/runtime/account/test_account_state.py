@@ -7,23 +7,25 @@ from decimal import Decimal
 
 import pytest
 
+from bot.model.events import CLASSES
+from bot.runtime.account.account import Account
 from bot.runtime.account.account_state import AccountState
 from bot.runtime.account.diff import diff
 from bot.runtime.account.fold import FOLD, fold_event
-from bot.service.views import event_views
-from bot.wire import EVENT_SUBTYPES, BracketRequest, CloseRequest, Event, GuardianRequest, LegRequest, OrderRequest
+from bot.runtime.bar_feed import BarFeed
+from bot.runtime.journal.opening import open_journal
+from bot.wire import BracketRequest, CloseRequest, Event, GuardianRequest, LegRequest, OrderRequest
 from tests.builders import VenueDriver, market, order
-from tests.fakes import FakeVenue
-from tests.runtime.builders import DEAD_MAN_60
+from tests.fakes import ADDRESS, FakeVenue
+from tests.runtime.builders import DEAD_MAN_60, folded_form
 
 STOP = BracketRequest(stop_loss=LegRequest(pct=Decimal(2)), take_profit=LegRequest(r=Decimal(2)))
 
-SILENT = {("account", "settings"), ("account", "key_created"), ("account", "key_revoked")}
 
-
-def test_every_event_of_the_interface_has_a_fold_or_changes_no_account_state() -> None:
-    known = {(kind, sub) for kind, subs in EVENT_SUBTYPES.items() for sub in subs}
-    assert known == set(FOLD) | SILENT
+def test_every_class_of_event_has_a_fold() -> None:
+    assert set(FOLD) == set(CLASSES)
+    account = Account(open_journal(None, address=ADDRESS), {}, BarFeed([]), lambda: 0)
+    assert set(account.folds) == set(CLASSES)
 
 
 async def a_life(venue: FakeVenue, seed: int, steps: int = 40) -> None:
@@ -59,14 +61,14 @@ async def test_folded_events_equal_the_snapshot(seed: int) -> None:
     await a_life(venue, seed)
     folded = AccountState(lambda _key: "trend")
     for event in venue.event_rows:
-        fold_event(folded, event)
+        fold_event(folded, folded_form(event))
     snapshot = await venue.account()
     assert [drift for drift in diff(folded, snapshot) if not drift.kind.startswith("foreign")] == []
     assert folded.balance_usd == snapshot.balance_usd
     twice = AccountState(lambda _key: "trend")
     for event in venue.event_rows:
-        fold_event(twice, event)
-        fold_event(twice, event)
+        fold_event(twice, folded_form(event))
+        fold_event(twice, folded_form(event))
     assert (twice.positions, twice.orders, twice.guardians) == (folded.positions, folded.orders, folded.guardians)
     believed = AccountState(lambda _key: "trend")
     believed.of_snapshot(snapshot)
@@ -96,16 +98,10 @@ async def test_a_position_belongs_to_the_strategy_whose_key_opened_it() -> None:
     await venue.place(OrderRequest(market="ETH", side="long", usd_amount=Decimal(200)), key="THEIRS")
     mirror = AccountState(lambda key: "trend" if key == "OURS" else None)
     for event in venue.event_rows:
-        fold_event(mirror, event)
+        fold_event(mirror, folded_form(event))
     assert {p.market: p.owner for p in mirror.positions.values()} == {"BTC": "trend", "ETH": None}
     assert [p.market for p in mirror.unprotected()] == ["BTC"]
     assert mirror.keys_proven
-
-
-def test_an_event_of_an_unknown_type_changes_nothing() -> None:
-    mirror = AccountState()
-    fold_event(mirror, Event(id="evt_1", type="weather", subtype="rain", ts=1, coin="BTC", data={"mm": 3}))
-    assert mirror.positions == {}
 
 
 def test_an_isolated_margin_counts_in_the_account_value_from_the_fill_on() -> None:
@@ -113,7 +109,7 @@ def test_an_isolated_margin_counts_in_the_account_value_from_the_fill_on() -> No
 
     def value_after(type_: str, subtype: str, **data: object) -> float:
         row = {"id": "evt_1", "type": type_, "subtype": subtype, "ts": 1, "coin": "AAPL", "data": data}
-        fold_event(mirror, Event.model_validate(row))
+        fold_event(mirror, folded_form(Event.model_validate(row)))
         return mirror.equity_usd
 
     fill = {"tradeId": "t", "oid": "1", "kind": "market", "side": "long", "reduceOnly": False, "liquidity": "taker", "remainingSize": "0"}  # fmt: skip
@@ -157,7 +153,7 @@ def state_after(venue: VenueDriver) -> AccountState:
     """The account state of a run that read every event. Every order is a strategy's, with no leverage requested."""
     mirror = AccountState(lambda _key: "trend")
     for happened in venue.account.events:
-        fold_event(mirror, Event.model_validate(event_views.event(happened)))
+        fold_event(mirror, happened)
     return mirror
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bot.clock import DAY_MS
-from bot.money import decimal_of_e8
+from bot.money import E8, E16, decimal_of_e8
 from bot.runtime.account.attribution import Attribution
 from bot.runtime.account.attribution_fold import align, attribute_event, name_foreign_entries
 from bot.runtime.journal.opening import open_journal
@@ -19,7 +19,7 @@ from bot.service.views import event_views
 from bot.wire import Event
 from tests.builders import MINUTE_MS, T0, VenueDriver, market, order
 from tests.fakes import ADDRESS
-from tests.runtime.builders import held_position, share_of
+from tests.runtime.builders import folded_form, held_position, share_of
 
 STRATEGIES = ("alpha", "beta", "gamma")
 STEP = Decimal("0.00001")  # of the sizes of both markets
@@ -55,7 +55,7 @@ class Fixture:
         fresh = [e for e in kept if e.seq > self.seen]
         self.seen = kept[-1].seq if kept else 0
         events = [Event.model_validate(event_views.event(one)) for one in fresh]
-        parts = [dict(attribute_event(self.attribution, event)) for event in events]
+        parts = [dict(attribute_event(self.attribution, folded_form(event))) for event in events]
         if events:
             self.journal.take(events, events[-1].id, epoch=0, attribution=self.attribution.changes())
         return parts
@@ -149,7 +149,8 @@ def test_two_strategies_in_one_market_each_count_against_their_own_entries() -> 
     harness.trade("beta", size="1")
     harness.venue.move("BTC", "120")
     (parts,) = harness.trade("beta", side=-1, size="1")
-    assert {name: (part.size, part.realized_usd, part.left) for name, part in parts.items()} == {"beta": (1, 10, 0)}
+    gains = {name: (part.size_e8, part.realized, part.left_e8) for name, part in parts.items()}
+    assert gains == {"beta": (E8, 10 * E16, 0)}
     assert harness.attribution.of("alpha").unrealized_usd == 20
     assert harness.attribution.of(NETTING).realized_usd == 5, "the account's average entry of 105 says 15"
     harness.check()
@@ -263,7 +264,7 @@ def test_a_page_that_is_not_written_changes_no_attribution() -> None:
     harness.attribution.begin_page()
     harness.venue.place(order("BTC", 1, size="1"), idempotency_key="alpha-9")
     event = Event.model_validate(event_views.event(harness.venue.account.events[-1]))
-    attribute_event(harness.attribution, event)
+    attribute_event(harness.attribution, folded_form(event))
     assert harness.attribution.of("alpha").fills == 2
     harness.attribution.end_page(is_written=False)
     assert harness.attribution.of("alpha") == before
@@ -295,7 +296,7 @@ def test_an_entry_whose_owner_is_known_late_counts_as_if_known_at_once(mixed: bo
         harness.trade(who, usd="213.7", leverage=5)
     named = Event.model_validate(event_views.event(list(late.venue.account.events)[-1]))
     assert late.attribution.of("beta").fills == 0
-    name_foreign_entries(late.attribution, [named], "beta")
+    name_foreign_entries(late.attribution, [folded_form(named)], "beta")
     late.journal.write_attribution(late.attribution.changes())
     for attribution in (late.attribution, late.reread()):
         for name in ("alpha", "beta", FOREIGN):
