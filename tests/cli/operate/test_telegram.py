@@ -8,7 +8,6 @@ import json
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -30,26 +28,13 @@ from bot.cli.operate.daemon_client import NotRunning, Place
 from bot.cli.operate.telegram_chats import CONFIRM_S, Chats
 from bot.cli.operate.telegram_messages import Sender
 from bot.testing.sandbox import Sandbox
+from tests.cli.operate.builders import serving
 from tests.cli.operate.daemon_process import WAIT_S, Ran, made
 
 TOKEN = "123456:AAtest-token-that-no-output-may-show"
 OWNER, FOREIGN = 77, 88
 GROUP = -100
 ME = Sender(OWNER, OWNER)
-
-
-@contextlib.contextmanager
-def serving(app: Starlette) -> Iterator[str]:
-    """The address of a server of this app, in a thread."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
 
 
 class BotApi:

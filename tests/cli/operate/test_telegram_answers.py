@@ -18,7 +18,7 @@ from starlette.routing import Route
 from telegram.error import NetworkError, TelegramError
 
 from bot.cli.operate.telegram_answers import TEXT_MAX, CheckedRequest, WrongAnswer, fault_of, judged
-from tests.cli.operate.test_telegram import serving
+from tests.cli.operate.builders import serving
 
 TOKEN: Final = "123456:AAtest-token-that-no-output-may-show"
 WAIT_S: Final = 90

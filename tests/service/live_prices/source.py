@@ -8,12 +8,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from bot.errors import Refusal
+from bot.market_data.quote_filter import scaled
 from bot.market_data.source import Action, Instrument, NoAnswer, NotOffered, Page, Quote, Rate, Row, Say, SourceError
 from bot.service.live_prices.listings import live_options
 from bot.service.live_prices.live_prices import LivePrices
 from bot.service.state_machine.bootstrap import PriceOptions, open_machine
 from bot.service.state_machine.command_log import CommandLog
 from bot.service.state_machine.machine import Machine
+from bot.venue.commands import OpenAccount, PlaceOrder
+from bot.venue.orders import OrderPlaced
+from bot.venue.state import LegSpec, OrderSpec
 
 MINUTE = 60_000
 START = 1_746_057_600_000  # 2025-05-01
@@ -141,3 +146,14 @@ class Live:
 
 
 __all__ = ["BTC", "ETH", "MINUTE", "NOW", "START", "FakeSource", "Live", "NoAnswer", "quote", "row"]
+
+
+def trade(live: Live, stop: float | None = None) -> OrderPlaced | Refusal:
+    """Buy 0.01 BTC, with a stop if given."""
+    if "me" not in live.machine.state.accounts:
+        live.machine.run(OpenAccount("me", "0x0", None, 10_000 * 10**8))
+    leg = None if stop is None else LegSpec(px=scaled(stop))
+    answer: OrderPlaced | Refusal = live.machine.run(
+        PlaceOrder("me", OrderSpec("BTC", 1, size=1_000_000, leverage=1, stop=leg))
+    )
+    return answer

@@ -16,8 +16,7 @@ from bot.service.live_prices.live_prices import NewConnection
 from bot.venue.commands import ClosePosition
 from bot.venue.orders import OrderPlaced
 from bot.wire.market import LivePriceStatus
-from tests.service.live_prices.source import BTC, MINUTE, FakeSource, Live, quote, row
-from tests.service.live_prices.test_live_market import trade
+from tests.service.live_prices.source import BTC, MINUTE, FakeSource, Live, quote, row, trade
 
 TENTH, PRICE, HALF = 9_400.0, 94_000.0, 47_000.0
 

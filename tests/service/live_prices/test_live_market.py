@@ -18,8 +18,8 @@ from bot.service.state_machine.bootstrap import PriceOptions, open_machine
 from bot.service.state_machine.command_log import CommandLog
 from bot.venue.commands import ClosePosition, OpenAccount, PlaceOrder
 from bot.venue.orders import OrderPlaced
-from bot.venue.state import GuardianSpec, LegSpec, OrderSpec
-from tests.service.live_prices.source import BTC, ETH, MINUTE, NOW, START, FakeSource, Live, quote, row
+from bot.venue.state import GuardianSpec, OrderSpec
+from tests.service.live_prices.source import BTC, ETH, MINUTE, NOW, START, FakeSource, Live, quote, row, trade
 
 NOON = NOW - 30_000
 
@@ -97,17 +97,6 @@ async def test_silence_closes_a_market_and_its_price_is_kept(source: FakeSource)
     assert live.machine.state.markets["BTC"].external == "closed"
     view = live.prices.view()["markets"][0]
     assert (view["open"], view["since"]) == (False, NOW + AGE_MAX_MS + 1)
-
-
-def trade(live: Live, stop: float | None = None) -> OrderPlaced | Refusal:
-    """Buy 0.01 BTC, with a stop if given."""
-    if "me" not in live.machine.state.accounts:
-        live.machine.run(OpenAccount("me", "0x0", None, 10_000 * 10**8))
-    leg = None if stop is None else LegSpec(px=scaled(stop))
-    answer: OrderPlaced | Refusal = live.machine.run(
-        PlaceOrder("me", OrderSpec("BTC", 1, size=1_000_000, leverage=1, stop=leg))
-    )
-    return answer
 
 
 async def test_a_silent_market_opens_no_position_but_closes_one(source: FakeSource) -> None:
