@@ -5,6 +5,7 @@ Each is for one, several or all of them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ KINDS: Final[dict[str, tuple[str, ...]]] = {
     "socket": ("close", "silence", "refuse"),
     "exchange": ("post_only", "delist", "rules", "revoke_agent", "empty_budget"),
 }
+MS_MOST: Final = 600_000
 HTML_502: Final = (
     "<html><head><title>502 Bad Gateway</title></head><body><center><h1>502 Bad Gateway</h1></center></body></html>"
 )
@@ -55,8 +57,8 @@ class Faults:
             return f"point is one of {', '.join(KINDS)}, not {fault.point!r}"
         if fault.kind not in kinds:
             return f"kind at {fault.point} is one of {', '.join(kinds)}, not {fault.kind!r}"
-        if fault.count < 1 or fault.ms < 0:
-            return "count is at least 1, and ms at least 0"
+        if fault.count < 1 or not 0 <= fault.ms <= MS_MOST:
+            return f"count is at least 1, and ms from 0 to {MS_MOST}"
         self.waiting.append(fault)
         return None
 
@@ -69,3 +71,18 @@ class Faults:
                     self.waiting.remove(fault)
                 return fault
         return None
+
+
+def fault_in(body: Mapping[str, Any]) -> str | None:
+    """What is wrong with the fields of a fault; None if each has its type."""
+    names = Fault.__dataclass_fields__
+    for name, value in body.items():
+        if name not in names or name == "done":
+            return f"a fault has the fields {', '.join(one for one in names if one != 'done')}, not {name}"
+        if name in ("count", "ms"):
+            if isinstance(value, bool) or not isinstance(value, int):
+                return f"{name} is a whole number, not {value!r}"
+        elif value is not None and not isinstance(value, str):
+            return f"{name} is text, not {value!r}"
+    missing = [name for name in ("point", "kind") if name not in body]
+    return f"a fault needs {missing[0]}" if missing else None

@@ -73,6 +73,9 @@ class LocalExchange:
         self._end: asyncio.Event | None = None
 
     def __enter__(self) -> Self:
+        from bot.local_exchange.extra import need_extra
+
+        need_extra()
         self._thread.start()
         if not self._ready.wait(START_SECONDS):
             raise TimeoutError(f"the local exchange was not ready within {START_SECONDS:g} s")

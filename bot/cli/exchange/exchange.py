@@ -84,7 +84,7 @@ def local(
     import json
 
     from bot import logs
-    from bot.cli.exchange.extra import need_extra
+    from bot.local_exchange.extra import need_extra
     from bot.local_exchange.switches import SWITCHES, fault_of
 
     if list_switches:

@@ -40,6 +40,11 @@ def advance(exchange: Exchange, prices: Prices | None, now_ms: int) -> None:
     _move_clock(exchange, now_ms)
 
 
+def hold_prices(exchange: Exchange, until_ms: int) -> None:
+    """Let prices stand still until an instant: the exchange was stopped."""
+    exchange.next_price_ms = max(exchange.next_price_ms, until_ms - until_ms % PRICE_MS + PRICE_MS)
+
+
 def _next_due(exchange: Exchange, prices: Prices | None) -> int:
     cancels = [user.cancel_all_ms for user in exchange.users.values() if user.cancel_all_ms is not None]
     due = [exchange.next_hour_ms, *cancels]

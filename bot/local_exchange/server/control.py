@@ -7,9 +7,9 @@ Each command is a pure change of the exchange at an instant, so it can stand in 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from bot.clock import MINUTE_MS
+from bot.clock import DAY_MS, MINUTE_MS
 from bot.local_exchange import switches
 from bot.local_exchange.engine import admission, lifecycle, listing, matching, timeline
 from bot.local_exchange.engine.state import LIQUIDATOR, Coin, Exchange
@@ -20,6 +20,7 @@ from bot.money import parse_e8
 
 Json = dict[str, Any]
 UPGRADE_MS: Final = 3 * MINUTE_MS
+MS_MOST: Final = 366 * DAY_MS
 
 
 class BadCommand(ValueError):
@@ -115,7 +116,7 @@ def switch(exchange: Exchange, body: Mapping[str, Any]) -> Json:
 
 def post_only(exchange: Exchange, body: Mapping[str, Any]) -> Json:
     """A network upgrade: only Alo orders for some minutes."""
-    exchange.post_only_until_ms = exchange.now_ms + int(body.get("ms") or UPGRADE_MS)
+    exchange.post_only_until_ms = exchange.now_ms + milliseconds(body, UPGRADE_MS)
     return {"until": exchange.post_only_until_ms}
 
 
@@ -138,7 +139,9 @@ def rules(exchange: Exchange, body: Mapping[str, Any]) -> Json:
     """Change the size decimals or the smallest order of a market, as the exchange does at times."""
     coin = _coin(exchange, body)
     decimals = body.get("szDecimals")
-    if decimals is not None and (not isinstance(decimals, int) or not 0 <= decimals <= coin.market.spec.sz_decimals):
+    if decimals is not None and (
+        isinstance(decimals, bool) or not isinstance(decimals, int) or not 0 <= decimals <= coin.market.spec.sz_decimals
+    ):
         raise BadCommand(f"szDecimals is a whole number from 0 to {coin.market.spec.sz_decimals}, not {decimals!r}")
     least = _amount(body, "minNotional") if "minNotional" in body else None
     listing.change_rules(coin, sz_decimals=decimals, min_notional=least)
@@ -162,17 +165,41 @@ def empty_budget(exchange: Exchange, body: Mapping[str, Any]) -> Json:
     return {"nRequestsUsed": user.requests}
 
 
-COMMANDS: Final[Mapping[str, Callable[[Exchange, Mapping[str, Any]], Json]]] = {
-    "deposit": deposit,
-    "price": price,
-    "trade": trade,
-    "switch": switch,
-    "post_only": post_only,
-    "delist": delist,
-    "rules": rules,
-    "revoke_agent": revoke_agent,
-    "empty_budget": empty_budget,
+class Command(NamedTuple):
+    """A command and the fields that its body may have."""
+
+    perform: Callable[[Exchange, Mapping[str, Any]], Json]
+    fields: tuple[str, ...]
+
+
+COMMANDS: Final[Mapping[str, Command]] = {
+    "deposit": Command(deposit, ("address", "usd", "dex")),
+    "price": Command(price, ("coin", "px", "mark", "oracle", "volume")),
+    "trade": Command(trade, ("coin", "side", "sz", "px")),
+    "switch": Command(switch, ("name", "value")),
+    "post_only": Command(post_only, ("ms",)),
+    "delist": Command(delist, ("coin",)),
+    "rules": Command(rules, ("coin", "szDecimals", "minNotional")),
+    "revoke_agent": Command(revoke_agent, ("address",)),
+    "empty_budget": Command(empty_budget, ("address",)),
 }
+
+
+def perform(exchange: Exchange, name: str, body: Mapping[str, Any]) -> Json:
+    """Perform a command. BadCommand names an unknown field."""
+    command = COMMANDS[name]
+    unknown = [field for field in body if field not in command.fields]
+    if unknown:
+        raise BadCommand(f"{name} has no field {unknown[0]!r}; it has {', '.join(command.fields)}")
+    return command.perform(exchange, body)
+
+
+def milliseconds(body: Mapping[str, Any], default: int | None = None) -> int:
+    """The field `ms`: a whole number of milliseconds."""
+    ms = body.get("ms", default)
+    if isinstance(ms, bool) or not isinstance(ms, int) or not 0 <= ms <= MS_MOST:
+        raise BadCommand(f"ms is a whole number of milliseconds from 0 to {MS_MOST}, not {ms!r}")
+    return ms
 
 
 def state(exchange: Exchange) -> Json:

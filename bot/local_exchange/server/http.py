@@ -87,7 +87,7 @@ class Application:
         try:
             # Bytes after the first value are ignored, as the exchange does.
             body, _ = json.JSONDecoder().raw_decode(data.decode().lstrip())
-        except ValueError as error:
+        except (RecursionError, ValueError) as error:
             return text_reply(f"{BAD_JSON}: {error}", 400)
         if path == "/info":
             return await self.info(scope, body)
@@ -179,7 +179,7 @@ class Application:
             return json_reply({"error": "control is for this machine only: connect to 127.0.0.1"}, 403)
         try:
             body = json.loads(data or b"{}")
-        except ValueError as error:
+        except (RecursionError, ValueError) as error:
             return json_reply({"error": f"the body is not JSON: {error}"}, 400)
         if not isinstance(body, dict):
             return json_reply({"error": "the body must be a JSON object"}, 400)

@@ -17,7 +17,7 @@ from bot.local_exchange.engine import listing, timeline
 from bot.local_exchange.engine.prices import Prices, RecordedPrices, SimulatedPrices
 from bot.local_exchange.engine.records import Report
 from bot.local_exchange.engine.state import Exchange, new_exchange
-from bot.local_exchange.faults import Fault, Faults
+from bot.local_exchange.faults import KINDS, Fault, Faults, fault_in
 from bot.local_exchange.server import control
 from bot.local_exchange.server.clock import ExchangeClock
 from bot.local_exchange.server.store import FORMAT, Store
@@ -68,6 +68,9 @@ class Service:
         header = {"format": FORMAT, "network": options.network, "seed": options.seed, "prices": options.prices}
         if rows:
             self._replay(header, rows)
+            now_ms = max(self.clock.now_ms(), self.exchange.now_ms)
+            timeline.hold_prices(self.exchange, now_ms)
+            self._store.append(now_ms, "resume", None)
         else:
             self._store.append(first_ms, "start", header | {"switches": dict(options.switches)})
 
@@ -86,11 +89,13 @@ class Service:
                     )
                 self.exchange.switches = {**switches.defaults(), **body["switches"], **self.options.switches}
                 continue
+            if kind == "resume":
+                timeline.hold_prices(self.exchange, at_ms)
             timeline.advance(self.exchange, self.prices, at_ms)
             if kind == "action":
                 requests.submit(self.exchange, requests.Signed(*body))
             elif kind == "control":
-                control.COMMANDS[body["command"]](self.exchange, body)
+                control.perform(self.exchange, body.pop("command"), body)
             self.exchange.reports.clear()
 
     # ── Requests ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -138,6 +143,10 @@ class Service:
     def command(self, name: str, body: Mapping[str, Any]) -> Json:
         """Perform a control command. BadCommand says what is wrong with it."""
         now_ms = self.pass_time()
+        if name in ("advance", "state") and (
+            unknown := [field for field in body if (name, field) != ("advance", "ms")]
+        ):
+            raise control.BadCommand(f"{name} has no field {unknown[0]!r}")
         if name == "advance":
             return self._advance(body)
         if name == "fault":
@@ -146,17 +155,15 @@ class Service:
             return control.state(self.exchange)
         if name not in control.COMMANDS:
             raise control.BadCommand(f"there is no command {name!r}; there are {', '.join((*control.COMMANDS, *OWN))}")
-        answer = control.COMMANDS[name](self.exchange, body)
+        answer = control.perform(self.exchange, name, body)
         self._store.append(now_ms, "control", {**body, "command": name})
         self.publish()
         return answer
 
     def _advance(self, body: Mapping[str, Any]) -> Json:
-        ms = body.get("ms")
         if not self.clock.is_manual:
             raise control.BadCommand("only a manual clock is advanced; start with --clock manual")
-        if isinstance(ms, bool) or not isinstance(ms, int) or ms < 0:
-            raise control.BadCommand(f"ms is a whole number of milliseconds, at least 0, not {ms!r}")
+        ms = control.milliseconds(body)
         self.clock.advance(ms)
         now_ms = self.pass_time()
         self._store.append(now_ms, "advance", None)
@@ -165,13 +172,14 @@ class Service:
     def _fault(self, body: Mapping[str, Any]) -> Json:
         """A fault between client and exchange, or one of the exchange itself."""
         if body.get("point") == "exchange":
-            return self.command(str(body.get("kind")), body)
-        try:
+            kind = str(body.get("kind"))
+            if kind not in KINDS["exchange"]:
+                raise control.BadCommand(f"kind at exchange is one of {', '.join(KINDS['exchange'])}, not {kind!r}")
+            return self.command(kind, {name: value for name, value in body.items() if name not in ("point", "kind")})
+        wrong = fault_in(body)
+        if wrong is None:
             fault = Fault(**body)
-        except TypeError:
-            names = ", ".join(Fault.__dataclass_fields__)
-            raise control.BadCommand(f"a fault has the fields {names}, not {', '.join(body)}") from None
-        wrong = self.faults.add(fault)
+            wrong = self.faults.add(fault)
         if wrong is not None:
             raise control.BadCommand(wrong)
         self.publish()

@@ -125,7 +125,7 @@ class Hub:
         try:
             message = json.loads(data)
             method = message["method"]
-        except (ValueError, KeyError, TypeError):
+        except (KeyError, RecursionError, TypeError, ValueError):
             return self._error(connection, f"Error parsing JSON into valid websocket request: {str(data)[:200]}")
         if method == "ping":
             return connection.tell(json.dumps({"channel": "pong"}))

@@ -14,6 +14,7 @@ from typing import Any, Final
 from bot.errors import ConfigError
 
 FORMAT: Final = 1
+APPLICATION_ID: Final = 0x68_6C_65_78  # of a database of the local exchange
 
 
 class Store:
@@ -25,6 +26,7 @@ class Store:
             return
         try:
             self._db = sqlite3.connect(path, isolation_level=None)
+            _claim(self._db)
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")
             self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -51,3 +53,13 @@ class Store:
         if self._db is not None:
             self._db.close()
             self._db = None
+
+
+def _claim(db: sqlite3.Connection) -> None:
+    """Mark an empty database as the local exchange's; sqlite3.DatabaseError if it belongs to another program."""
+    (owner,) = db.execute("PRAGMA application_id").fetchone()
+    if owner == APPLICATION_ID:
+        return
+    if db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        raise sqlite3.DatabaseError("it is a database of another program")
+    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")

@@ -253,7 +253,7 @@ def normalised(exchange: Exchange, subscription: Any) -> dict[str, Any]:
 
     InvalidSubscription if it is none.
     """
-    if not isinstance(subscription, dict) or subscription.get("type") not in CHANNELS:
+    if not isinstance(subscription, dict) or str(subscription.get("type")) not in CHANNELS:
         raise InvalidSubscription(str(subscription))
     channel = CHANNELS[subscription["type"]]
     found: dict[str, Any] = {"type": subscription["type"]}
@@ -264,6 +264,8 @@ def normalised(exchange: Exchange, subscription: Any) -> dict[str, Any]:
     for name, default in channel.may.items():
         given = subscription.get(name)
         found[name] = default if given is None else given
+    if not isinstance(found.get("dex", ""), str):
+        raise InvalidSubscription("dex is text")
     is_known = found.get("coin", "BTC") in exchange.coins and found.get("interval", "1m") in queries.INTERVALS
     if not is_known or found.get("dex", "") not in {dex.name for dex in exchange.dexes}:
         raise InvalidSubscription(str(subscription))

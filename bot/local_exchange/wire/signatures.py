@@ -79,7 +79,10 @@ _AGENT_TYPE: Final = _keccak(b"Agent(string source,bytes32 connectionId)")
 
 def connection_id(action: Mapping[str, Any], nonce: int, vault: str | None, expires_ms: int | None) -> bytes:
     """The hash of an L1 action with everything that its signature covers."""
-    data: bytes = msgpack.packb(action) + nonce.to_bytes(8, "big")
+    try:
+        data: bytes = msgpack.packb(action) + nonce.to_bytes(8, "big")
+    except (OverflowError, RecursionError, TypeError, ValueError) as error:
+        raise Unrecoverable(f"the action cannot be packed: {error}") from error
     data += b"\x00" if vault is None else b"\x01" + bytes.fromhex(vault[2:])
     if expires_ms is not None:
         data += b"\x00" + expires_ms.to_bytes(8, "big")
@@ -119,7 +122,7 @@ def signer_of_user_action(action: Mapping[str, Any], signature: Mapping[str, Any
 
 def _encoded(value: Any, kind: str) -> bytes:
     if kind == "string" and isinstance(value, str):
-        return _keccak(value.encode())
+        return _keccak(value.encode(errors="surrogatepass"))
     if kind == "bool" and isinstance(value, bool):
         return _word(int(value))
     if kind == "uint64" and isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**64:
