@@ -165,7 +165,10 @@ async def _run_to_end(stack: AsyncExitStack, supervisor: Supervisor, *, beat_at_
         reporting.note_end(journal)
         raise
     if end.exit_code is Exit.DONE:
-        reporting.write_notice(supervisor.kernel, "daemon.stopped", end.message or "as asked")
+        idle = "" if supervisor.kernel.builder.signals else "; no strategy asked for an order in this run"
+        if idle:
+            log.info("run.idle", message=idle.removeprefix("; "))
+        reporting.write_notice(supervisor.kernel, "daemon.stopped", f"{end.message or 'as asked'}{idle}")
     else:
         await reporting.write_failure(settings, journal, end.message, end.exit_code, now_ms=clock.now_ms())
     reporting.note_end(journal)

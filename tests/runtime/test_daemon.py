@@ -697,6 +697,15 @@ async def test_a_reload_that_fails_for_the_service_has_not_the_exit_code_of_a_co
 # -- what ends a run
 
 
+async def test_a_run_in_which_no_strategy_asked_for_an_order_says_so(place: MakePlace, fast: serving.Served) -> None:
+    one = await place(fast)
+    task = await one.ran(one.settings("Idle"))
+    await one.end()
+    await task
+    ((payload,),) = one.query("SELECT payload FROM outbox WHERE kind = 'daemon.stopped'")
+    assert "as asked; no strategy asked for an order in this run" in payload
+
+
 async def test_a_key_that_is_revoked_ends_the_run_and_silences_the_heartbeat(
     place: MakePlace, fast: serving.Served
 ) -> None:
@@ -1492,7 +1501,8 @@ async def test_a_run_appears_in_prometheus_and_in_notices_to_people(place: MakeP
     assert float(figures['bracketbot_strategy_fills_total{strategy="holds"}']) >= 1
     assert float(figures["bracketbot_heartbeat_deadline_seconds"]) > 0
     assert not (settings.state_dir / "metrics.port").exists()
-    assert one.query("SELECT kind FROM outbox ORDER BY seq DESC LIMIT 1") == [("daemon.stopped",)]
+    ((kind, payload),) = one.query("SELECT kind, payload FROM outbox ORDER BY seq DESC LIMIT 1")
+    assert (kind, "no strategy asked" in payload) == ("daemon.stopped", False)
     judge_monitoring({**IN_TROUBLE_ONLY, **labels_of(figures)})
     files = [file for file in settings.state_dir.rglob("*") if file.is_file()]
     assert {"journal.db", "journal.safety.json", "calls"} <= {file.name for file in files}

@@ -37,6 +37,7 @@ class IntentBuilder:
         self, journal: Journal, account: Account, risk: RiskEngine, conditions: EntryConditions, execution: ExecutionEngine, budget: PassBudget,
         now_ms: Callable[[], int],
     ) -> None:  # fmt: skip
+        self.signals = 0  # of this run, refused ones included
         self._journal = journal
         self._mirror = account.mirror
         self._order_owners = account.order_owners
@@ -48,6 +49,7 @@ class IntentBuilder:
 
     def build(self, signals: Sequence[OwnedSignal], *, trigger: str, at_ms: int) -> list[Intent]:
         """The intents of these signals, without those that are refused. `trigger` and `at_ms` say what the strategies decided on, and when."""
+        self.signals += len(signals)
         intents: list[Intent] = []
         ordinals: dict[str, int] = {}
         closing: set[str] = set()
