@@ -105,9 +105,27 @@ def _set_market(state: State, command: c.SetMarket) -> None:
     if command.premium_px is not None:
         market.premium_px = command.premium_px or None
     if command.external is not None:
-        market.turn_outside(
-            command.premium_px, is_open=command.external == "open", turns_ms=command.turns_ms, now_ms=state.now_ms
-        )
+        _turn_outside(market, command, state.now_ms)
+
+
+def _turn_outside(market: Market, command: c.SetMarket, now_ms: int) -> None:
+    """Open or close the outside price.
+
+    It stops at the price of this instant. Inside a bar that price is the bar's close: the bar has no later price of the
+    session, and its newest point may be an extreme. Where the venue does not know the bars, the command has the close.
+    """
+    is_open, was_open = command.external == "open", market.external == "open"
+    if is_open:
+        if market.external == "closed":
+            market.oracle = market.mark  # The outside price moves again, and its next candle may be a day away.
+        market.premium_px = None
+    elif command.premium_px:
+        market.oracle = command.premium_px
+    elif market.spec.bar_length_ms and market.px_at(now_ms) is not None:
+        market.premium_px = market.oracle = market.bar_close if was_open else market.mark
+    market.external = command.external
+    market.opens_ms, market.closes_ms = (None, command.turns_ms) if is_open else (command.turns_ms, None)
+    market.deepen()
 
 
 def run_due(state: State, until_ms: int, *, inclusive: bool) -> None:

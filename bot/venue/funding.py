@@ -46,6 +46,11 @@ def rate_now(market: Market) -> int:
     return toward_zero(rate_of(premium) * spec.funding_factor, E8) if premium else market.funding_rate
 
 
+def pays_at(market: Market, hour_ms: int) -> bool:
+    """Whether funding is paid at this full hour."""
+    return market.funding_hours == 1 or (hour_ms - market.funding_ms) % (market.funding_hours * HOUR_MS) == 0
+
+
 def hourly_rate_now(market: Market) -> int:
     """The rate of this hour, of a rate for several hours the hour's part, as a measure beside other markets."""
     return toward_zero(rate_now(market), market.funding_hours)
@@ -54,7 +59,7 @@ def hourly_rate_now(market: Market) -> int:
 def next_payment_ms(market: Market, now_ms: int) -> int:
     """The next full hour at which funding is paid."""
     hour_ms = now_ms // HOUR_MS * HOUR_MS + HOUR_MS
-    return next(at for hour in range(market.funding_hours) if market.pays_at(at := hour_ms + hour * HOUR_MS))
+    return next(at for hour in range(market.funding_hours) if pays_at(market, at := hour_ms + hour * HOUR_MS))
 
 
 def premium_of(market: Market, oracle: int, mid: int) -> int:
@@ -84,7 +89,7 @@ def pay(state: State, market: Market, oracle: int) -> None:
     rate is positive.
     """
     rate = rate_now(market)
-    for account_id in list(market.holders) if market.pays_at(market.next_funding_ms) else ():
+    for account_id in list(market.holders) if pays_at(market, market.next_funding_ms) else ():
         account = state.accounts[account_id]
         position = account.positions[market.spec.coin]
         amount = -position.side * toward_zero(position.size * oracle * rate, E8 * E12)

@@ -193,25 +193,6 @@ class Market:
             opens_inside = self.opens_ms is not None and self.opens_ms < opened_ms + self.spec.bar_length_ms
             self.premium_px = self.mid if self.external == "closed" and opens_inside else None
 
-    def turn_outside(self, last_px: int | None, *, is_open: bool, turns_ms: int | None, now_ms: int) -> None:
-        """Open or close the outside price, which changes again at `turns_ms`.
-
-        It stops at the price of this instant. Inside a bar that price is the bar's close: the bar has no later price
-        of the session, and its newest point may be an extreme. `last_px`: this close, where the venue does not know
-        the bars.
-        """
-        if is_open:
-            if self.external == "closed":
-                self.oracle = self.mark  # The outside price moves again, and its next candle may be a day away.
-            self.premium_px = None
-        elif last_px:
-            self.premium_px = self.oracle = last_px
-        elif self.spec.bar_length_ms and self.px_at(now_ms) is not None:
-            self.premium_px = self.oracle = self.bar_close if self.external == "open" else self.mark
-        self.external = "open" if is_open else "closed"
-        self.opens_ms, self.closes_ms = (None, turns_ms) if is_open else (turns_ms, None)
-        self.deepen()
-
     def px_at(self, now_ms: int) -> int | None:
         """The price at an instant between points. Inside a bar it lies on the straight line from open to close, because the newest point may be an
         extreme. If the bar is missing there is no price.
@@ -221,10 +202,6 @@ class Market:
             return self.mid
         since_ms = now_ms - self.bar_opened_ms
         return None if since_ms >= length_ms else px_inside(self.bar_open, self.bar_close, since_ms, length_ms)
-
-    def pays_at(self, hour_ms: int) -> bool:
-        """Whether funding is paid at this full hour."""
-        return self.funding_hours == 1 or (hour_ms - self.funding_ms) % (self.funding_hours * HOUR_MS) == 0
 
     def tick(self, px: int) -> int:
         return self.ticks[len(str(px))]

@@ -213,7 +213,7 @@ class OrderSender:
             except Refused as error:
                 return await self._end_unsent(intent, Ending("rejected", error.code, error.message))
             except (TryLater, OutcomeUnknown) as error:  # A dry run orders nothing, so nothing is in doubt.
-                self._note(intent, error)
+                self._states.of(intent.id).failed(error)
                 if not await self._wait(intent, n, started_ms, getattr(error, "after_ms", None)):
                     return intent
             else:
@@ -255,11 +255,6 @@ class OrderSender:
         if state is None or state.last_error is None:
             return code, message
         return state.last_code if state.last_code == NO_DEPTH else code, f"{message} ({state.last_error})"
-
-    def _note(self, intent: Intent, error: ApiError) -> None:
-        """Keep why the last request of an intent failed."""
-        state = self._states.of(intent.id)
-        state.last_error, state.last_code = str(error), error.code
 
     async def _end_unsent(self, intent: Intent, ending: Ending) -> Intent:
         """End an intent that this run has not sent, unless a search finds its order: a lost journal or an earlier run may have sent it.
@@ -435,7 +430,7 @@ class OrderSender:
 
     def _write_unsettled(self, intent: Intent, error: ApiError, *, doubt: bool) -> None:
         """Write that an attempt did not settle the intent. `doubt`: the attempt may have reached the venue."""
-        self._note(intent, error)
+        self._states.of(intent.id).failed(error)
         self.journal.intents.attempt_ended(
             intent, "unknown" if doubt else "no", code=error.code, order_submitted=error.order_submitted
         )

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from bot.errors import ApiError
 from bot.runtime.model.intents import State
 
 
@@ -30,6 +31,10 @@ class SendState:
     search_refused_since_ms: int | None = None  # when the service began to refuse the search for its trades
     ending: Ending | None = None  # how it ends, unless the search finds an order that a lost journal sent
     canceled: set[str] = field(default_factory=set)  # for a cancel of several orders: those that are canceled so far
+
+    def failed(self, error: ApiError) -> None:
+        """Keep why the last request failed."""
+        self.last_error, self.last_code = str(error), error.code
 
 
 class SendStates(dict[str, SendState]):
