@@ -97,9 +97,10 @@ def coin_of(path: Path, known: tuple[str, ...], *, of_prices: bool = True) -> st
         ways = " or ".join(f"{coin}={path}" for coin in coins)
         raise ConfigError(f"{path}: the name may mean {' and '.join(coins)}; write {ways}")
     if of_prices and (odd := sorted(NOT_PRICES.intersection(words))):
+        way = f"`bot backtest --funding {coins[0]}={path}` reads rates; " if odd[0] == "FUNDING" else ""
         raise ConfigError(
-            f"{path}: the name says {odd[0]} of {coins[0]}, which are no prices of it; if they are, write "
-            f"{coins[0]}={path}"
+            f"{path}: the name says {odd[0]} of {coins[0]}, which are no prices of it; {way}if they are, "
+            f"write {coins[0]}={path}"
         )
     return coins[0]
 

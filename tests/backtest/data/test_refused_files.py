@@ -20,7 +20,7 @@ import pytest
 
 from bot.backtest.data.store import Store
 from bot.cli.app import call
-from tests.backtest.builders import research
+from tests.backtest.builders import START_MS, config, minutes, research, write
 
 FIRST = datetime(2025, 3, 3, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -569,3 +569,16 @@ def test_joined_candles_hold_all_of_their_rows_and_only_whole_ones_are_kept(
     assert held is not None
     assert [datetime.fromtimestamp(at / 1000, UTC) for at in held.at_ms] == [FIRST, FIRST + HOUR, FIRST + 2 * HOUR]
     assert [column[0] for column in held.columns[1:]] == [101.0, 104.0, 100.0, 103.0, 13.0]
+
+
+def test_a_file_of_funding_rates_is_named_with_the_option_that_reads_it(
+    tmp_path: Path, run: Callable[..., Ran]
+) -> None:
+    prices_of = tmp_path / "BTC_1m.csv"
+    write(minutes(180), prices_of)
+    rates = tmp_path / "hl_BTC_funding_1h.csv"
+    rates.write_text("ts,rate\n" + "".join(f"{START_MS + n * 3_600_000},0.0001\n" for n in range(4)))
+    refused = run(rates.name, "refused")
+    assert f"`bot backtest --funding BTC={rates.name}` reads rates" in refused.said
+    out = ("--out", str(tmp_path / "runs"), "--funding", f"BTC={rates.name}")
+    assert call(["backtest", str(config(tmp_path)), "--data", str(prices_of), *out]) == 0
