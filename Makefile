@@ -59,7 +59,7 @@ soak: .venv/dev.stamp .venv/markets.stamp
 	@exec $(BIN)/python -m tests.bench.soak
 
 bench: .venv/dev.stamp .venv/markets.stamp
-	@for one in venue journal session http scale daemon many pull dashboard sweep; do echo "== tests/bench/$$one.py"; $(BIN)/python -m tests.bench.$$one; done
+	@for one in venue journal session http scale daemon many pull dashboard sweep exchange; do echo "== tests/bench/$$one.py"; $(BIN)/python -m tests.bench.$$one; done
 
 # `make test` runs each of these lines once, as a test: tests/test_house.py reads them here.
 lint: .venv/dev.stamp

@@ -16,6 +16,9 @@ MATRIX: dict[tuple[str, str], tuple[str, ...]] = {
         "test_files.py::test_a_killed_writer_keeps_the_old_file",
     ),
     ("local exchange", "after an answer"): ("local_exchange/test_served.py::test_kill_9_keeps_what_a_client_was_told",),
+    ("local exchange", "random, under load"): (
+        "local_exchange/test_kills.py::test_after_kill_9_under_load_each_acknowledged_order_exists_once",
+    ),
     # The daemon and its journal.
     ("daemon", "before and after each call to the service and to the journal"): (
         "runtime/test_kernel_crashes.py::test_every_crash_point_ends_in_the_fills_of_the_uncrashed_run",

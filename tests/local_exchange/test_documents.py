@@ -61,3 +61,31 @@ def test_the_members_of_the_fixture_are_those_of_the_class() -> None:
     named = {re.split(r"\W", member)[0] for row in rows for member in row.split("`, `")}
     public = {name for name in vars(LocalExchange) if not name.startswith("_")} - {"close", "control"}
     assert named == public | {"base_url"}
+
+
+MY_BOT = """
+import eth_account
+from hyperliquid.exchange import Exchange
+
+class Bot:
+    def __init__(self, url):
+        self.exchange = Exchange(eth_account.Account.from_key("0x" + "01" * 32), url)
+
+    def buy(self, coin, size):
+        try:
+            self.exchange.order(coin, True, float(size), 110_000, {"limit": {"tif": "Ioc"}})
+        except OSError:  # requests raises a subclass: the answer is lost
+            pass
+        stop = {"trigger": {"triggerPx": 95_000, "isMarket": True, "tpsl": "sl"}}
+        self.exchange.order(coin, False, float(size), 86_000, stop, reduce_only=True)
+"""
+
+
+def test_the_example_of_a_test_passes(tmp_path: Path) -> None:
+    (example,) = re.findall(r"^```py\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "my_bot.py").write_text(MY_BOT)
+    (tmp_path / "test_example.py").write_text(example)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_example.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout

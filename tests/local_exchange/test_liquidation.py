@@ -36,11 +36,13 @@ def test_a_cross_account_below_maintenance_is_closed_through_the_book() -> None:
     leverage(venue, ANN, BTC, 20, cross=True)
     opened(venue, "0.09")
     resting = venue.rest(ANN, limit(ETH, "B", "0.01", "2900"))[0]
+    same = venue.rest(ANN, limit(BTC, "B", "0.0002", "90000"))[0]
     level = float(position(venue)["liquidationPx"])
     venue.price("BTC", f"{level + 1:.0f}")
     assert venue.size(ANN, "BTC") == "0.09"
     venue.price("BTC", f"{level - 1:.0f}")
     assert venue.size(ANN, "BTC") == "0.0"
+    assert venue.status(ANN, same) == "liquidatedCanceled"
     assert venue.status(ANN, resting) == "open", "orders of coins without a cross position stay"
     fill = venue.info("userFills", user=ANN)[0]
     assert fill["liquidation"] == {"liquidatedUser": ANN, "markPx": f"{level - 1:.0f}.0", "method": "market"}
