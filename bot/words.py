@@ -1,4 +1,4 @@
-"""Words for people: plurals, durations, and the market that a wrong name probably means. Pure."""
+"""Words for people: plurals, and the market that a wrong name probably means. Pure."""
 
 from __future__ import annotations
 
@@ -10,20 +10,6 @@ from difflib import get_close_matches
 def many(count: int, thing: str, things: str | None = None) -> str:
     """`1 candle`, `2,160 candles`. `things`: an irregular plural."""
     return f"{count:,} {thing if count == 1 else things or thing + 's'}"
-
-
-def duration(ms: float) -> str:
-    """`3 d 4 h`, `4 h`, `25 min`, `8 s`: two units for days, one for less, rounded to the last one."""
-    if ms < 0:
-        return "-" + duration(-ms)
-    for unit_ms, unit in ((3_600_000, "h"), (60_000, "min")):
-        if ms >= unit_ms - 0.5:
-            count = round(ms / unit_ms)
-            days, hours = divmod(count, 24) if unit == "h" else (0, count)
-            if not days:
-                return f"{count} {unit}"
-            return f"{days:,} d {hours} h" if hours else f"{days:,} d"
-    return f"{round(ms / 1000)} s"
 
 
 def meant_market(name: str, listed: Collection[str]) -> str | None:

@@ -9,7 +9,7 @@ import pytest
 from bot.cli.app import call
 from bot.cron import BadCron, parse
 from bot.runtime.alerts.messages import digest, dropped
-from bot.words import duration, many
+from bot.words import many
 
 STRATEGIES = Path(__file__).resolve().parent / "backtest" / "strategies"
 MS = 1_750_032_000_000
@@ -18,17 +18,6 @@ MS = 1_750_032_000_000
 def test_one_is_one_and_any_other_number_is_many() -> None:
     assert [many(n, "candle") for n in (0, 1, 2_160)] == ["0 candles", "1 candle", "2,160 candles"]
     assert [many(n, "entry", "entries") for n in (1, 2)] == ["1 entry", "2 entries"]
-
-
-@pytest.mark.parametrize(
-    ("ms", "said"),
-    [
-        (0, "0 s"), (8_400, "8 s"), (90_000, "2 min"), (3_540_000, "59 min"), (3_600_000, "1 h"), (86_399_999, "1 d"), (86_400_000, "1 d"),
-        (4 * 3_600_000 + 3 * 86_400_000, "3 d 4 h"), (1_234 * 86_400_000, "1,234 d"), (-7_200_000, "-2 h"),
-    ],
-)  # fmt: skip
-def test_a_duration_is_told_in_days_and_hours(ms: float, said: str) -> None:
-    assert duration(ms) == said
 
 
 def test_data_and_a_session_of_one_candle_are_told_of_as_one(

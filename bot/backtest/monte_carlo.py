@@ -20,8 +20,8 @@ from bot.backtest.report.risk_statistics import quantile
 from bot.backtest.results.assumptions import is_agent
 from bot.backtest.results.run_writer import Result
 from bot.errors import ConfigError
+from bot.number_text import duration_ms
 from bot.venue.numbers import E8
-from bot.words import duration
 
 SHARES: Final = (0.05, 0.5, 0.95)
 FIGURES: Final = ("Return [%]", "Max. Drawdown [%]", "Sharpe Ratio", "# Trades")
@@ -80,7 +80,7 @@ def check_bootstrap(inputs: Inputs, made: Backtest, block_ms: int) -> None:
     candles_ms = observed_ms(inputs.candles, start_ms, end_ms)
     if candles_ms < 2 * block_ms:
         raise ConfigError(
-            f"--bootstrap-block {duration(block_ms)}: the range has candles of {duration(candles_ms)}, "
+            f"--bootstrap-block {duration_ms(block_ms)}: the range has candles of {duration_ms(candles_ms)}, "
             "which is shorter than two blocks; take shorter blocks or more data"
         )
 

@@ -8,7 +8,7 @@ from random import Random
 from typing import Final, Literal, get_args
 
 from bot.clock import MINUTE_MS, iso
-from bot.words import duration
+from bot.number_text import duration_ms
 
 Kind = Literal["outage", "lossy", "death", "gap", "shock", "silence", "no_stop"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -51,7 +51,7 @@ class Fault:
     def __str__(self) -> str:
         words = f"{iso(self.at_ms)[:19]} {WORDS[self.kind]}"
         if self.for_ms:
-            words += f" for {duration(self.for_ms)}"
+            words += f" for {duration_ms(self.for_ms)}"
         match self.kind:
             case "lossy":
                 words += f", {self.share:.0%} of the requests"

@@ -197,7 +197,7 @@ def test_a_bootstrap_that_cannot_be_is_refused_before_anything_runs(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(["backtest", "mine.yaml", "--data", "BTC_1m.csv", "--bootstrap", "10"]) == 4
-    assert "--bootstrap-block 1 d: the range has candles of 7 h" in (said := capsys.readouterr().err)
+    assert "--bootstrap-block 1 d: the range has candles of 6 h 40 min" in (said := capsys.readouterr().err)
     assert "which is shorter than two blocks; take shorter blocks or more data" in said
     assert not (place / "runs").exists()
 

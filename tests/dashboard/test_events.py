@@ -21,8 +21,8 @@ FILL = {"side": "long", "size": "0.5", "px": "104310", "feeUsd": "0.09", "tradeI
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        (event("fill", "entry", **FILL), "bought 0.5 at 104,310.00, fee 0.09 USD"),
-        (event("fill", "exit", **FILL, realizedPnlUsd="-3"), "sold 0.5 at 104,310.00, fee 0.09 USD, profit −3.00 USD"),
+        (event("fill", "entry", **FILL), "bought 0.5 at 104,310.00, fee −0.09 USD"),
+        (event("fill", "exit", **FILL, realizedPnlUsd="-3"), "sold 0.5 at 104,310.00, fee −0.09 USD, profit −3.00 USD"),
         (event("order", "armed", kind="stop_loss", size="0", triggerPx="98"), "stop at 98.00 for the whole position"),
         (event("order", "canceled", kind="limit", size="2", limitPx="98", reason="sibling_filled"), "entry order at 98.00 for 2, sibling filled"),
         (event("guardian", "fired", guardianType="trailing_stop", action="close", reason="trail", markPx="101"), "trailing stop, close, trail, mark 101.00"),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bot.backtest.report.summary import BETTER, COSTS
+from bot.backtest.results.statistics import statistics
 from bot.cli.app import call
 from bot.dashboard.pages import runs
 from tests.dashboard.builders import Browser, Daemon, status
@@ -47,10 +50,37 @@ def test_two_runs_are_compared_figure_by_figure() -> None:
         "costs": {"feesUsd": ["10.5", "10.5"]},
     }
     assert [(one.name, one.one, one.two, one.change, one.direction) for one in runs.compared(answer)] == [
-        ("Return [%]", "1", "3.50", "+2.50", "up"),
-        ("Sharpe Ratio", "–", "2", "–", "flat"),
-        ("feesUsd", "10.50", "10.50", "0.00", "flat"),
+        ("Return [%]", "1.00", "3.50", "2.50", "up"),
+        ("Sharpe Ratio", "–", "2.00", "–", "flat"),
+        ("Fees [$]", "−10.50", "−10.50", "0.00", "flat"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "shown"),
+    [
+        ("Return [%]", "1", "up"),
+        ("Return [%]", "-1", "down"),
+        ("Max. Drawdown [%]", "-3", "down"),
+        ("Max. Drawdown Duration [h]", "108629.55", "down"),
+        ("Max. Drawdown Duration [h]", "-1", "up"),
+        ("Volatility (Ann.) [%]", "-0.21", "flat"),
+        ("# Trades", "-2268", "flat"),
+        ("Buy & Hold Return [%]", "100262.87", "flat"),
+        ("feesUsd", "5", "down"),
+        ("slippageUsd", "-5", "up"),
+        ("fundingUsd", "-5", "down"),
+        ("a figure of a later version", "5", "flat"),
+    ],
+)
+def test_a_change_is_coloured_by_better_and_worse(name: str, change: str, shown: str) -> None:
+    assert runs.better_or_worse(name, Decimal(change)) == shown
+
+
+def test_every_figure_and_every_cost_says_which_way_is_better() -> None:
+    day = 86_400_000
+    figures = statistics([day, 2 * day], [100.0, 101.0], [], start_ms=0, start_usd=100.0)
+    assert set(figures) | set(COSTS) == set(BETTER)
 
 
 async def test_a_backtest_is_started_listed_opened_and_compared(tmp_path: Path, repository: Path) -> None:

@@ -30,17 +30,19 @@
     return formatters.get(key);
   }
   const fixed = (value, digits = 2, signDisplay = "auto") =>
-    value == null ? "–" : formatter({ minimumFractionDigits: digits, maximumFractionDigits: digits, signDisplay }).format(value);
+    value == null ? "–" : formatter({ minimumFractionDigits: digits, maximumFractionDigits: digits, signDisplay }).format(value).replace("-", "−");
   const price = (value) => (value == null ? "–" : formatter({ maximumSignificantDigits: 10 }).format(value));
   const moment = (ms, length = 16) => (ms == null ? "" : new Date(ms).toISOString().slice(0, length).replace("T", " "));
-  // As bot.words.duration.
+  // As bot.number_text.duration.
+  const UNITS = [["y", 31_536_000], ["d", 86_400], ["h", 3_600], ["min", 60], ["s", 1]];
   function duration(ms) {
-    if (ms >= 3_600_000) {
-      const hours = Math.round(ms / 3_600_000);
-      const [days, rest] = [Math.floor(hours / 24), hours % 24];
-      return days ? `${days} d${rest ? ` ${rest} h` : ""}` : `${hours} h`;
-    }
-    return ms >= 60_000 ? `${Math.round(ms / 60_000)} min` : `${Math.round(ms / 1000)} s`;
+    const left = Math.round(ms / 1000);
+    const n = UNITS.findIndex(([, unit]) => left >= unit);
+    if (n < 0) return "0 s";
+    const [name, unit] = UNITS[n];
+    const below = UNITS[n + 1];
+    const more = below ? Math.floor((left % unit) / below[1]) : 0;
+    return `${Math.floor(left / unit)} ${name}${more ? ` ${more} ${below[0]}` : ""}`;
   }
   function summed(steps) {
     let at = 0;

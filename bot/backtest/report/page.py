@@ -24,6 +24,7 @@ from bot.backtest.report.summary import (
     action_text,
     band_lines,
     by_market,
+    cost_text,
     costs_of,
     daily_of,
     drawdown_text,
@@ -49,7 +50,8 @@ from bot.backtest.results.statistics import extrapolated
 from bot.chart_library import chart_script
 from bot.clock import DAY_MS, iso
 from bot.errors import BotError
-from bot.words import duration, many
+from bot.number_text import duration_ms
+from bot.words import many
 
 ROWS_MAX: Final = 500  # guardians in their table
 HERE: Final = Path(__file__).parent
@@ -130,7 +132,7 @@ def _head(runs: Sequence[StoredRun], names: Sequence[str]) -> str:
         )
         lines.append(
             f"<h1>{escaped(name)}</h1><p>{iso(course['fromMs'])[:16]} to {iso(course['toMs'])[:16]} UTC "
-            f"({duration(course['toMs'] - course['fromMs'])}) · {many(course['bars'], 'bar')} · path {escaped(options['path'])} · "
+            f"({duration_ms(course['toMs'] - course['fromMs'])}) · {many(course['bars'], 'bar')} · path {escaped(options['path'])} · "
             f"latency {options['latency_ms']} ms · balance {float(run.summary['startUsd']):,.2f} USD · folder {escaped(run.name)}{partial}</p>"
         )
     return "".join(lines)
@@ -237,7 +239,7 @@ def _trades_note(run: StoredRun) -> str:
 
 def _booked(run: StoredRun) -> str:
     rows = [
-        (name, usd_text(one["pnlUsd"]), usd_text(one["feesUsd"]), usd_text(one["fundingUsd"]))
+        (name, *(cost_text(key, one[key]) for key in ("pnlUsd", "feesUsd", "fundingUsd")))
         for name, one in run.summary.get("booked", {}).items()
     ]
     return table(("", "Result", "Fees", "Funding"), rows)
@@ -265,7 +267,7 @@ def _guardians(run: StoredRun) -> str:
 def _outages(run: StoredRun) -> str:
     rows = [
         (
-            iso(outage["atMs"])[:19], duration(outage["forMs"]), ", ".join(outage["openBefore"]) or "flat", ", ".join(outage["openAfter"]) or "flat",
+            iso(outage["atMs"])[:19], duration_ms(outage["forMs"]), ", ".join(outage["openBefore"]) or "flat", ", ".join(outage["openAfter"]) or "flat",
             outage["events"], f"{outage['equityAfterUsd'] - outage['equityBeforeUsd']:+,.2f}",
         )
         for outage in run.summary.get("outages", ())

@@ -105,7 +105,7 @@ def _trade(trade: StoredTrade, guardian: str | None) -> list[Any]:
     found, pct = excursion(trade), return_pct(trade)
     return [
         trade.number, trade.strategy, trade.market, trade.side, trade.size, trade.entry_ms, trade.entry_px, trade.entry_kind, trade.exit_ms, trade.exit_px,
-        guardian or trade.exit_kind or "open", round(trade.fees_usd, 4), round(trade.pnl_usd, 4), _rounded(pct), trade.r_multiple,
+        guardian or trade.exit_kind or "open", round(-trade.fees_usd, 4), round(trade.pnl_usd, 4), _rounded(pct), trade.r_multiple,
         _rounded(found and found.adverse_pct), _rounded(found and found.favorable_pct),
     ]  # fmt: skip
 

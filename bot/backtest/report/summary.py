@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from math import fsum
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from bot.backtest.report.risk_statistics import LEVELS, expected_shortfall, value_at_risk, worst
 from bot.backtest.report.trade_statistics import (
@@ -22,7 +22,8 @@ from bot.backtest.results.layout import BY_GUARDIAN
 from bot.backtest.results.run_reader import StoredRun, StoredTrade
 from bot.backtest.results.statistics import DECIMALS, Drawdown, daily_returns, drawdowns, extrapolated
 from bot.clock import HOUR_MS, datetime_of, iso, ms_of
-from bot.words import duration, many
+from bot.number_text import DASH, duration_ms, signed_usd, usd
+from bot.words import many
 
 ORDERS_SHOWN: Final = 20  # whose fills depend on the path
 DRAWDOWNS_SHOWN: Final = 10
@@ -42,6 +43,40 @@ COSTS: Final = {  # of summary.json, in the order of the report
     "backstopUsd": "Liquidator's backstop",
     "slippageUsd": "Slippage, in the prices",
 }
+# Of each figure: whether a higher value is better, a lower one, or neither. Comparisons are coloured by it, never by the sign.
+BETTER: Final[Mapping[str, Literal["higher", "lower", "none"]]] = {
+    "Return [%]": "higher",
+    "Buy & Hold Return [%]": "none",
+    "Return (Ann.) [%]": "higher",
+    "Volatility (Ann.) [%]": "none",
+    "Equity Final [$]": "higher",
+    "Equity Peak [$]": "higher",
+    "Sharpe Ratio": "higher",
+    "Sortino Ratio": "higher",
+    "Calmar Ratio": "higher",
+    "Max. Drawdown [%]": "higher",
+    "Avg. Drawdown [%]": "higher",
+    "Max. Drawdown Duration [h]": "lower",
+    "Avg. Drawdown Duration [h]": "lower",
+    "Exposure Time [%]": "none",
+    "# Trades": "none",
+    "Win Rate [%]": "higher",
+    "Profit Factor": "higher",
+    "Expectancy [$]": "higher",
+    "Best Trade [$]": "higher",
+    "Worst Trade [$]": "higher",
+    "Avg. Trade Duration [h]": "none",
+    "Avg. R": "higher",
+    "SQN": "higher",
+    # The costs of summary.json: what was paid is positive there.
+    "realizedUsd": "higher",
+    "feesUsd": "lower",
+    "fundingUsd": "higher",
+    "unrealizedUsd": "higher",
+    "backstopUsd": "none",
+    "slippageUsd": "lower",
+}
+PAID: Final = frozenset({"feesUsd", "slippageUsd"})  # positive in summary.json if they were paid
 SUMS: Final = ("", "# Trades", "Win Rate [%]", "Result", "Fees", "Funding", "Slippage")
 _AMOUNTS: Final = {
     "pnlUsd": "pnl_usd",
@@ -78,7 +113,7 @@ def range_of(band: Mapping[str, Any] | None, name: str, value: Any) -> tuple[Any
 
 def short_text(ms: int) -> str:
     """What stands beside a figure of a year of a run that lasts a few days."""
-    return f"of {duration(ms)}, not of a year"
+    return f"of {duration_ms(ms)}, not of a year"
 
 
 def figure_lines(figures: Mapping[str, Any], band: Mapping[str, Any] | None, ms: int) -> list[str]:
@@ -176,17 +211,27 @@ def monthly(run: StoredRun) -> dict[int, list[float | None]]:
 def costs_of(run: StoredRun) -> dict[str, float]:
     """The parts of a result in USD, by name: realised, fees, funding, unrealised at the end, and the liquidator's backstop if it paid. Slippage is already
     inside the realised part."""
-    costs = {name: float(usd) for name, usd in run.summary["costs"].items()}
+    costs = {name: _effect(name, float(usd)) for name, usd in run.summary["costs"].items()}
     return {
         said: costs[name] for name, said in COSTS.items() if name in costs and (costs[name] or name != "backstopUsd")
     }
+
+
+def _effect(name: str, usd: float) -> float:
+    """An amount of summary.json by its effect on the account: what was paid is negative, on every page and in the terminal."""
+    return -usd if name in PAID else usd
+
+
+def cost_text(name: str, value: object) -> str:
+    """A cost of summary.json (`feesUsd`, ...), by its effect on the account."""
+    return signed_usd(_effect(name, float(str(value))))
 
 
 def sums(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """A row under SUMS for each strategy, or market."""
     amounts = ("pnlUsd", "feesUsd", "fundingUsd", "slippageUsd")
     return [
-        (name or "(no strategy)", f"{one['# Trades']:,}", figure_text(one["Win Rate [%]"]), *(usd_text(one[key]) for key in amounts))
+        (name or "(no strategy)", f"{one['# Trades']:,}", figure_text(one["Win Rate [%]"]), *(cost_text(key, one[key]) for key in amounts))
         for name, one in found.items()
     ]  # fmt: skip
 
@@ -329,25 +374,25 @@ def _groups_as_json(groups: Sequence[Group]) -> dict[str, dict[str, Any]]:
 def drawdown_text(one: Drawdown) -> tuple[str, str, str, str, str]:
     """Depth, peak, low, end and length of a drawdown."""
     peak, low, end = (iso(at_ms)[:16].replace("T", " ") for at_ms in (one.peak_ms, one.low_ms, one.end_ms))
-    return f"-{100 * one.depth:.2f} %", peak, low, end if one.is_over else "not yet", duration(one.ms)
+    return f"-{100 * one.depth:.2f} %", peak, low, end if one.is_over else "not yet", duration_ms(one.ms)
 
 
-def labelled(name: str, value: Any, missing: str = "–") -> tuple[str, str]:
+def labelled(name: str, value: Any, missing: str = DASH) -> tuple[str, str]:
     """A figure of summary.json as its label and its text. Durations are shown in days and hours, so their label has no unit."""
     if not name.endswith(HOURS_UNIT):
         return name, figure_text(value, missing)
-    return name.removesuffix(HOURS_UNIT), missing if value is None else duration(value * HOUR_MS)
+    return name.removesuffix(HOURS_UNIT), missing if value is None else duration_ms(value * HOUR_MS)
 
 
-def figure_text(value: object, missing: str = "–") -> str:
+def figure_text(value: object, missing: str = DASH) -> str:
     if value is None:
         return missing
-    return f"{value:,}" if isinstance(value, int) else f"{float(str(value)):z,.2f}"
+    return f"{value:,}" if isinstance(value, int) else usd(value)
 
 
 def signed_text(value: object) -> str:
-    return f"{float(str(value)):+,.2f}"
+    return signed_usd(value)
 
 
 def usd_text(value: object) -> str:
-    return f"{float(str(value)):,.2f}"
+    return usd(value)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Sequence
+from typing import Final
 
+from bot.number_text import on_page
+
+_FIGURE: Final = re.compile(r"[-+]?[0-9][0-9,]*(\.[0-9]+)?( %| R)?|-", re.ASCII)
 Rows = Iterable[Sequence[object]]
 
 
@@ -15,7 +20,7 @@ def escaped(value: object) -> str:
 
 def table(names: Sequence[str], rows: Rows, *, label: str = "") -> str:
     """A table with a head, in a frame that scrolls. "" without rows."""
-    return _framed(names, [[f"<td>{escaped(cell)}</td>" for cell in row] for row in rows], label=label)
+    return _framed(names, [[f"<td>{escaped(_shown(cell))}</td>" for cell in row] for row in rows], label=label)
 
 
 def heat_map(corner: str, names: Sequence[str], rows: Iterable[tuple[str, Sequence[float | None]]], label: str) -> str:
@@ -51,7 +56,12 @@ def _framed(heads: Sequence[str], rows: Sequence[Sequence[str]], *, label: str, 
 def _heat(value: float | None, largest: float) -> str:
     if value is None:
         return "<td></td>"
-    return f'<td class="{"up" if value >= 0 else "down"}" style="--heat:{abs(value) / largest:.2f}">{value:+z.2f}</td>'
+    return f'<td class="{"up" if value >= 0 else "down"}" style="--heat:{abs(value) / largest:.2f}">{on_page(f"{value:+z.2f}")}</td>'
+
+
+def _shown(cell: object) -> object:
+    """A cell; a figure has the minus of a page."""
+    return on_page(cell) if isinstance(cell, str) and _FIGURE.fullmatch(cell) else cell
 
 
 def bullets(lines: Iterable[str]) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bot.backtest.report.risk_statistics import Moments, moments_of, probabilistic_sharpe
-from bot.words import duration, many
+from bot.number_text import duration_ms
+from bot.words import many
 
 
 def run_lines(returns: Sequence[float], monte_carlo: Mapping[str, Any] | None) -> list[str]:
@@ -46,7 +47,7 @@ def monte_carlo_lines(found: Mapping[str, Any]) -> list[str]:
         )
     if candles is not None:
         lines.append(
-            f"Bootstrapped candles ({many(candles['runs'], 'history', 'histories')} of blocks of {duration(candles['blockMs'])} on average, seed {candles['seed']}; "
+            f"Bootstrapped candles ({many(candles['runs'], 'history', 'histories')} of blocks of {duration_ms(candles['blockMs'])} on average, seed {candles['seed']}; "
             f"Politis, Romano 1994): {candles['lossShare']:.0%} of the histories lose; {candles['belowShare']:.0%} return less than this run. "
             "A run above nearly all of them rests on the one order of events in its data."
         )

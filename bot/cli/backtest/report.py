@@ -112,6 +112,7 @@ def report_lines(run: StoredRun) -> list[str]:
         SUMS,
         band_lines,
         by_market,
+        cost_text,
         costs_of,
         daily_of,
         drawdown_text,
@@ -152,7 +153,7 @@ def report_lines(run: StoredRun) -> list[str]:
     for title, rows in (("strategy", sums(summary["strategies"])), ("market", sums(by_market(run)))):
         lines += _columns([(title, *SUMS[1:]), *rows]) if rows else []
     booked = [
-        (name, *(f"{float(one[key]):,.2f}" for key in BOOKED.values()))
+        (name, *(cost_text(key, one[key]) for key in BOOKED.values()))
         for name, one in summary.get("booked", {}).items()
     ]
     lines += _columns([("booked to", *BOOKED), *booked]) if booked else []

@@ -61,6 +61,7 @@ def summary_lines(
     from bot.backtest.results.run_writer import failures_as_json, fired_row
     from bot.clock import iso
     from bot.money import format_e8
+    from bot.number_text import cost_usd, signed_usd
 
     stats, trade_ledger = result.stats, result.trade_ledger
     lines = [
@@ -69,9 +70,9 @@ def summary_lines(
     if stats.is_partial:
         lines.append(f"PARTIAL: stopped after {stats.bars:,} of {many(stats.bars_in_all, 'bar')}")
     lines += figure_lines(result.figures, band, result.end_ms - result.start_ms)
-    lines.append(f"  {'Fees [$]':<30} {format_e8(trade_ledger.fees):>16}")
-    lines.append(f"  {'Funding [$]':<30} {format_e8(trade_ledger.funding):>16}")
-    lines.append(f"  {'Slippage [$]':<30} {format_e8(trade_ledger.slippage):>16}   inside the prices")
+    lines.append(f"  {'Fees [$]':<30} {cost_usd(format_e8(trade_ledger.fees)):>16}")
+    lines.append(f"  {'Funding [$]':<30} {signed_usd(format_e8(trade_ledger.funding)):>16}")
+    lines.append(f"  {'Slippage [$]':<30} {cost_usd(format_e8(trade_ledger.slippage)):>16}   inside the prices")
     if trade_ledger.kinds:
         lines.append("  exits: " + ", ".join(f"{kind} {count:,}" for kind, count in sorted(trade_ledger.kinds.items())))
     failures = failures_as_json(result.failures)

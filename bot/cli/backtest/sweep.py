@@ -187,14 +187,14 @@ def _warn_of_few_days(space: Space, start_ms: int, end_ms: int, folds: Sequence[
     luckiest.
     """
     from bot.backtest.results.statistics import DAYS_FOR_A_YEAR, extrapolated
-    from bot.words import duration
+    from bot.number_text import duration_ms
 
     spans = [(start_ms, end_ms)] if folds is None else [span for fold in folds for span in (fold.train, fold.test)]
     ms = min(end - start for start, end in spans)
     what = "the range has" if folds is None else "the shortest window has"
     for name in extrapolated([one.figure for one in space.objectives], ms):
         click.echo(
-            f"warning: the objective {name} is a figure of a year, and {what} {duration(ms)}: "
+            f"warning: the objective {name} is a figure of a year, and {what} {duration_ms(ms)}: "
             f"its best trial is the luckiest. Take {DAYS_FOR_A_YEAR} days or more, or an objective such as Return [%]",
             err=True,
         )

@@ -16,6 +16,7 @@ from bot.cli.data.accept_flags import accepted, accepting
 from bot.cli.data.candle_source import _newest_or_why, client_of
 from bot.cli.data.history import Request, pull_history, update
 from bot.cli.data.output import day_text, print_json, progress, show_rows, written_data, written_line
+from bot.number_text import duration_ms
 from bot.words import many
 
 if TYPE_CHECKING:
@@ -659,10 +660,11 @@ def _take(pulled: Candles, store: Store, accept: tuple[str, ...], *, replacing: 
         if report.findings:
             click.echo("\n".join(report.lines(accept)))
     if hole:
-        click.echo(
-            f"{who}: {many(hole, 'candle')} between the store and the service's oldest candle {'is' if hole == 1 else 'are'} lost; pull at least every {_span(candles)}",
-            err=True,
-        )
+        from bot.wire import CANDLES_MAX
+
+        every = duration_ms(CANDLES_MAX * candles.step_ms)
+        lost = f"{many(hole, 'candle')} between the store and the service's oldest candle {'is' if hole == 1 else 'are'} lost"
+        click.echo(f"{who}: {lost}; pull at least every {every}", err=True)
     if beyond:
         click.echo(
             f"{who}: the store has {many(beyond, 'candle')} after the service's newest candle, from another service or from before a reset;"
@@ -672,13 +674,6 @@ def _take(pulled: Candles, store: Store, accept: tuple[str, ...], *, replacing: 
     return {
         **written_data(candles, done), "missingBefore": hole, "beyond": beyond, "audit": report.data()
     }  # fmt: skip
-
-
-def _span(candles: Candles) -> str:
-    from bot.wire import CANDLES_MAX
-
-    hours = CANDLES_MAX * candles.step_ms / 3_600_000
-    return f"{hours:.0f} hours" if hours < 72 else f"{hours / 24:.0f} days"
 
 
 async def _pull(

@@ -16,6 +16,7 @@ import click
 
 from bot.cli.common import formatting
 from bot.cli.operate.daemon_client import where
+from bot.number_text import duration_ms
 from bot.plain_text import one_line
 from bot.words import many
 
@@ -279,7 +280,7 @@ def status_lines(told: Mapping[str, Any]) -> Iterable[str]:
     from bot.clock import iso
 
     why = f": {told['why']}" if told.get("why") else ""
-    yield f"{told['state']}  {told['name']} (pid {told['pid']}, up {span(told['at_ms'] - told['started_ms'])}){why}"
+    yield f"{told['state']}  {told['name']} (pid {told['pid']}, up {duration_ms(told['at_ms'] - told['started_ms'])}){why}"
     yield f"  service     {told['base_url']}{_money(told)}" + _clock(told.get("service"))
     if "account" not in told:
         return
@@ -343,7 +344,7 @@ def status_lines(told: Mapping[str, Any]) -> Iterable[str]:
 def _ago(told: Mapping[str, Any]) -> str:
     """How long ago the last bar closed, by the service's clock. A daemon of an older version does not send that clock."""
     now_ms = told.get("service_ms")
-    return "" if now_ms is None else f", {span(max(0, now_ms - told['last_bar_ms']))} ago"
+    return "" if now_ms is None else f", {duration_ms(max(0, now_ms - told['last_bar_ms']))} ago"
 
 
 def _price_lines(prices: Mapping[str, Any] | None) -> Iterable[str]:
@@ -392,8 +393,8 @@ def _profit(told: Mapping[str, Any]) -> str:
 
 def _reload_said(reload: Mapping[str, Any]) -> str:
     if reload["ended_s"] is None:
-        return f"under way for {span(reload['began_s'] * 1000)}"
-    ago = f"{span(reload['ended_s'] * 1000)} ago"
+        return f"under way for {duration_ms(reload['began_s'] * 1000)}"
+    ago = f"{duration_ms(reload['ended_s'] * 1000)} ago"
     if reload["refused"]:
         return f"REFUSED {ago}: {'; '.join(reload['refused'])}"
     return f"{ago}: {'; '.join(reload['applied']) or 'nothing had changed'}"
@@ -431,7 +432,7 @@ def _last(place: Place) -> tuple[dict[str, Any] | None, str]:
 
 
 def _last_lines(last: Mapping[str, Any]) -> Iterable[str]:
-    yield f"  OLD: its journal was last written {span(last['age_ms'])} ago; the account may have changed since:"
+    yield f"  OLD: its journal was last written {duration_ms(last['age_ms'])} ago; the account may have changed since:"
     yield f"  account     {last['address']}, epoch {last['epoch']}, last event {last['last_event_id']}"
     for one in last["positions"]:
         yield f"  position    {one['market']} {one['side']} {one['size']} @ {formatting.px(one['entry_px'])}"
@@ -497,15 +498,3 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, empty: 
 
 def _cell(name: str, value: Any) -> str:
     return "-" if value is None else formatting.shown(name, value)
-
-
-def span(ms: int) -> str:
-    """`3 d 4 h`, `12 s`: two units at most."""
-    seconds = max(0, ms // 1000)
-    units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-    parts = []
-    for name, size in units:
-        count, seconds = divmod(seconds, size)
-        if count:
-            parts.append(f"{count} {name}")
-    return " ".join(parts[:2]) or "0 s"

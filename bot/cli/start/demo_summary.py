@@ -9,6 +9,7 @@ from typing import Any, Final
 from bot.cli.start.event_lines import Counts
 from bot.client import Client
 from bot.errors import ApiError
+from bot.number_text import cost_usd, duration
 
 PAGE: Final = 200
 PAGES_MAX: Final = 100
@@ -59,15 +60,15 @@ async def tally(client: Client) -> Tally | None:
 def summary_lines(
     *, counts: Counts, start_usd: Decimal, end: Tally | None, real_s: float, speed: float, continued: bool
 ) -> list[str]:
-    faster = "" if speed == 1 else f" at {speed:g}x, which is {_span(real_s * speed)} of the service's time"
-    lines = [f"Summary of {_span(real_s)}{faster}"]
+    faster = "" if speed == 1 else f" at {speed:g}x, which is {duration(real_s * speed)} of the service's time"
+    lines = [f"Summary of {duration(real_s)}{faster}"]
     lines.append(f"  bars        {counts.bars:>12,}    decisions   {counts.decisions:>12,}")
     if end is None:
         return [*lines, "  the service did not answer, so the account's figures are missing"]
     change = end.value_usd - start_usd
     pct = change / start_usd * 100 if start_usd else Decimal(0)
     since = " (since the account was opened)" if continued else ""
-    lines.append(f"  trades      {end.trades:>12,}    fees        {end.fees_usd:>12,.2f} USD{since}")
+    lines.append(f"  trades      {end.trades:>12,}    fees        {cost_usd(end.fees_usd):>12} USD{since}")
     lines.append(f"  realised    {end.realized_usd:>+12,.2f}    unrealised  {end.unrealized_usd:>+12,.2f} USD")
     lines.append(f"  value from  {start_usd:>12,.2f}    to          {end.value_usd:>12,.2f} USD ({pct:+.2f} %)")
     return lines
@@ -86,17 +87,3 @@ def summary_data(
             "unrealizedPnlUsd": f"{end.unrealized_usd:f}", "endValueUsd": f"{end.value_usd:f}", "complete": end.complete,
         }  # fmt: skip
     return data
-
-
-def _span(seconds: float) -> str:
-    whole = round(seconds)
-    days, rest = divmod(whole, 86_400)
-    hours, rest = divmod(rest, 3600)
-    minutes, secs = divmod(rest, 60)
-    parts = [
-        f"{days} d" if days else "",
-        f"{hours} h" if hours else "",
-        f"{minutes} min" if minutes else "",
-        f"{secs} s" if secs or not whole else "",
-    ]
-    return " ".join([part for part in parts if part][:2])

@@ -100,7 +100,7 @@ def in_words(event: Data) -> str:
     data, kind = event["data"], event["type"]
     if kind == "fill":
         is_buy = (data["side"] == "long") == (event["subtype"] == "entry")
-        text = f"{'bought' if is_buy else 'sold'} {formatting.size(data['size'])} at {formatting.px(data['px'])}, fee {formatting.usd(data['feeUsd'])} USD"
+        text = f"{'bought' if is_buy else 'sold'} {formatting.size(data['size'])} at {formatting.px(data['px'])}, fee {formatting.cost_usd(data['feeUsd'])} USD"
         is_exit = event["subtype"] == "exit" and data.get("realizedPnlUsd") is not None
         return text + (f", profit {formatting.signed_usd(data['realizedPnlUsd'])} USD" if is_exit else "")
     if kind == "order":

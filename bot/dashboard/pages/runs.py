@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
+from bot.backtest.report.summary import BETTER, COSTS, HOURS_UNIT, PAID, labelled
 from bot.dashboard import formatting
 from bot.dashboard.formatting import number
 
@@ -54,14 +56,38 @@ def _row(name: str, at_ms: int, summary: Data) -> RunRow:
 
 
 def compared(answer: Data) -> list[ComparedRow]:
-    """Each figure and each cost of two runs, and how it changed from the first to the second."""
+    """Each figure and each cost of two runs, and how it changed from the first to the second. Better and worse decide the colour."""
     found = []
-    for name, (one, two) in {**answer["figures"], **answer["costs"]}.items():
+    for name, (one, two) in answer["figures"].items():
         first, second = number(one), number(two)
         change = None if first is None or second is None else second - first
-        text = formatting.NONE if change is None else formatting.signed_usd(change)
-        found.append(ComparedRow(name, _plain(one), _plain(two), text, formatting.direction(change)))
+        label = labelled(name, None)[0]
+        mine, theirs, gap = (_figure(name, value) for value in (first, second, change))
+        found.append(ComparedRow(label, mine, theirs, gap, better_or_worse(name, change)))
+    for name, (one, two) in answer["costs"].items():
+        first, second = number(one), number(two)
+        change = None if first is None or second is None else second - first
+        form = formatting.cost_usd if name in PAID else formatting.signed_usd
+        mine, theirs, gap = (form(value) for value in (first, second, change))
+        found.append(ComparedRow(f"{COSTS.get(name, name)} [$]", mine, theirs, gap, better_or_worse(name, change)))
     return found
+
+
+def better_or_worse(name: str, change: Decimal | None) -> str:
+    """up if the change of this figure is for the better, down if it is for the worse, flat if it is neither."""
+    better = BETTER.get(name, "none")
+    if not change or better == "none":
+        return "flat"
+    return "up" if (change > 0) == (better == "higher") else "down"
+
+
+def _figure(name: str, value: Decimal | None) -> str:
+    """A figure; a length of time as such, and a count without decimals."""
+    if value is None:
+        return formatting.NONE
+    if name.endswith(HOURS_UNIT):
+        return formatting.duration(float(value) * 3_600)
+    return _plain(value) if name.startswith("#") else formatting.usd(value)
 
 
 def _plain(value: Any) -> str:

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from bot.clock import datetime_of, iso
+from bot.number_text import DASH, MINUS, on_page, px
 from bot.service.docs.html import page, text
 from bot.service.docs.nav_chart import Point, chart
 from bot.service.operations.wallets import WalletOperations
@@ -14,7 +15,6 @@ from bot.wire.queries import WalletTradesQuery, WatchQuery
 
 REFRESH_SECONDS: Final = 30
 TRADES_SHOWN: Final = 20
-DASH: Final = "\u2013"
 NUMERIC: Final = frozenset(
     {
         "Size",
@@ -122,9 +122,9 @@ def _positions(positions: Sequence[dict[str, Any]]) -> str:
             ("Side", f"{text(held['side'])} {text(held['leverage'])}x"),
             ("Size", text(held["size"])),
             ("Notional", _usd(held["notionalUsd"])),
-            ("Entry", _px(held["entryPx"], held["markPx"])),
-            ("Mark", _px(held["markPx"], held["markPx"])),
-            ("Liquidation", _px(held["liquidationPx"], held["markPx"])),
+            ("Entry", _px(held["entryPx"])),
+            ("Mark", _px(held["markPx"])),
+            ("Liquidation", _px(held["liquidationPx"])),
             ("Funding", _gain(held["fundingUsd"])),
             ("Unrealised", _gain(held["unrealizedPnlUsd"])),
         ]
@@ -141,8 +141,8 @@ def _trades(body: dict[str, Any], query: WatchQuery) -> str:
             ("What", f"{text(made['intent'])} {text(made['side'])}"),
             ("Kind", text(made["kind"].replace("_", " "))),
             ("Filled", text(made["filledSize"])),
-            ("Price", _px(made["avgPx"], made["avgPx"])),
-            ("Fee", _usd(made["feeUsd"])),
+            ("Price", _px(made["avgPx"])),
+            ("Fee", _cost(made["feeUsd"])),
             ("Realised", _gain(made["realizedPnlUsd"])),
         ]
         for made in body["trades"]
@@ -186,12 +186,8 @@ def _time(at_ms: int) -> str:
     return f'<time datetime="{text(iso(at_ms))}">{text(datetime_of(at_ms).strftime("%d %b %Y %H:%M:%S"))}</time>'
 
 
-def _px(price: str | None, like: str | None) -> str:
-    """A price with the decimals of another price of its market."""
-    if price is None or like is None:
-        return DASH
-    decimals = len(like.partition(".")[2])
-    return text(f"{Decimal(price):,.{decimals}f}")
+def _px(price: str | None) -> str:
+    return DASH if price is None else text(on_page(px(price)))
 
 
 def _usd(amount: str | Decimal | None, *, signed: bool = False) -> str:
@@ -199,8 +195,13 @@ def _usd(amount: str | Decimal | None, *, signed: bool = False) -> str:
     if amount is None:
         return DASH
     value = Decimal(amount)
-    sign = "\u2212" if value < 0 else "+" if signed and value > 0 else ""
+    sign = MINUS if value < 0 else "+" if signed and value > 0 else ""
     return f"{sign}${abs(value):,.2f}"
+
+
+def _cost(amount: str | None) -> str:
+    """What was paid, by its effect on the account."""
+    return _usd(None if amount is None else -Decimal(amount), signed=True)
 
 
 def _gain(amount: str | None) -> str:

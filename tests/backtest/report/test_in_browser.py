@@ -102,10 +102,10 @@ def test_the_table_of_trades_sorts_and_filters(tab: Any, run: StoredRun) -> None
     results = sorted(round(one.pnl_usd, 4) for one in run.trades)
     tab.click("#trade-table th[data-key=result] button")
     assert tab.get_attribute("#trade-table th[data-key=result]", "aria-sort") == "ascending"
-    shown = [float(text.replace(",", "")) for text in tab.evaluate(CELLS, 13)]
+    shown = [float(text.replace(",", "").replace("−", "-")) for text in tab.evaluate(CELLS, 13)]
     assert shown == pytest.approx(results[:100], abs=0.0051)
     tab.click("#trade-table th[data-key=result] button")
-    shown = [float(text.replace(",", "")) for text in tab.evaluate(CELLS, 13)]
+    shown = [float(text.replace(",", "").replace("−", "-")) for text in tab.evaluate(CELLS, 13)]
     assert shown == pytest.approx(results[::-1][:100], abs=0.0051)
     tab.select_option("#filter-side", "short")
     tab.select_option("#filter-market", "ETH")

@@ -24,6 +24,7 @@ from bot.backtest.results.run_reader import levels_of, read_run
 from bot.cli.app import call
 from bot.cli.backtest.report import report_lines
 from bot.errors import BotError
+from bot.number_text import on_page, signed_usd
 
 CHROMIUM = Path("/usr/bin/chromium")
 START_MS = 1_746_057_600_000  # 2025-05-01
@@ -240,9 +241,9 @@ def test_each_strategys_part_of_a_shared_position_is_shown_beside_the_total(runs
     shown = render_html(replace(run, summary=run.summary | {"booked": booked}))
     lines = report_lines(replace(run, summary=run.summary | {"booked": booked}))
     assert [line.split() for line in lines if "booked to" in line or " one " in line] == [
-        ["booked", "to", "Result", "Fees", "Funding"], ["one", "12.34", "1.00", "-0.50"],
+        ["booked", "to", "Result", "Fees", "Funding"], ["one", "+12.34", "-1.00", "-0.50"],
     ]  # fmt: skip
-    assert "<td>one</td><td>12.34</td><td>1.00</td><td>-0.50</td>" in shown
+    assert "<td>one</td><td>+12.34</td><td>−1.00</td><td>−0.50</td>" in shown
     assert "Attributed to each" not in render_html(run)
 
 
@@ -308,7 +309,7 @@ def test_two_runs_are_compared_by_figures_code_config_and_data(
     assert table[1:6:3] == [f"     {one.folder}", f"     {other.folder}"]
     assert table[2] == table[5] == "     2025-05-01T00:00 to 2025-05-03T18:40 UTC, 4,000 bars, 10,000.00 USD"
     assert max(map(len, table[6:])) < 80, "an ordinary terminal has 80 columns"
-    fees = [float(run.summary["costs"]["feesUsd"]) for run in (one, other)]
+    fees = [-float(run.summary["costs"]["feesUsd"]) for run in (one, other)]
     (line,) = (line for line in table if "Fees" in line)
     assert line.split()[-3:] == [f"{fees[0]:,.2f}", f"{fees[1]:,.2f}", f"{fees[1] - fees[0]:,.2f}"]
     assert "differs: options.rules.*.taker: 0.0005 / 0.001" in told
@@ -492,12 +493,13 @@ def test_months_strategies_and_markets_are_the_same_in_the_terminal_the_json_and
     page_text = (tmp_path / "page.html").read_text()
     may, year = whole["months"]["2025"]["May"], whole["months"]["2025"]["Year"]
     assert f"  2025 [%]  May {may:+.2f}  Year {year:+.2f}\n" in told
-    assert f'">{may:+.2f}</td>' in page_text
+    assert f'">{on_page(f"{may:+.2f}")}</td>' in page_text
     for name, one in {**whole["strategies"], **whole["markets"]}.items():
-        amounts = [f"{float(one[key]):,.2f}" for key in ("pnlUsd", "feesUsd", "fundingUsd", "slippageUsd")]
+        effects = {"pnlUsd": 1, "feesUsd": -1, "fundingUsd": 1, "slippageUsd": -1}
+        amounts = [signed_usd(effect * float(one[key])) for key, effect in effects.items()]
         cells = [name, f"{one['# Trades']:,}", f"{one['Win Rate [%]']:,.2f}", *amounts]
         assert any(line.split() == cells for line in told.splitlines()), cells
-        assert "".join(f"<td>{cell}</td>" for cell in cells) in page_text
+        assert "".join(f"<td>{name if cell == name else on_page(cell)}</td>" for cell in cells) in page_text
 
 
 def test_a_cut_off_curve_is_reported(runs: list[Path], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tests.html_tables import tables_of, uneven_tables
 
 def test_a_heat_map_has_each_value_under_its_own_head() -> None:
     page = heat_map("slow \\ fast", ["20", "40"], [("100", [1.0, -2.0]), ("200", [None, 3.0])], "map")
-    assert tables_of(page) == [[["slow \\ fast", "20", "40"], ["100", "+1.00", "-2.00"], ["200", "", "+3.00"]]]
+    assert tables_of(page) == [[["slow \\ fast", "20", "40"], ["100", "+1.00", "−2.00"], ["200", "", "+3.00"]]]
 
 
 def test_rows_of_another_width_are_refused() -> None:

@@ -113,8 +113,8 @@ def test_status_marks_old_data_and_names_every_problem(ran: Ran, ask: Ask) -> No
     ("name", "value", "text"),
     [
         ("net_usd", "-1234.56789012", "-1,234.57"), ("unrealized_usd", 0.0, "0.00"), ("entry_px", "100012.34567891", "100,012.35"),
-        ("mark_px", 3768.1, "3,768.1"), ("stop_px", "0.0000123456789", "0.0000123457"), ("limit_px", "100", "100"), ("limit_px", "0", "0"),
-        ("size", "0.00123456", "0.00123456"), ("trigger_px", "none", "?"),
+        ("mark_px", 3768.1, "3,768.10"), ("stop_px", "0.0000123456789", "0.0000123457"), ("limit_px", "100", "100.00"), ("limit_px", "0", "0"),
+        ("size", "0.00123456", "0.00123456"), ("trigger_px", "none", "-"),
     ],
 )  # fmt: skip
 def test_figures_are_shown_as_a_person_reads_them(name: str, value: Any, text: str) -> None:
@@ -138,17 +138,17 @@ def test_status_adds_up_the_profit_of_all_strategies_and_says_what_money_it_is()
 @pytest.mark.parametrize(
     ("position", "stop", "unsafe"),
     [
-        ({"stop_px": "95", "protected": True}, "95", False),
+        ({"stop_px": "95", "protected": True}, "95.00", False),
         ({"stop_px": None, "protected": True}, "trailing", False),
         ({"stop_px": None, "protected": True, "trailing_stops": [{"id": "grd_1", "active": True}]}, "trailing", False),
         (
             {"stop_px": "95", "protected": True, "trailing_stops": [{"id": "grd_1", "active": None}]},
-            "95, trailing",
+            "95.00, trailing",
             False,
         ),
         (
             {"stop_px": "95", "protected": True, "trailing_stops": [{"id": "grd_1", "active": False}]},
-            "95, trailing (not active yet)",
+            "95.00, trailing (not active yet)",
             False,
         ),
         (
@@ -157,7 +157,7 @@ def test_status_adds_up_the_profit_of_all_strategies_and_says_what_money_it_is()
             True,
         ),
         ({"stop_px": None, "protected": False}, "NO STOP", True),
-        ({"stop_px": "95", "protected": False}, "NO STOP for the whole position, 95 for a part", True),
+        ({"stop_px": "95", "protected": False}, "NO STOP for the whole position, 95.00 for a part", True),
         ({"stop_px": None, "protected": False, "needs_stop": False}, "NO STOP", False),
         ({"stop_px": None, "protected": False, "strategy": None}, "NO STOP", False),
     ],
