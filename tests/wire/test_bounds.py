@@ -158,6 +158,8 @@ def test_a_field_takes_what_the_document_allows_and_refuses_the_rest(model_name,
         if facts.kind == "six"
         else samples(facts)
     )
+    if field_name == "cron":  # A text with a form of its own, which the document states in words.
+        bad, good = [*bad, *good], ["* * * * *", "0 9 * * 1-5", " 0 0 1 1 *"]
     query = model_name.endswith("Query")
     for value in good:
         if query and facts.kind == "integer":
