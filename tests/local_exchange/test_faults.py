@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import eth_account
@@ -11,6 +11,8 @@ import httpx
 import pytest
 from hyperliquid.utils import signing
 
+from bot.local_exchange.server.blocks import Blocks
+from bot.local_exchange.wire.requests import Signed
 from bot.testing.hyperliquid import LocalExchange
 from tests.local_exchange.exchanges import ANN, BTC, Venue, limit
 
@@ -154,19 +156,15 @@ def test_a_revoked_agent_is_unknown() -> None:
     assert venue.act(agent, {"type": "noop"})["response"] == f"User or API Wallet {agent} does not exist."
 
 
-@pytest.mark.hyperliquid(accounts={ADDRESS: "10000"}, block_ms=400)
-def test_the_actions_of_a_block_are_performed_in_the_order_of_the_exchange(hyperliquid: LocalExchange) -> None:
+async def test_the_actions_of_a_block_are_performed_in_the_order_of_the_exchange() -> None:
     """An Ioc order, a cancel and an Alo order that arrive in this order are performed in the reverse one."""
-    client = Client(hyperliquid)
-    with ThreadPoolExecutor() as pool:
-        first = pool.submit(client.send, client.body())
-        time.sleep(0.05)  # the order of arrival is what this test is about
-        cancel = pool.submit(
-            client.send, client.body({"type": "cancel", "cancels": [{"a": BTC, "o": 300_000_000_001}]})
-        )
-        time.sleep(0.05)
-        alo = client.body({"type": "order", "orders": [limit(BTC, "B", "0.01", "99000", "Alo")], "grouping": "na"})
-        placed = client.send(alo).json()["response"]["data"]["statuses"][0]
+    venue = Venue()
+    blocks = Blocks(venue.service, 1)
+    alo, ioc = ({**ORDER, "orders": [limit(BTC, "B", "0.01", *more)]} for more in (("99000", "Alo"), ("100100", "Ioc")))
+    cancel = {"type": "cancel", "cancels": [{"a": BTC, "o": 300_000_000_001}]}
+    requests = [Signed(ANN, action, venue.nonce(), None, None) for action in (ioc, cancel, alo)]
+    answers = await asyncio.gather(*(blocks.perform(request) for request in requests))
+    filled, canceled, placed = (answer["response"]["data"]["statuses"][0] for answer in answers)
     assert placed == {"resting": {"oid": 300_000_000_001}}
-    assert cancel.result().json()["response"]["data"]["statuses"] == ["success"]
-    assert first.result().json()["response"]["data"]["statuses"][0]["filled"]["oid"] == 300_000_000_002
+    assert canceled == "success"
+    assert filled["filled"]["oid"] == 300_000_000_002

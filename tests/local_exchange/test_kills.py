@@ -1,4 +1,4 @@
-"""Kills of the exchange's process under load: what it has acknowledged exists once, and the same bytes again make no second order."""
+"""Kills of the exchange under load: what it has acknowledged exists once, and the same bytes make no second order."""
 
 from __future__ import annotations
 

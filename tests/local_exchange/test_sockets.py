@@ -210,7 +210,7 @@ def test_messages_can_be_lost_doubled_late_and_reordered(hyperliquid: LocalExcha
             ("reorder", ["0.02", "0.01"]),
             ("late", ["0.02", "0.01"]),
         ):
-            hyperliquid.fault("socket_message", kind, channel="trades", ms=300)
+            hyperliquid.fault("socket_message", kind, channel="trades", ms=2_000)
             hyperliquid.trade("BTC", "B", "0.01")
             if kind in ("reorder", "late"):
                 hyperliquid.trade("BTC", "B", "0.02")
@@ -260,3 +260,14 @@ def test_the_order_of_channels_is_drawn_from_the_seed(hyperliquid: LocalExchange
         assert fixed == {("userFills", "user", "orderUpdates", "userHistoricalOrders")}
         hyperliquid.switch("channel_order", "drawn")
         assert len({told() for _ in range(6)}) > 1
+
+
+@pytest.mark.hyperliquid(clock="real", prices="held")
+def test_a_connection_to_which_nothing_is_sent_is_closed(
+    hyperliquid: LocalExchange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with connected(hyperliquid) as silent:
+        monkeypatch.setattr("bot.local_exchange.server.socket.IDLE_SECONDS", 0.2)
+        assert silent.waits() == [], "a pong counts as something sent"
+        opcode, data = silent.wire.recv_data()
+        assert (opcode, int.from_bytes(data[:2], "big")) == (websocket.ABNF.OPCODE_CLOSE, 1000)

@@ -104,8 +104,8 @@ class Hub:
 
     async def _write(self, connection: Connection, send: Send) -> None:
         """Send what waits. A connection to which nothing was sent for a minute is closed."""
-        timeout = None if self._service.clock.is_manual else IDLE_SECONDS
         while True:
+            timeout = None if self._service.clock.is_manual else IDLE_SECONDS
             try:
                 message = await asyncio.wait_for(connection.queue.get(), timeout)
             except TimeoutError:

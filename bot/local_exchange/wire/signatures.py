@@ -74,6 +74,7 @@ def _domain(name: str, chain_id: int) -> bytes:
 
 
 _L1_DOMAIN: Final = _domain("Exchange", 1337)
+_SOURCE_HASHES: Final = {network: _keccak(source.encode()) for network, source in SOURCES.items()}
 _AGENT_TYPE: Final = _keccak(b"Agent(string source,bytes32 connectionId)")
 
 
@@ -99,7 +100,7 @@ def signer_of_l1(
 ) -> str:
     """The address that signed this L1 action for this network. Unrecoverable if there is none."""
     digest = connection_id(action, nonce, vault, expires_ms)
-    message = _keccak(_AGENT_TYPE + _keccak(SOURCES[network].encode()) + digest)
+    message = _keccak(_AGENT_TYPE + _SOURCE_HASHES[network] + digest)
     return _recover(_L1_DOMAIN, message, signature)
 
 
