@@ -39,7 +39,7 @@ def test_data_and_a_session_of_one_candle_are_told_of_as_one(
     assert call(["compare", str(run), str(run)]) == 0
     said = capsys.readouterr().out
     assert said.count("1 candle") == 3
-    assert said.count("1 bar,") == 4
+    assert said.count("1 bar,") == 3
     assert call(["data", "import", "BTC_other.csv"]) == 1
     said += capsys.readouterr().err
     assert "1 candle is in the store with other values" in said
