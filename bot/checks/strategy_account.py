@@ -69,7 +69,7 @@ class CheckedAccount:
         self, strategy: Strategy, interval: str, limits: StrategyLimits, feed: BarFeed, equity_usd: Decimal
     ) -> None:
         self.mirror = AccountState(owner_of=lambda _key: strategy.name)
-        self.mirror.balance_usd = equity_usd
+        self.mirror.balance_e8 = e8_rounded(equity_usd)
         self.attribution = Attribution(
             epoch=0, rows=(), shares=(), owner_of=self.mirror.owner_of, mark_at=lambda _market, _at_ms: None
         )

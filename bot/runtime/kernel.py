@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
@@ -21,7 +21,7 @@ from bot.clock import MINUTE_MS
 from bot.errors import ApiError, Refusal, is_access_lost
 from bot.runtime.account.account import Account
 from bot.runtime.alerts.health import ENDING, ORDERS, Health, key_problem
-from bot.runtime.bar_feed import BarFeed, Closed, Series, at_once
+from bot.runtime.bar_feed import BarFeed, Closed, at_once
 from bot.runtime.decisions.bar_queue import BarQueue, wanted_series
 from bot.runtime.decisions.entry_conditions import EntryConditions
 from bot.runtime.decisions.event_consumer import EventConsumer, NoticesOf
@@ -40,7 +40,7 @@ from bot.runtime.journal.state_store import is_number
 from bot.runtime.model.intents import Intent
 from bot.runtime.model.run_state import RunState
 from bot.runtime.pass_budget import YIELD_MS, PassBudget
-from bot.runtime.ports import Calm, Pacer, VenuePort
+from bot.runtime.ports import Pacer, VenuePort
 from bot.runtime.reconciliation import protection, reconciler, target_orders
 from bot.runtime.reconciliation.comparison import Reconciliation
 from bot.runtime.reconciliation.context import RepairContext
@@ -53,7 +53,6 @@ from bot.runtime.strategy_host.asker import AGENT, Asker, ThreadAsker
 from bot.runtime.strategy_host.host import Decision, Run, StrategyHost, StrategySpec, run_inline
 from bot.runtime.strategy_host.timers import Timers
 from bot.runtime.upkeep import Upkeep
-from bot.strategy import Bar
 
 if TYPE_CHECKING:
     from bot.runtime.strategy_host.instance import StrategyInstance
@@ -438,27 +437,6 @@ class Kernel:
             await self.execution.send_all(
                 intents, self.events.approvals.write_decision(intents, states=decision.states)
             )
-
-    # -- the fast path of a session
-
-    def has_bounds(self, series: Series) -> bool:
-        """True if a timer or a daily loss ends `decide_run` there, besides the band that it is given."""
-        losses = self.conditions.losses
-        return self.timers.next_ms is not None or (losses.is_used and losses.has_limits(series.market))
-
-    def decide_run(
-        self, series: Series, bars: Iterator[Bar], calm: Calm, seen: Bar | None = None
-    ) -> tuple[Bar | None, Decision | None]:
-        """A session's fast path; see StrategyHost.decide_run. A live daemon goes through `step`, one bar at a time.
-
-        It ends before the next timer and before a close that would reach a daily loss: such a bar goes through `step`. `seen`, which
-        comes before them all, is decided wherever it lies: only for a series without `has_bounds`.
-        """
-        if self.timers.next_ms is not None and self.timers.next_ms < calm.until_ms:
-            calm = calm._replace(until_ms=self.timers.next_ms)
-        if self.conditions.losses.is_used:
-            calm = self.conditions.losses.narrowed(series, calm)
-        return self.strategy_host.decide_run(series, bars, calm, seen)
 
     # -- the end
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bot.backtest.engine.bar_runs import BarRuns
 from bot.errors import AccessLost, ApiError
 from bot.runtime.bar_feed import Series
 from bot.runtime.execution.dispatch import ABREAST
@@ -424,7 +425,7 @@ async def test_retries_inside_a_pass_end_and_do_not_wait_long() -> None:
 
 
 async def test_a_calm_stretch_is_decided_as_bar_by_bar_would_be() -> None:
-    """decide_run and step agree: the same bars, the same states, the same signal on the same bar."""
+    """BarRuns and step agree: the same bars, the same states, the same signal on the same bar."""
     bars = [Bar("BTC", START_MS + n * 60_000, 100.0, 101.0, 99.0, 100.0 + n, 1.0) for n in range(1, 8)]
 
     def third(view: View, bar: Bar) -> Iterable[Intent]:
@@ -435,18 +436,18 @@ async def test_a_calm_stretch_is_decided_as_bar_by_bar_would_be() -> None:
     kernel = make_kernel(FakeVenue(), third)
     series = Series("BTC", "1m")
     left = iter(bars)
-    bar, decision = kernel.decide_run(series, left, Calm(90, 110, START_MS + 9 * 60_000))
+    bar, decision = BarRuns(kernel).decide(series, left, Calm(90, 110, START_MS + 9 * 60_000))
     seen = 0
     while bar is not None and decision is not None and not decision.signals:
         seen += 1
-        bar, decision = kernel.decide_run(series, left, Calm(90, 110, START_MS + 9 * 60_000))
+        bar, decision = BarRuns(kernel).decide(series, left, Calm(90, 110, START_MS + 9 * 60_000))
     assert bar == bars[4]
     assert decision is not None
     assert [type(decided.signal) for decided in decision.signals] == [Open, Close]
     assert decision.states == {"trend": '{"bars": 5}'}
-    assert kernel.decide_run(series, left, Calm(99.5, 110, START_MS + 9 * 60_000)) == (bars[5], None)
-    assert kernel.decide_run(series, left, Calm(90, 110, START_MS + 7 * 60_000)) == (bars[6], None)
-    assert kernel.decide_run(series, left, Calm(90, 110, START_MS)) == (None, None)
+    assert BarRuns(kernel).decide(series, left, Calm(99.5, 110, START_MS + 9 * 60_000)) == (bars[5], None)
+    assert BarRuns(kernel).decide(series, left, Calm(90, 110, START_MS + 7 * 60_000)) == (bars[6], None)
+    assert BarRuns(kernel).decide(series, left, Calm(90, 110, START_MS)) == (None, None)
 
 
 async def test_a_calm_stretch_without_signals_is_done_at_its_end() -> None:
@@ -456,7 +457,7 @@ async def test_a_calm_stretch_without_signals_is_done_at_its_end() -> None:
 
     kernel = make_kernel(FakeVenue(), strategies=[Quiet(name="quiet", markets=["BTC"])])
     bars = [Bar("BTC", START_MS + n * 60_000, 100.0, 101.0, 99.0, 100.0, 1.0) for n in range(1, 8)]
-    assert kernel.decide_run(Series("BTC", "1m"), iter(bars), Calm(90, 110, START_MS + 9 * 60_000)) == (None, None)
+    assert BarRuns(kernel).decide(Series("BTC", "1m"), iter(bars), Calm(90, 110, START_MS + 9 * 60_000)) == (None, None)
     assert kernel.journal.state.done_until("BTC", "1m") == bars[-1].at_ms
     assert len(kernel.feed.histories[Series("BTC", "1m")]) == 7
 

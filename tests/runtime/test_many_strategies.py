@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from bot.backtest.engine.bar_runs import BarRuns
 from bot.clock import DAY_MS, MINUTE_MS
 from bot.errors import ApiError
 from bot.runtime.alerts.messages import render
@@ -332,7 +333,7 @@ async def test_a_session_steps_through_the_bars_that_could_reach_a_daily_loss(ve
     bars = [
         Bar("BTC", now + 60_000 * n, px, px, px, px, 1.0) for n, px in enumerate((100, 95, 90.5, 90.0, 95), start=1)
     ]
-    bar, decision = kernel.decide_run(Series("BTC", "1m"), iter(bars), calm)
+    bar, decision = BarRuns(kernel).decide(Series("BTC", "1m"), iter(bars), calm)
     assert bar is not None
     assert (bar.close, decision) == (90.0, None)
 
@@ -752,7 +753,7 @@ async def test_a_session_steps_at_the_next_timer(venue: FakeVenue) -> None:
     assert kernel.timers.next_ms is not None
     now = venue.clock.now_ms()
     bars = [Bar("BTC", now + 10_000 * n, 100, 100, 100, 100, 1.0) for n in range(1, 9)]
-    bar, _ = kernel.decide_run(Series("BTC", "1m"), iter(bars), Calm(1.0, 200.0, now + DAY_MS))
+    bar, _ = BarRuns(kernel).decide(Series("BTC", "1m"), iter(bars), Calm(1.0, 200.0, now + DAY_MS))
     assert bar is not None
     assert bar.at_ms == kernel.timers.next_ms
 

@@ -71,7 +71,7 @@ class SingleMarketPath:
     def _run_batch(self, cursor: MarketCursor, series: Series, batch: BarBatch, last: int) -> None:
         """The bars of the batch up to row `last`, or fewer when the progress is due to be reported."""
         kernel, exchange, stepper, stats = self._stepper.running(), self._exchange, self._stepper, self._monitor.stats
-        decide_run, band_of, coin = kernel.decide_run, exchange.band, cursor.coin
+        decide, band_of, coin = stepper.runs.decide, exchange.band, cursor.coin
         bars = batch.take(self._monitor.polling.grant(coin, batch.left))
         seen: Bar | None = (
             None  # The venue has seen this bar, but no strategy has decided on it: the next run starts with it.
@@ -87,7 +87,7 @@ class SingleMarketPath:
                 stepper.take_events()
                 continue
             else:
-                bar, decision = decide_run(series, bars, band, seen)
+                bar, decision = decide(series, bars, band, seen)
             if bar is None:
                 break
             if decision is not None:
@@ -103,7 +103,7 @@ class SingleMarketPath:
             else:
                 exchange.pass_bar(cursor, last - 1 - batch.left)
             stepper.catch_up()
-            seen = None if kernel.has_bounds(series) else bar
+            seen = None if stepper.runs.has_bounds(series) else bar
             if seen is None:
                 stepper.decide_at(bar.at_ms, [(series, bar)])
         reached = last - batch.left

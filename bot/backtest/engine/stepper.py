@@ -9,6 +9,7 @@ import gc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from bot.backtest.engine.bar_runs import BarRuns
 from bot.backtest.engine.market_cursor import MarketCursor
 from bot.backtest.engine.progress import RunStats
 from bot.errors import RETRY_AFTER_MS
@@ -69,6 +70,7 @@ class Stepper:
         self, exchange: ExchangeControl, clock: ServiceClock, stats: RunStats, *, latency_ms: int, wait: Callable[..., Any], started_ms: int,
     ) -> None:  # fmt: skip
         self.kernel: Kernel | None = None
+        self.runs: BarRuns  # of the running kernel
         self.pacer = SessionPacer()
         self.wait = wait
         self.latency_ms = latency_ms
@@ -83,7 +85,7 @@ class Stepper:
         self._compared = -1  # number of the newest event at the last comparison at the end of a chunk
 
     def start(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+        self.kernel, self.runs = kernel, BarRuns(kernel)
         self.started_ms = self.now_ms()
 
     def running(self) -> Kernel:
@@ -128,7 +130,7 @@ class Stepper:
         """The strategies' decision on a bar, and whether a timer or a daily loss limit falls on its close."""
         kernel = self.running()
         self.cause_ms = bar.at_ms - 1
-        left, decision = kernel.decide_run(series, iter((bar,)), ANY_BAR)
+        left, decision = self.runs.decide(series, iter((bar,)), ANY_BAR)
         if decision is not None or left is None:
             return decision, False
         self.begin_pass()

@@ -80,10 +80,6 @@ class AccountState:
     def balance_usd(self) -> Decimal:
         return decimal_of_e8(self.balance_e8)
 
-    @balance_usd.setter
-    def balance_usd(self, usd: Decimal) -> None:
-        self.balance_e8 = e8_of_decimal(usd)
-
     # -- changes
 
     def keys_of(self, trade_ids: Iterable[str]) -> Mapping[TradeOf, str]:
@@ -102,7 +98,7 @@ class AccountState:
             self.positions = {}  # A position from before a reset is not the one that is open in its market now.
         self.epoch = snapshot.epoch
         self.environment = snapshot.environment
-        self.balance_usd = snapshot.balance_usd
+        self.balance_e8 = e8_of_decimal(snapshot.balance_usd)
         self.positions = {one.coin: _position_of(one, self.positions.get(one.coin)) for one in snapshot.positions}
         keys = self._keys_of_orders(snapshot.orders)
         self.orders = {one.oid: _order_of(one, keys) for one in snapshot.orders}
@@ -128,16 +124,10 @@ class AccountState:
     # -- queries
 
     def stop_of(self, market: str) -> MirrorOrder | None:
-        return self._leg(market, "stop_loss")
+        return _leg(self.orders, market, "stop_loss")
 
     def target_of(self, market: str) -> MirrorOrder | None:
-        return self._leg(market, "take_profit")
-
-    def _leg(self, market: str, kind: str) -> MirrorOrder | None:
-        for order in self.orders.values():
-            if order.market == market and order.kind == kind and order.action == "close":
-                return order
-        return None
+        return _leg(self.orders, market, "take_profit")
 
     def is_protected(self, market: str) -> bool:
         """True if the service holds a stop for the whole position, or an active trailing stop."""
@@ -231,7 +221,7 @@ class AccountState:
         Free margin is cash plus cross positions at their marks, less what waiting entries hold back. An isolated position
         adds nothing: its margin and its profit belong to the position.
         """
-        free = float(self.balance_usd) - ROUNDING_USD
+        free = self.balance_e8 / E8 - ROUNDING_USD
         for p in self.positions.values():
             if self._terms_of(p.market).margin_mode == "cross":
                 mark = self.marks.get(p.market, float(p.entry_px or 0))
@@ -259,6 +249,13 @@ class AccountState:
         self.trades_by_key[key] = trade_id
         if len(self.trades_by_key) > KEYS_KEPT:
             del self.trades_by_key[next(iter(self.trades_by_key))]
+
+
+def _leg(orders: Mapping[str, MirrorOrder], market: str, kind: str) -> MirrorOrder | None:
+    for order in orders.values():
+        if order.market == market and order.kind == kind and order.action == "close":
+            return order
+    return None
 
 
 def _position_of(one: Position, known: MirrorPosition | None) -> MirrorPosition:

@@ -43,7 +43,6 @@ KEY_USED_OTHERWISE: Final = (
 )
 NO_EVIDENCE: Final = "nothing at the service can tell whether it became an order"
 
-NO_DEPTH: Final = "insufficient_depth"
 _STALE_PLAN: Final = ("plan_stale", "its plan ran out before it was sent")
 _STALE_BAR: Final = ("stale_bar", "it was not sent in time")
 _RUN_ENDED: Final = ("run_ended", "the run ended before it was sent")
@@ -136,7 +135,7 @@ class OrderSender:
         if intent.action != "open" or not self.journal.intents.is_unsent(intent) or self.search.may_arrive_late(intent):
             return intent
         before = intent.state
-        return self._moved(self.outcomes.end(intent, "expired", *self._expiry(intent, _RUN_ENDED)), before)
+        return self._moved(self.outcomes.end(intent, "expired", *self._states.expiry_of(intent.id, _RUN_ENDED)), before)
 
     def forget(self, live: Collection[str]) -> None:
         """Forget what is known of intents that are not in `live`, such as those that a reset has voided."""
@@ -169,7 +168,7 @@ class OrderSender:
             return await self._end_unsent(intent, ending)
         elif self._now_ms() >= intent.fence_ms and self._entry_wait.is_postponed(intent):
             reason = _STALE_BAR if intent.confirm_token is None else _STALE_PLAN
-            return await self._end_unsent(intent, Ending("expired", *self._expiry(intent, reason)))
+            return await self._end_unsent(intent, Ending("expired", *self._states.expiry_of(intent.id, reason)))
         if intent.state in FINAL or (intent.state == "opened" and not self._may_send_directly(intent)):
             return intent
         if intent.state == "planned" and self.approvals.is_pending(intent):
@@ -202,7 +201,7 @@ class OrderSender:
             return await self._end_unsent(intent, state.ending)
         now_ms = self._now_ms()
         if now_ms > intent.not_after_ms:
-            return await self._end_unsent(intent, Ending("expired", *self._expiry(intent, _STALE_BAR)))
+            return await self._end_unsent(intent, Ending("expired", *self._states.expiry_of(intent.id, _STALE_BAR)))
         if intent.path == "direct" or self._entry_wait.must_wait(intent):
             return intent
         request = self._dry_run(intent.order())
@@ -245,16 +244,6 @@ class OrderSender:
         if self._last_dry_run is None or self._last_dry_run[0] is not order:
             self._last_dry_run = order, order.model_copy(update={"dry_run": True})
         return self._last_dry_run[1]
-
-    def _expiry(self, intent: Intent, reason: tuple[str, str]) -> tuple[str, str]:
-        """Code and message of an expiry, with the last error of the service. What the book did not give has its own
-        code, because time is not the cause.
-        """
-        code, message = reason
-        state = self._states.get(intent.id)
-        if state is None or state.last_error is None:
-            return code, message
-        return state.last_code if state.last_code == NO_DEPTH else code, f"{message} ({state.last_error})"
 
     async def _end_unsent(self, intent: Intent, ending: Ending) -> Intent:
         """End an intent that this run has not sent, unless a search finds its order: a lost journal or an earlier run may have sent it.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bot.errors import ApiError
 from bot.runtime.model.intents import State
+
+NO_DEPTH: Final = "insufficient_depth"
 
 
 class Ending(NamedTuple):
@@ -46,6 +48,17 @@ class SendStates(dict[str, SendState]):
         if state is None:
             state = self[intent_id] = SendState()
         return state
+
+    def expiry_of(self, intent_id: str, reason: tuple[str, str]) -> tuple[str, str]:
+        """Code and message of an expiry, with the last error of the service.
+
+        What the book did not give has its own code, because time is not the cause.
+        """
+        code, message = reason
+        state = self.get(intent_id)
+        if state is None or state.last_error is None:
+            return code, message
+        return state.last_code if state.last_code == NO_DEPTH else code, f"{message} ({state.last_error})"
 
     def keep(self, live: Collection[str]) -> None:
         """Forget every intent that is not in `live`."""

@@ -5,11 +5,10 @@ If a strategy raises, its signals are dropped and it is not called again; the ot
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import getcontext, setcontext
 from functools import partial
-from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
@@ -22,14 +21,12 @@ from bot.runtime.bar_feed import BarFeed, Closed, Series
 from bot.runtime.journal.journal import Journal
 from bot.runtime.model.limits import StrategyLimits
 from bot.runtime.model.shares import Part
-from bot.runtime.ports import Calm
 from bot.runtime.risk.pauses import quarantine, quarantine_of
 from bot.runtime.strategy_host.asker import Asker
 from bot.runtime.strategy_host.event_backlog import BacklogEvent, EventBacklog
 from bot.runtime.strategy_host.instance import HOOKS, StrategyInstance, hook_of
-from bot.strategy import Bar, Reply, Strategy, Timer
 from bot.strategy import Intent as Signal
-from bot.strategy.hook_answers import intents_of
+from bot.strategy import Reply, Strategy, Timer
 from bot.wire import Event
 
 if TYPE_CHECKING:
@@ -92,7 +89,7 @@ class StrategyHost:
         self.instances: list[StrategyInstance] = []
         self.backlogs: dict[str, EventBacklog] = {}  # backlogs of strategies that are being rebuilt or warmed up
         self.late: StrategyInstance | None = None  # rebuilt, and still catching up on its backlog
-        self._listeners: dict[Series, list[StrategyInstance]] = {}
+        self.by_series: dict[Series, list[StrategyInstance]] = {}
         self._listeners_by_market: dict[str, list[StrategyInstance]] = {}  # by market, for events
         self.event_types: frozenset[str] = frozenset()  # event types that some strategy gets
         self._started = False
@@ -124,7 +121,7 @@ class StrategyHost:
             name: self.backlogs[name] if name in self.backlogs else EventBacklog(self.journal, name) for name in unready
         }
         self.late = None
-        self._listeners = {s: [x for x in self.instances if s in x.series] for s in self.feed.wanted}
+        self.by_series = {s: [x for x in self.instances if s in x.series] for s in self.feed.wanted}
         self._listeners_by_market = {
             s.market: [x for x in self.instances if s.market in x.markets] for s in self.feed.wanted
         }
@@ -166,7 +163,7 @@ class StrategyHost:
         """Take a bar and collect the signals of each strategy of its series, one after the other."""
         decision = Decision()
         self.see(closed)
-        for instance in self._listeners[closed.series]:
+        for instance in self.by_series[closed.series]:
             await self._ask(
                 instance, partial(instance.strategy.on_bar, instance.view, closed.bar), decision, now_ms=now_ms
             )
@@ -216,136 +213,6 @@ class StrategyHost:
         if hook is not None:
             await self._ask(instance, hook, decision, now_ms=now_ms)
 
-    def decide_run(
-        self, series: Series, bars: Iterator[Bar], calm: Calm, seen: Bar | None = None
-    ) -> tuple[Bar | None, Decision | None]:
-        """In a backtest: decide bar after bar of one series, until a bar leaves the range `calm` or a strategy yields a signal.
-
-        (bar, None): the venue must see this bar before the strategies do. (bar, decision): act on the decision. (None, None): no bar is left.
-        `seen` is a bar that the venue has already seen: it comes first, and may leave the range.
-        """
-        instances = self._listeners[series]
-        if len(instances) == 1 and instances[0].quarantined is None and not instances[0].has_state:
-            return self._run_alone(series, bars, calm, instances[0], seen)
-        return self._run_together(series, bars, calm, seen)
-
-    def _run_together(
-        self, series: Series, bars: Iterator[Bar], calm: Calm, seen: Bar | None = None, last_ms: int | None = None
-    ) -> tuple[Bar | None, Decision | None]:
-        """`decide_run` for any strategies. `last_ms`: a bar that was decided before and is not marked as done yet."""
-        lo, hi, until_ms = calm
-        market = series.market
-        history, marks = self.feed.histories[series], self.mirror.marks
-        instances = self._listeners[series]
-        leaving: Bar | None = None
-        for bar in bars if seen is None else chain((seen,), bars):
-            _, at_ms, _, high, low, close, _ = bar
-            if (low <= lo or high >= hi or at_ms >= until_ms) and bar is not seen:
-                leaving = bar
-                break
-            history.take(bar)
-            marks[market] = close
-            decision = self._call_on_bar(instances, bar)
-            if decision is not None:
-                return bar, decision
-            last_ms = at_ms
-        if last_ms is not None:
-            self.journal.state.bar_done(market, series.interval, last_ms)
-        return leaving, None
-
-    def _run_alone(
-        self, series: Series, bars: Iterator[Bar], calm: Calm, instance: StrategyInstance, seen: Bar | None
-    ) -> tuple[Bar | None, Decision | None]:
-        """`decide_run` for one strategy without a state. What stays the same from bar to bar is looked up once, and its decimal context is set once."""
-        lo, hi, until_ms = calm
-        market = series.market
-        take, marks = self.feed.histories[series].take, self.mirror.marks
-        source, strategy, view, context = instance.source, instance.strategy, instance.view, instance.context
-        update = instance.indicators.update if instance.indicators.names else None
-        leaving: Bar | None = None
-        last_ms: int | None = None
-        ours = getcontext()
-        setcontext(context)
-        try:
-            for bar in bars if seen is None else chain((seen,), bars):
-                _, at_ms, _, high, low, close, _ = bar
-                if (low <= lo or high >= hi or at_ms >= until_ms) and bar is not seen:
-                    leaving = bar
-                    break
-                take(bar)
-                marks[market] = close
-                if update is not None:
-                    update(bar)
-                source.now_ms = at_ms
-                try:
-                    signals: Any = strategy.on_bar(view, bar)
-                except BaseException as error:  # noqa: BLE001 - as in StrategyInstance.call
-                    setcontext(ours)
-                    self._quarantine(instance, instance.named_error(error))
-                    return self._run_together(series, bars, calm, last_ms=at_ms)
-                if getcontext() is not context:
-                    setcontext(context)  # The strategy has set another one, which ends with its call.
-                if (signals is not NO_SIGNALS and signals is not None) or source.state:
-                    setcontext(ours)
-                    decision = self._taken(instance, signals, None)
-                    if decision is not None and (decision.signals or decision.states):
-                        return bar, decision
-                    if instance.quarantined is not None or instance.has_state:
-                        return self._run_together(series, bars, calm, last_ms=at_ms)
-                    setcontext(context)
-                last_ms = at_ms
-        finally:
-            setcontext(ours)
-        if last_ms is not None:
-            self.journal.state.bar_done(market, series.interval, last_ms)
-        return leaving, None
-
-    def _call_on_bar(self, instances: Sequence[StrategyInstance], bar: Bar) -> Decision | None:
-        """Call on_bar of each strategy; None if there is no signal and no state has changed."""
-        at_ms = bar.at_ms
-        decision: Decision | None = None
-        ours = getcontext()
-        for instance in instances:
-            if instance.indicators.names:
-                instance.indicators.update(bar)
-            if instance.quarantined is not None:
-                continue
-            source = instance.source
-            source.now_ms = at_ms
-            signals: Any = None
-            setcontext(instance.context)
-            try:
-                signals = instance.strategy.on_bar(instance.view, bar)
-            except BaseException as error:  # noqa: BLE001 - as in StrategyInstance.call
-                self._quarantine(instance, instance.named_error(error))
-            finally:
-                setcontext(ours)
-            if (signals is not NO_SIGNALS and signals is not None) or source.state or instance.has_state:
-                decision = self._taken(instance, signals, decision)
-        return decision if decision is not None and (decision.signals or decision.states) else None
-
-    def _taken(self, instance: StrategyInstance, signals: Any, decision: Decision | None) -> Decision | None:
-        """Add what a call of on_bar gave, and the state after it, to the decision. None if there is nothing to add to."""
-        source = instance.source
-        if signals is not NO_SIGNALS and signals is not None:
-            ours = getcontext()
-            setcontext(instance.context)  # A generator runs only now.
-            try:
-                signals = iter(intents_of(signals, "on_bar"))
-                for signal in signals:
-                    decision = decision or Decision()
-                    found = instance.call(partial(chain, (signal,), signals), now_ms=source.now_ms)
-                    decision.signals += [OwnedSignal(instance, one) for one in found]
-            except BaseException as error:  # noqa: BLE001 - as in StrategyInstance.call
-                self._quarantine(instance, instance.named_error(error))
-            finally:
-                setcontext(ours)
-        if source.state or instance.has_state:
-            if source.asks:  # A reply may be ready, so the run ends here.
-                decision = decision or Decision()
-            self._keep_state(instance, decision)
-        return decision
-
     def no_entry(self, strategy: str) -> Refusal | None:
         """Why an entry of this strategy must not be sent: the strategy is in quarantine or no longer runs."""
         instance = self._instance_of(strategy)
@@ -380,12 +247,12 @@ class StrategyHost:
             instance,
             partial(instance.call_without_signals, partial(instance.strategy.on_start, instance.view), now_ms=now_ms),
         )
-        self._keep_state(instance, None)
+        self.keep_state(instance, None)
 
     async def warm_up(self, closed: Closed) -> None:
         """Call on_bar with a past bar and drop the signals. Markets with a position keep their mark, which is newer."""
         self.see(closed, is_marked=closed.market in self.mirror.positions and closed.market in self.mirror.marks)
-        for instance in self._listeners[closed.series]:
+        for instance in self.by_series[closed.series]:
             await self.warm_up_one(instance, closed)
 
     async def warm_up_one(self, instance: StrategyInstance, closed: Closed) -> None:
@@ -406,14 +273,14 @@ class StrategyHost:
                     instance.call_without_signals, partial(instance.strategy.on_stop, instance.view), now_ms=now_ms
                 ),
             )
-            self._keep_state(instance, None)
+            self.keep_state(instance, None)
 
     def see(self, closed: Closed, *, is_marked: bool = False) -> None:
         """Add a bar to history and declared indicators, and to the marks unless there is a newer one."""
         self.feed.take(closed)
         if not is_marked:
             self.mirror.marks[closed.market] = closed.bar.close
-        for instance in self._listeners[closed.series]:
+        for instance in self.by_series[closed.series]:
             instance.indicators.update(closed.bar)
 
     def _instance_of(self, strategy: str) -> StrategyInstance | None:
@@ -430,11 +297,11 @@ class StrategyHost:
         signals = await self._run(instance, partial(instance.call, hook, now_ms=now_ms))
         if signals is None:
             return
-        self._keep_state(instance, decision)
+        self.keep_state(instance, decision)
         if instance.quarantined is None:
             decision.signals += [OwnedSignal(instance, signal) for signal in signals]
 
-    def _keep_state(self, instance: StrategyInstance, decision: Decision | None) -> None:
+    def keep_state(self, instance: StrategyInstance, decision: Decision | None) -> None:
         if instance.source.asks:
             for record in instance.source.asks:
                 self.journal.keep_ask(instance.name, record)
@@ -442,7 +309,7 @@ class StrategyHost:
         try:
             state = instance.changed_state()
         except StrategyError as error:
-            self._quarantine(instance, error)
+            self.quarantine(instance, error)
             return
         if state is None:
             return
@@ -456,11 +323,11 @@ class StrategyHost:
         try:
             answer: T = await self.run(instance, call)
         except StrategyError as error:
-            self._quarantine(instance, error)
+            self.quarantine(instance, error)
             return None
         return answer
 
-    def _quarantine(self, instance: StrategyInstance, error: StrategyError) -> None:
+    def quarantine(self, instance: StrategyInstance, error: StrategyError) -> None:
         if instance.quarantined is not None:
             return
         # A strategy's text may contain lone surrogates, which cannot be encoded.
