@@ -12,6 +12,7 @@ from pydantic.functional_serializers import SerializeAsAny
 from bot.model import events as m
 from bot.money import E8, e8_of_decimal
 from bot.wire.base import AMOUNT_DIGITS_MAX, AbsentNone, Amount, Num, Resource, problem
+from bot.wire.resources import Warning_
 from bot.wire.vocabulary import EVENT_SUBTYPES
 
 
@@ -194,6 +195,7 @@ class EventsPage(Resource):
 
     events: tuple[Event, ...]
     last_event_id: str | None = None
+    warnings: tuple[Warning_, ...] = Field(default=(), exclude_if=lambda value: not value)
 
 
 # -- the same event with integers of 1e-8, as the daemon folds it

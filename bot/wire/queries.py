@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import ConfigDict, model_validator
+from pydantic import ConfigDict
 
-from bot.wire.base import CoinName, Integer, Request, Text, refuse
-from bot.wire.vocabulary import EVENT_FILTERS, EVENT_SUBTYPES, AssetClass, Interval, MarketsView, NavRange
+from bot.wire.base import CoinName, Integer, Request, Text
+from bot.wire.vocabulary import EVENT_FILTERS, AssetClass, Interval, MarketsView, NavRange
 
 EVENTS_PAGE_MAX = 200
 TRADES_PAGE_MAX = 200
@@ -56,12 +56,10 @@ class EventStreamQuery(Request):
         names = frozenset(part.strip() for part in self.types.split(",") if part.strip())
         return names or None
 
-    @model_validator(mode="after")
-    def _known(self) -> Self:
-        for name in sorted(self.filters or ()):
-            if name not in EVENT_FILTERS:
-                refuse(("types",), f"has no event type {name!r}", list(EVENT_SUBTYPES))
-        return self
+    @property
+    def unknown_types(self) -> list[str]:
+        """The requested types that this version has not. They match nothing; a later version may have them."""
+        return sorted((self.filters or frozenset()) - EVENT_FILTERS)
 
 
 class EventsQuery(EventStreamQuery):

@@ -46,11 +46,19 @@ PATH_PARAMETERS: Final[dict[str, Json]] = {
     "id": {"description": "An id as the service gave it.", "schema": {"type": "string", "minLength": 1}},
 }  # fmt: skip
 
-_FILTER: Final = "|".join(sorted(EVENT_FILTERS)).replace(".", "[.]")
 QUERY_FORMS: Final[dict[str, Json]] = {
-    f"{model}.{name}": {"pattern": pattern}
+    f"{model}.{name}": form
     for model in ("EventsQuery", "EventStreamQuery")
-    for name, pattern in (("since", "^evt_[0-9]{1,18}$"), ("types", f"^(({_FILTER})(,({_FILTER}))*)?$"))
+    for name, form in (
+        ("since", {"pattern": "^evt_[0-9]{1,18}$"}),
+        (
+            "types",
+            {
+                "description": "Types, or type.subtype, separated by commas: "
+                f"{', '.join(sorted(EVENT_FILTERS))}. Another name matches nothing, and the page has a warning."
+            },
+        ),
+    )
 }
 
 IDEMPOTENCY_KEY: Final[Json] = {

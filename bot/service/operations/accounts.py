@@ -13,10 +13,12 @@ from bot.service.operations.executor import Context, OperationExecutor
 from bot.service.operations.orders import PLAN_TTL_REAL_MS, exact
 from bot.service.security.auth import OWNER_SCOPES, Minted, Principal, mint
 from bot.service.views import account_views, event_views
+from bot.service.views.event_views import unknown_type
 from bot.service.views.responses import Answer, Refused, invalid
 from bot.venue import ledger, pages
 from bot.venue.commands import OpenAccount, ResetAccount
 from bot.venue.state import EVENTS_KEPT, GUARDIANS_MAX, KEYS_MAX, MIN_NOTIONAL, OPEN_ORDERS_MAX, Account, Key, event_id
+from bot.wire.errors import FIELDS_SHOWN_MAX
 from bot.wire.headers import LIMITS_VERSION
 from bot.wire.queries import EventsQuery, TradesQuery
 from bot.wire.requests import ResetRequest, SandboxAccountRequest
@@ -188,7 +190,8 @@ class AccountOperations(OperationExecutor):
             if len(page) == query.limit:
                 break
         last = event_id(examined) if examined > start or query.since is None else query.since
-        return Answer.ok({"events": page, "lastEventId": last})
+        unknown = [unknown_type(name) for name in query.unknown_types[:FIELDS_SHOWN_MAX]]
+        return Answer.ok({"events": page, "lastEventId": last} | ({"warnings": unknown} if unknown else {}))
 
     def cursor_seq(self, account: Account, since: str, *, name: str = "since") -> int:
         """The event number of a cursor. Refused if the text is not an event id, or with 410 if the feed does not have it."""

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from bot.clock import SystemClock
 from bot.errors import Refusal
+from bot.money import parse_e8
 from bot.service.security.auth import Principal
 from bot.service.security.rate_limits import RateLimits
 from bot.service.state_machine.command_log import Reply
@@ -129,6 +130,16 @@ def expired(context: Context, now_ms: int) -> Refusal | None:
         return None
     text = "the request arrived after its X-Expires-After"
     return Refusal("idempotency_conflict", text, details={"reason": "expired"})
+
+
+def judged_e8(text: str) -> int:
+    """The digits of an order's size or price as a scaled integer, for the venue to judge.
+
+    Digits behind the eighth decimal are no fault of form. Such a number is on no step of a market, so the odd one of its neighbours stands
+    for it: that one is on no step either, and the venue answers with the steps around it.
+    """
+    finer = text.partition(".")[2][8:]
+    return parse_e8(text.removesuffix(finer)) | 1 if finer.strip("0") else parse_e8(text)
 
 
 def parse_scaled(text: str, name: str, parse: Callable[[str], int]) -> int:

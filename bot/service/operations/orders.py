@@ -14,8 +14,8 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from bot.errors import Refusal
-from bot.money import e8_of_decimal, format_e8, parse_e8
-from bot.service.operations.executor import Context, OperationExecutor, expired, parse_scaled
+from bot.money import e8_of_decimal, format_e8
+from bot.service.operations.executor import Context, OperationExecutor, expired, judged_e8
 from bot.service.security.auth import Principal, refuse_blocking, refuse_market
 from bot.service.views import account_views
 from bot.service.views.responses import Answer, Refused, invalid
@@ -156,9 +156,9 @@ class OrderOperations(OperationExecutor):
         """POST /v1/positions/{market}/close."""
         coin = bare_coin(market)
         self._check_market(principal, coin)
-        fraction = None if request.fraction is None else exact(request.fraction, "fraction")
-        usd = None if request.usd_amount is None else _usd(request.usd_amount, "usdAmount")
-        size = None if request.size is None else parse_scaled(request.size, "size", parse_e8)
+        fraction = None if request.fraction is None else _at_least_one(request.fraction, "fraction")
+        usd = None if request.usd_amount is None else _at_least_one(request.usd_amount, "usdAmount")
+        size = None if request.size is None else judged_e8(request.size)
 
         def command(now: int) -> Command:
             return ClosePosition(
@@ -217,8 +217,8 @@ class OrderOperations(OperationExecutor):
             coin=bare_coin(request.coin),
             intent=request.intent,
             side=1 if request.side == "long" else -1,
-            notional=None if request.notional_usd is None else _usd(request.notional_usd, "notionalUsd"),
-            size=None if request.size is None else parse_scaled(request.size, "size", parse_e8),
+            notional=None if request.notional_usd is None else _at_least_one(request.notional_usd, "notionalUsd"),
+            size=None if request.size is None else judged_e8(request.size),
             leverage=request.leverage,
             slippage_bps=request.slippage_bps,
         )
@@ -383,19 +383,19 @@ class OrderOperations(OperationExecutor):
 
 
 def order_spec(request: OrderRequest, *, reduce_only: bool = False) -> OrderSpec:
-    """An order request in scaled integers. Refused if an amount has more than 8 decimals."""
+    """An order request in scaled integers."""
     bracket = request.bracket
     stop = bracket.stop_loss if bracket is not None else None
     target = bracket.take_profit if bracket is not None else None
     return OrderSpec(
         coin=bare_coin(request.market),
         side=1 if request.side == "long" else -1,
-        usd=None if request.usd_amount is None else _usd(request.usd_amount, "usdAmount"),
-        size=None if request.size is None else parse_scaled(request.size, "size", parse_e8),
+        usd=None if request.usd_amount is None else _at_least_one(request.usd_amount, "usdAmount"),
+        size=None if request.size is None else judged_e8(request.size),
         leverage=request.leverage,
         leverage_mode=request.leverage_mode,
         type=request.type,
-        limit_px=None if request.limit_px is None else parse_scaled(request.limit_px, "limitPx", parse_e8),
+        limit_px=None if request.limit_px is None else judged_e8(request.limit_px),
         slippage_bps=request.max_slippage_bps,
         allow_partial=request.allow_partial,
         require_protection=request.require_protection,
@@ -413,7 +413,7 @@ def _leg(leg: LegRequest | None, name: str) -> LegSpec | None:
         return None
     return LegSpec(
         pct=None if leg.pct is None else exact(leg.pct, f"{name}.pct"),
-        px=None if leg.px is None else parse_scaled(leg.px, f"{name}.px", parse_e8),
+        px=None if leg.px is None else judged_e8(leg.px),
         r=None if leg.r is None else exact(leg.r, f"{name}.r"),
     )
 
@@ -503,8 +503,8 @@ def exact(value: Decimal, name: str) -> int:
     return made
 
 
-def _usd(value: Decimal, name: str) -> int:
-    """An amount of an order in scaled integers, at least one unit. The venue then checks its minimum notional."""
+def _at_least_one(value: Decimal, name: str) -> int:
+    """An amount or a fraction above zero in scaled integers, at least one unit. The venue then checks its minimum notional."""
     return exact(max(value, _FINEST), name)
 
 

@@ -13,6 +13,7 @@ from bot.service.security.auth import Principal
 from bot.service.security.rate_limits import RateLimits
 from bot.service.security.secret_encryption import SecretCipher
 from bot.service.state_machine.machine import Machine
+from bot.service.views.event_views import unknown_type
 from bot.service.views.responses import Answer, Refused, invalid
 from bot.service.webhooks.address_policy import (
     RESOLVE_SECONDS,
@@ -26,9 +27,8 @@ from bot.service.webhooks.outbox import Outbox
 from bot.venue.commands import AddWebhook, RemoveWebhook
 from bot.venue.state import Webhook
 from bot.wire import signing
-from bot.wire.errors import clean
 from bot.wire.requests import WebhookRequest
-from bot.wire.vocabulary import EVENT_FILTERS, EVENT_SUBTYPES
+from bot.wire.vocabulary import EVENT_FILTERS
 
 Body = dict[str, Any]
 
@@ -79,7 +79,7 @@ class WebhookOperations(OperationExecutor):
     def create(self, principal: Principal, request: WebhookRequest, context: Context) -> Answer:
         """POST /v1/webhooks. Call `check_names` first."""
         types = None if not request.types else tuple(dict.fromkeys(request.types))
-        unknown = [_unknown(name) for name in types or () if name not in EVENT_FILTERS]
+        unknown = [unknown_type(name) for name in types or () if name not in EVENT_FILTERS]
         secret = request.secret or signing.secret_of(secrets.token_bytes(signing.GENERATED_BYTES))
         try:
             key = signing.key_of(secret)
@@ -135,9 +135,3 @@ class WebhookOperations(OperationExecutor):
             "failures": 0 if health is None else health.failures,
             "disabledReason": hook.disabled,
         }
-
-
-def _unknown(name: str) -> Body:
-    """The warning for a filter that matches no event type of this version."""
-    text = f"there is no event type {clean(name)}; the types are {', '.join(EVENT_SUBTYPES)}"
-    return {"code": "unknown_type", "message": text}

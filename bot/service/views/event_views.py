@@ -19,6 +19,8 @@ from bot.model.events import (
 from bot.money import format_e8, format_e12
 from bot.service.views.account_views import opt
 from bot.venue.state import event_id
+from bot.wire.errors import clean
+from bot.wire.vocabulary import EVENT_SUBTYPES
 
 Body = dict[str, Any]
 
@@ -232,3 +234,9 @@ _TYPES: Final[dict[type, str]] = {
     Settled: "settlement",
     AccountChanged: "account",
 }
+
+
+def unknown_type(name: str) -> Body:
+    """The warning for a filter that matches no event type of this version."""
+    text = f"there is no event type {clean(name)}; the types are {', '.join(EVENT_SUBTYPES)}"
+    return {"code": "unknown_type", "message": text}

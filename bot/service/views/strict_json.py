@@ -14,6 +14,7 @@ from bot.wire.base import encode
 DEPTH_MAX: Final = 32
 DIGITS_MAX: Final = 400  # of one number; a limit on memory
 EXPONENT_MAX: Final = 308  # the range of a double
+_SMALLEST: Final = Decimal(f"1e-{EXPONENT_MAX}")
 
 
 class BadJson(ValueError):
@@ -89,7 +90,9 @@ def _decimal(text: str) -> Decimal:
     if len(text) > DIGITS_MAX:
         raise BadJson(f"has a number of more than {DIGITS_MAX} digits")
     number = Decimal(text)
-    if number and abs(number.adjusted()) > EXPONENT_MAX:
+    if number and number.adjusted() < -EXPONENT_MAX:
+        return _SMALLEST.copy_sign(number)  # Above zero however small, so that its field judges it.
+    if number and number.adjusted() > EXPONENT_MAX:
         raise BadJson(f"has the number {text[:40]}, which is out of range")
     return number
 

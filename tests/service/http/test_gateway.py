@@ -202,7 +202,6 @@ async def test_the_refusal_of_an_unknown_name_suggests_the_nearest_one(caller: C
         "/v1/events?limit=1.5",
         "/v1/events?limit=%D9%A1",
         "/v1/events?since=5",
-        "/v1/events?types=fills",
         "/v1/trades?limit=201",
         "/v1/trades?before=-1",
         "/v1/markets?limit=251",
