@@ -244,3 +244,25 @@ def test_a_delisted_market_cancels_orders_and_settles_positions() -> None:
     assert venue.info("userFills", user=ANN)[0]["dir"] == "Settlement"
     assert venue.info("meta")["universe"][0]["isDelisted"] is True
     assert "error" in venue.place(ANN, limit(BTC, "B", "0.01", "99000"))[0]
+
+
+def test_the_others_fill_their_levels_up_every_three_seconds() -> None:
+    venue = Venue(usd="1000000", network="mainnet")
+    full = venue.info("l2Book", coin="BTC")["levels"][1][0]
+    venue.place(ANN, limit(BTC, "B", "1", "101000", "Ioc"))
+    assert float(venue.info("l2Book", coin="BTC")["levels"][1][0]["sz"]) < float(full["sz"])
+    venue.control("advance", ms=3_000)
+    assert venue.info("l2Book", coin="BTC")["levels"][1][0] == full
+
+
+def test_a_priority_fee_is_for_ioc_orders_or_for_passive_ones() -> None:
+    venue = Venue()
+    ioc, alo, gtc = (
+        limit(BTC, "B", "0.01", px, tif) for px, tif in (("101000", "Ioc"), ("99000", "Alo"), ("99000", "Gtc"))
+    )
+    assert "filled" in venue.place(ANN, ioc, grouping={"p": 5})[0]
+    assert "resting" in venue.place(ANN, alo, grouping={"p": 5})[0]
+    for orders in ((gtc,), (ioc, alo), (limit(BTC, "A", "0.01", "101000", "Alo", reduce=True),)):
+        assert venue.place(ANN, *orders, grouping={"p": 5}) == [
+            {"error": "Priority orders must all be Ioc, or all Alo and not reduce-only."}
+        ]

@@ -33,6 +33,7 @@ class Book:
     asks: list[tuple[tuple[int, int], Order]] = field(default_factory=list)
     ladder: tuple[list[list[int]], list[list[int]]] = field(default_factory=lambda: ([], []))
     last_px: int = 0
+    is_taken: bool = False  # something of the ladder has been taken since it was laid
 
     def side(self, *, buy: bool) -> list[tuple[tuple[int, int], Order]]:
         return self.bids if buy else self.asks
@@ -56,6 +57,7 @@ class Book:
         if self.bids:
             asks = [level for level in asks if level[0] > self.bids[0][1].px]
         self.ladder = (bids, asks)
+        self.is_taken = False
 
     def best(self, *, buy: bool) -> int | None:
         """The best price of a side; None if the side is empty."""

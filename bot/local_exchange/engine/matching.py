@@ -59,6 +59,7 @@ def match(
             level = others[0]
             size = min(level[1], taker.sz)
             level[1] -= size
+            book.is_taken = True
             if not level[1]:
                 others.pop(0)
             trade(exchange, coin, taker, None, level[0], size, liquidation)

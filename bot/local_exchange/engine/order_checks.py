@@ -20,6 +20,7 @@ FAR = Refused("Order price cannot be more than 80% away from the reference price
 EMPTY = Refused("Orders are empty.")
 NO_BUILDER = Refused("Builder fee has not been approved")
 NOT_REDUCE_ONLY = Refused("TP/SL orders must be reduce-only.")
+PRIORITY = Refused("Priority orders must all be Ioc, or all Alo and not reduce-only.")
 MAIN_TRIGGER = Refused("Main order cannot be trigger order.")
 UPGRADE = Refused("Only post-only orders allowed immediately after network upgrade", "rejected")
 

@@ -48,12 +48,20 @@ def batch_fault(
     children = {"normalTpsl": requests[1:], "positionTpsl": requests}.get(grouping, ())
     if grouping == "normalTpsl" and requests[0].trigger is not None:
         return order_checks.MAIN_TRIGGER
+    if grouping == "priority" and not _may_have_priority(requests):
+        return order_checks.PRIORITY
     if any(child.trigger is None or not child.reduce_only for child in children):
         return order_checks.NOT_REDUCE_ONLY
     limits = [request for request in requests if request.trigger is None and request.px > 0]
     if any(order_checks.is_far(exchange.coins[request.coin], request) for request in limits):
         return order_checks.FAR
     return None
+
+
+def _may_have_priority(requests: Sequence[OrderRequest]) -> bool:
+    """A fee for priority is paid for Ioc orders alone, or for Alo orders that are not reduce-only."""
+    tifs = {request.tif for request in requests}
+    return tifs == {"Ioc"} or (tifs == {"Alo"} and not any(request.reduce_only for request in requests))
 
 
 def _new_order(exchange: Exchange, user: User, request: OrderRequest, grouping: str, builder: Builder | None) -> Order:

@@ -19,8 +19,11 @@ INTEREST_RATE: Final = E12 // 10_000 // 8  # an hour's funding without a premium
 
 
 def advance(exchange: Exchange, prices: Prices | None, now_ms: int) -> None:
-    """Do everything that is due up to `now_ms`, in the order of time."""
-    while (due_ms := _next_due(exchange, prices)) <= now_ms:
+    """Do everything that is due up to `now_ms`, in the order of time.
+
+    The others fill their ladder up every three seconds.
+    """
+    while (due_ms := _next_due(exchange)) <= now_ms:
         _move_clock(exchange, due_ms)
         if exchange.next_hour_ms == due_ms:
             _pay_funding(exchange)
@@ -33,10 +36,13 @@ def advance(exchange: Exchange, prices: Prices | None, now_ms: int) -> None:
                 day, count = user.cancel_firings
                 user.cancel_firings = (due_ms // DAY_MS, count + 1 if day == due_ms // DAY_MS else 1)
                 lifecycle.cancel_all(exchange, user, "scheduledCancel")
-        if prices is not None and exchange.next_price_ms == due_ms:
+        if exchange.next_price_ms == due_ms:
             exchange.next_price_ms += PRICE_MS
-            for name, px in prices.take(due_ms):
+            for name, px in prices.take(due_ms) if prices is not None else ():
                 set_price(exchange, exchange.coins[name], px)
+            for coin in exchange.coins.values():
+                if coin.book.is_taken and not coin.is_delisted:
+                    coin.book.lay(ladder(coin.market))
     _move_clock(exchange, now_ms)
 
 
@@ -45,10 +51,9 @@ def hold_prices(exchange: Exchange, until_ms: int) -> None:
     exchange.next_price_ms = max(exchange.next_price_ms, until_ms - until_ms % PRICE_MS + PRICE_MS)
 
 
-def _next_due(exchange: Exchange, prices: Prices | None) -> int:
+def _next_due(exchange: Exchange) -> int:
     cancels = [user.cancel_all_ms for user in exchange.users.values() if user.cancel_all_ms is not None]
-    due = [exchange.next_hour_ms, *cancels]
-    return min(due) if prices is None else min(*due, exchange.next_price_ms)
+    return min(exchange.next_hour_ms, exchange.next_price_ms, *cancels)
 
 
 def _move_clock(exchange: Exchange, now_ms: int) -> None:

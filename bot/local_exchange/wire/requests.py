@@ -181,7 +181,7 @@ def _order(exchange: Exchange, user: User, action: Mapping[str, Any]) -> Json | 
     grouping = action["grouping"]
     given = action.get("builder")
     builder = None if given is None else (given["b"].lower(), given["f"])
-    outcomes = orders.place(exchange, user, requests, grouping if isinstance(grouping, str) else "na", builder)
+    outcomes = orders.place(exchange, user, requests, grouping if isinstance(grouping, str) else "priority", builder)
     return _statuses("order", [_status(outcome) for outcome in outcomes])
 
 
