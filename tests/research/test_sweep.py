@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from bot.cli.app import call
+from bot.number_text import on_page
 from bot.research import runners
 from bot.research.study import one_sweep
 from bot.research.trials import Outcome, Task
@@ -106,7 +107,7 @@ def test_the_map_stands_under_its_heads_on_the_page_and_on_a_narrow_terminal(
     for row in heat[1:]:
         for head, cell in zip(heat[0][1:], row[1:], strict=True):
             of_cell = [one for one in trials if one[across] == head and one[down] == row[0]]
-            assert [f"{float(one['Return [%]']):+.2f}" for one in of_cell] == [cell]
+            assert [on_page(f"{float(one['Return [%]']):+.2f}") for one in of_cell] == [cell]
     assert "…" not in said
     assert max(len(line) for line in said.partition("Importance")[0].splitlines()) <= 80
 
@@ -412,7 +413,7 @@ def test_a_scheduler_without_a_worker_and_a_worker_of_another_version_are_refuse
 @pytest.mark.parametrize(
     ("objectives", "windows", "warned"),
     [
-        ('["Sharpe Ratio", "Return [%]"]', (), ["Sharpe Ratio is a figure of a year, and the range has 7 h"]),
+        ('["Sharpe Ratio", "Return [%]"]', (), ["Sharpe Ratio is a figure of a year, and the range has 6 h 40 min"]),
         (
             '["Calmar Ratio"]',
             ("--walk-forward", "train=2h,test=1h"),

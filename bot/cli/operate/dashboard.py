@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -76,8 +77,9 @@ def dashboard(
     logs.configure(level="warning")
 
     def on_ready(running: Running, key: bytes) -> None:
-        _print(running, key, place, as_json=as_json)
-        sys.stdout.flush()
+        with contextlib.suppress(BrokenPipeError):  # Its daemon may have died meanwhile; the dashboard goes on.
+            _print(running, key, place, as_json=as_json)
+            sys.stdout.flush()
 
     serve(place, port=port, control=control, runs=runs.absolute(), on_ready=on_ready, of_run=of_run)
     return int(Exit.DONE)

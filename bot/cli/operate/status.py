@@ -123,7 +123,7 @@ def positions(config: Path | None, state_dir: Path | None, *, as_json: bool) -> 
         rows = [
             {**position, "stop": stop_of(position), "strategy": _holders(position)} for position in answer["positions"]
         ]
-        _table(rows, columns, empty="no open position")
+        _table(rows, columns, empty=_empty(answer, "no open position"))
     return int(Exit.UNSAFE if any(map(_is_unsafe, answer["positions"])) else Exit.DONE)
 
 
@@ -165,7 +165,7 @@ def orders(config: Path | None, state_dir: Path | None, *, as_json: bool) -> int
         click.echo(json.dumps(answer))
     else:
         columns = ("oid", "market", "kind", "side", "action", "size", "limit_px", "trigger_px", "strategy")
-        _table(answer["orders"], columns, empty="no resting order")
+        _table(answer["orders"], columns, empty=_empty(answer, "no resting order"))
     return int(Exit.DONE)
 
 
@@ -271,6 +271,11 @@ def _is_old(answer: Mapping[str, Any]) -> bool:
     return (answer.get("old_s") or 0.0) > OLD_S  # A daemon of an older version does not send it.
 
 
+def _empty(answer: Mapping[str, Any], sentence: str) -> str:
+    """The sentence of an empty list. Of an old answer it says that it was so then: unknown is not empty."""
+    return f"{sentence} when the account was last read" if _is_old(answer) else sentence
+
+
 def _warn_if_old(answer: Mapping[str, Any]) -> None:
     if _is_old(answer):
         click.echo(f"OLD: these data were read from the service {answer['old_s']:.0f} s ago", err=True)
@@ -283,6 +288,7 @@ def status_lines(told: Mapping[str, Any]) -> Iterable[str]:
     yield f"{told['state']}  {told['name']} (pid {told['pid']}, up {duration_ms(told['at_ms'] - told['started_ms'])}){why}"
     yield f"  service     {told['base_url']}{_money(told)}" + _clock(told.get("service"))
     if "account" not in told:
+        yield "  account     not known: the daemon has not read it yet, so its positions and orders are not known either"
         return
     if _is_old(told):
         yield f"  OLD         account, positions and orders were read from the service {told['old_s']:.0f} s ago"
@@ -290,7 +296,13 @@ def status_lines(told: Mapping[str, Any]) -> Iterable[str]:
     yield f"  account     {told['address']}, value {account['value_usd']:,.2f} USD, free {account['free_usd']:,.2f} USD, epoch {told['epoch']}"
     yield f"  profit      {_profit(told)}"
     bare = told["unprotected"]
-    stops = f"WITHOUT A STOP: {', '.join(bare)}" if bare else "each with its stop" if told["positions"] else "flat"
+    stops = (
+        f"WITHOUT A STOP: {', '.join(bare)}"
+        if bare
+        else "each with its stop"
+        if told["positions"]
+        else _empty(told, "flat")
+    )
     if foreign := told.get("foreign_unprotected"):
         ours = stops if bare else "each of ours with its stop"
         stops = f"{ours}, NOT OURS AND WITHOUT A STOP: {', '.join(foreign)}"
@@ -437,7 +449,7 @@ def _last_lines(last: Mapping[str, Any]) -> Iterable[str]:
     for one in last["positions"]:
         yield f"  position    {one['market']} {one['side']} {one['size']} @ {formatting.px(one['entry_px'])}"
     if not last["positions"]:
-        yield "  positions   none"
+        yield "  positions   none when it was last written"
     for one in last["open_intents"]:
         yield f"  intent      {one['id'][:12]} {one['strategy']} {one['action']} {one['market']}: {one['state']}; the next start finds out what became of it"
 

@@ -124,7 +124,8 @@ def left_lines(end: DaemonEnd) -> list[str]:
         ]
     lines = ["Left at the service:"]
     for label, things in (("position", left.positions), ("order", left.orders), ("guardian", left.guardians)):
-        lines += [f"  {label:<10} {thing}" for thing in things] or [f"  {label + 's':<10} none"]
+        nothing = "none" if left.known else "not known"
+        lines += [f"  {label:<10} {thing}" for thing in things] or [f"  {label + 's':<10} {nothing}"]
     return lines + [f"  {'why' if n == 0 else '':<10} {line}" for n, line in enumerate(left.why)]
 
 

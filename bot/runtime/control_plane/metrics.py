@@ -254,9 +254,10 @@ class Figures:
 
     def _guards(self, now_ns: int) -> Iterator[Metric]:
         kernel = self._of.kernel
-        fallen = {one.name for one in kernel.guardians.fallen()}
-        stands = [((one.name,), float(one.name not in fallen)) for one in kernel.guardians.wanted]
-        yield _family("guardian_stands", stands)
+        if self._of.is_recovered():  # Before that nobody knows which of them are armed.
+            fallen = {one.name for one in kernel.guardians.fallen()}
+            stands = [((one.name,), float(one.name not in fallen)) for one in kernel.guardians.wanted]
+            yield _family("guardian_stands", stands)
         heartbeat = self._of.heartbeat()
         if heartbeat is not None:
             lease = heartbeat.lease(now_ns)

@@ -95,7 +95,9 @@ def test_the_dashboard_outlives_a_kill_of_the_daemon_and_goes_with_stop(capsys: 
     with made("Holds") as ran:
         ran.config.write_text(ran.config.read_text() + "dashboard: {port: 0}\n")
         ran.start()
-        pid = ran.until("the dashboard serves", lambda: left_by_run(ran.state))
+        ran.until("the dashboard serves", lambda: is_ready(ran))
+        pid = left_by_run(ran.state)
+        assert pid is not None
         ran.until("a position is open", lambda: ran.query("SELECT 1 FROM events WHERE type='fill'"))
         address = ran.until("it says its address", lambda: running_in(ran.state)).address
 
@@ -135,13 +137,19 @@ def test_stop_ends_the_dashboard_of_a_daemon_that_is_dead(capsys: pytest.Capture
     with made("Idle") as ran:
         ran.config.write_text(ran.config.read_text() + "dashboard: {port: 0}\n")
         ran.start()
-        ran.until("the dashboard serves", lambda: left_by_run(ran.state))
+        ran.until("the dashboard serves", lambda: is_ready(ran))
         assert ran.process is not None
         ran.process.kill()
         ran.process.wait()
         assert call(["stop", "--state-dir", str(ran.state)]) == int(Exit.NOT_RUNNING)
         assert "is not running; its dashboard was ended" in capsys.readouterr().err
         assert left_by_run(ran.state) is None
+
+
+def is_ready(ran: Ran) -> bool:
+    """True once the daemon has logged the address of its dashboard."""
+    log = ran.state / "daemon.log"
+    return log.exists() and "dashboard.ready" in log.read_text()
 
 
 def page_of(ran: Ran, path: str) -> str:
