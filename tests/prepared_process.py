@@ -58,6 +58,7 @@ ARGUMENTS = (
 MUST_BE_UNSET = ("preexec_fn", "executable", "shell", "gid", "gids", "uid")
 
 _popen = subprocess.Popen
+_environment = dict(os.environ)
 
 
 class PreparedProcess:
@@ -65,13 +66,16 @@ class PreparedProcess:
 
     def __init__(self) -> None:
         self.owner = os.getpid()
-        self.environment = dict(os.environ)
+        # What a test has set meanwhile is for its own commands: this process outlives the test.
+        self.environment = _environment
         self._lock = threading.Lock()
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", "tests.prepared_process", str(other.fileno())]
         with other:
-            self._process = _popen(command, cwd=REPOSITORY, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL)
+            self._process = _popen(
+                command, cwd=REPOSITORY, env=_environment, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL
+            )
 
     def start(self, request: dict[str, Any], fds: Mapping[int, int]) -> int:
         """The pid of a new child of this process; `fds` says which descriptor of ours has which number there."""

@@ -62,6 +62,7 @@ def processes_of(url: str) -> list[int]:
     return found
 
 
+@pytest.mark.usefixtures("cold_starts")
 def test_a_killed_run_continues_with_its_account_and_leaves_nothing_running_at_its_end(
     ticking: Exchange, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
