@@ -11,12 +11,13 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from bot.errors import CODES
 from bot.service.docs.examples import examples
-from bot.service.docs.operation_texts import DESCRIBED, EXAMPLES, GROUPS, OUTSIDE, STREAM, Described
+from bot.service.docs.operation_texts import DESCRIBED, EXAMPLES, GROUPS, OUTSIDE, STREAM, WEBHOOK_NOTE, Described
 from bot.service.http.gateway import Rule
 from bot.service.http.operation_names import operation_name
 from bot.service.security.auth import Access
 from bot.service.views.responses import CONFLICTS
 from bot.wire import headers as wire_headers
+from bot.wire import signing
 from bot.wire.base import Request, Resource, aliases
 from bot.wire.errors import ErrorEnvelope
 from bot.wire.events import DATA_OF, Event
@@ -65,7 +66,7 @@ IDEMPOTENCY_KEY: Final[Json] = {
     "name": wire_headers.IDEMPOTENCY_KEY_HEADER,
     "in": "header",
     "required": False,
-    "description": "The same key with the same body gets the first response again. 1 to 255 visible ASCII characters.",
+    "description": "The same key with the same body gets the first response again, for 7 days. 1 to 255 visible ASCII characters.",
     "schema": {"type": "string", "minLength": 1, "maxLength": wire_headers.IDEMPOTENCY_KEY_MAX, "pattern": "^[!-~]+$"},
 }
 EXPIRES_AFTER: Final[Json] = {
@@ -187,6 +188,7 @@ def description(rules: Iterable[Rule], base_url: str) -> Json:
         "externalDocs": {"url": f"{base_url}/docs"},
         "tags": [{"name": name, "description": text} for name, text in GROUPS.items() if name in used],
         "paths": paths,
+        "webhooks": {"event": {"post": _delivery(schemas)}},
         "components": {
             "schemas": schemas.finished(),
             "headers": ANSWER_HEADERS,
@@ -194,7 +196,7 @@ def description(rules: Iterable[Rule], base_url: str) -> Json:
                 "bearer": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "An API key or a session's access token: Authorization: Bearer <API_KEY or ACCESS_TOKEN>.",
+                    "description": "An API key or a session's access token: Authorization: Bearer <API_KEY or ACCESS_TOKEN>. A session ends after 30 days.",
                 },
                 "control": {
                     "type": "http",
@@ -203,6 +205,25 @@ def description(rules: Iterable[Rule], base_url: str) -> Json:
                 },
             },
         },
+    }
+
+
+def _delivery(schemas: _Schemas) -> Json:
+    """A request that the service sends to a webhook."""
+    signed = {
+        signing.ID_HEADER: "The event's id; the same at each try.",
+        signing.TIMESTAMP_HEADER: "Unix seconds of this try.",
+        signing.SIGNATURE_HEADER: "v1, and the base64 of HMAC-SHA256 over ID.TIMESTAMP.BODY. Standard Webhooks 1.0.",
+    }
+    return {
+        "summary": "An event of the account",
+        "description": WEBHOOK_NOTE,
+        "parameters": [
+            {"name": name, "in": "header", "required": True, "description": text, "schema": {"type": "string"}}
+            for name, text in signed.items()
+        ],
+        "requestBody": {"required": True, "content": {JSON: {"schema": schemas.ref(Event)}}},
+        "responses": {"2XX": {"description": "The delivery is done."}, "410": {"description": "Disables the webhook."}},
     }
 
 
@@ -399,7 +420,19 @@ class _Schemas:
                 _describe_request(model, schema)
             elif model is not None:
                 _describe_resource(model, schema)
-        return dict(sorted(self._found.items()))
+        return {name: _without_const(schema) for name, schema in sorted(self._found.items())}
+
+
+def _without_const(part: Any) -> Any:
+    """The schema with each `const` as an `enum` of one, which generators of clients read. `x-rules` is not for them."""
+    if isinstance(part, list):
+        return [_without_const(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    made = {
+        name: inner if name == "x-rules" else _without_const(inner) for name, inner in part.items() if name != "const"
+    }
+    return made | ({"enum": [part["const"]]} if "const" in part else {})
 
 
 def _models(root: type[BaseModel]) -> dict[str, type[BaseModel]]:
@@ -420,7 +453,8 @@ def _describe_request(model: type[Request], schema: Json) -> None:
     schema.pop("title", None)
     rules = RULES.get(model.__name__)
     if rules is not None:
-        schema.update(rules)
+        # Generators of clients read neither rules between fields nor boolean schemas, so the rules stand beside the schema.
+        schema["x-rules"] = rules
     if model.__name__ == "SettingsRequest":
         for part in schema["properties"].values():
             part["anyOf"] += [

@@ -269,7 +269,7 @@ def test_the_stream_is_described_with_its_end(document: dict[str, Any]) -> None:
     assert "410" in made["responses"]
     streamed, paged = (fields(document, f"GET /v1/events{tail}")[0] for tail in ("/stream", ""))
     assert streamed == {name: paged[name] for name in ("since", "types")}
-    assert "pattern" in streamed["since"] and "pattern" in streamed["types"]
+    assert "pattern" in streamed["since"] and "order.canceled" in streamed["types"]["description"]
 
 
 # ── Against the interface ───────────────────────────────────────────────────────────────────────────────────────────
