@@ -43,7 +43,7 @@ def test_a_cross_account_below_maintenance_is_closed_through_the_book() -> None:
     venue.price("BTC", f"{level - 1:.0f}")
     assert venue.size(ANN, "BTC") == "0.0"
     assert venue.status(ANN, same) == "liquidatedCanceled"
-    assert venue.status(ANN, resting) == "open", "orders of coins without a cross position stay"
+    assert venue.status(ANN, resting) == "liquidatedCanceled", "it reserved margin of the cross account"
     fill = venue.info("userFills", user=ANN)[0]
     assert fill["liquidation"] == {"liquidatedUser": ANN, "markPx": f"{level - 1:.0f}.0", "method": "market"}
     assert float(account(venue)["marginSummary"]["accountValue"]) > 0, "what is left stays"

@@ -49,8 +49,7 @@ def _check_account(exchange: Exchange, user: User, account: Account, position: P
         equity, need = standing_of(exchange.venue, account, position)
         if equity >= need:
             return
-        coins = {position.coin} if position.isolated else {c for c, p in account.positions.items() if not p.isolated}
-        lifecycle.cancel_all(exchange, user, "liquidatedCanceled", coins=coins)
+        lifecycle.cancel_all(exchange, user, "liquidatedCanceled", coins=_coins_of(exchange, account, position))
         if equity < 0:
             _deleverage(exchange, user, account, position)
         elif 3 * equity < 2 * need:
@@ -62,6 +61,15 @@ def _check_account(exchange: Exchange, user: User, account: Account, position: P
             position = account.positions.get(position.coin)
         else:
             position = max(others, key=lambda p: maintenance_of(exchange.venue.markets[p.coin], p), default=None)
+
+
+def _coins_of(exchange: Exchange, account: Account, position: Position) -> set[str]:
+    """Where orders are canceled: an isolated position's coin, or all of the dex but those of isolated positions."""
+    if position.isolated:
+        return {position.coin}
+    dex = exchange.coins[position.coin].dex
+    apart = {coin for coin, other in account.positions.items() if other.isolated}
+    return {coin.name for coin in exchange.coins.values() if coin.dex == dex} - apart
 
 
 def _scope(account: Account, position: Position) -> list[Position]:
