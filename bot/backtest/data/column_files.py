@@ -40,7 +40,19 @@ OTHERS: Final = {
     b"\x89HDF": "is HDF5: write the table of one market as CSV or Parquet with the program that made it",
     b"\xd0\xcf\x11\xe0": "is an old spreadsheet (.xls): save it as CSV",
     b"SQLite format 3": "is a SQLite database: write its table of candles as CSV with the program that made it",
+    b"\x1f\x8b": "is compressed by gzip twice: unpack it once",
+    b"\x04\x22\x4d\x18": "is compressed by lz4: unpack it, or compress it by gzip",
+    b"7z\xbc\xaf": "is a 7-Zip archive: unpack it",
+    b"Rar!": "is a RAR archive: unpack it",
+    b"%PDF": "is a PDF: get the candles as CSV from their source",
+    b"ORC": "is ORC: write it as CSV or Parquet with the program that made it",
+    b"Obj\x01": "is Avro: write it as CSV or Parquet with the program that made it",
+    b"\x93NUMPY": "is an array of NumPy: write it as CSV with the program that made it",
+    b"\x80": "is a pickle of Python: write the frame as CSV (df.to_csv) or Parquet with the program that made it",
 }
+BINARY: Final = "is not text: write it as CSV or Parquet with the program that made it"
+TAR_AT: Final = 257  # where a tar archive has its mark
+BEGINS: Final = 512  # bytes that tell the format of a file
 # JSON by the beginning of its text, and the command that makes CSV of it.
 _JSON: Final = (
     (r"\s*\[\s*\[", "a list of rows", "w = csv.writer(sys.stdout); w.writerows(rows)"),
@@ -67,6 +79,11 @@ class Block(NamedTuple):
 def other_format(path: Path, begins: bytes) -> str | None:
     """What a file is whose first bytes are not those of text, and what to do with it; None for text."""
     way = next((way for other, way in OTHERS.items() if begins.startswith(other)), None)
+    if way is None and begins[TAR_AT:].startswith(b"ustar"):
+        way = "is a tar archive: unpack it"
+    if way is None and b"\0" in begins:
+        halves = (begins[0::2], begins[1::2])
+        way = OTHERS[b"\xff\xfe"] if any(not any(half) for half in halves) and begins.strip(b"\0") else BINARY
     if way is None:
         return None
     parquet = f"{_stem(path)}.parquet"
@@ -86,7 +103,7 @@ def judge_text(path: Path, lines: Sequence[str]) -> None:
     for begins, what, command in _JSON:
         if re.match(begins, text):
             read = "gzip.open" if _is_zipped(path) else "open"
-            script = f"import csv, gzip, json, sys; rows = json.load({read}({str(path)!r})); {command}"
+            script = f"import csv, gzip, json, sys; rows = json.load({read}({str(path)!r}, 'rb')); {command}"
             csv_file = quote(f"{_stem(path)}.csv")
             raise ConfigError(f"{path}: is JSON, {what}: convert it to CSV: {_python(script)} > {csv_file}")
     raise ConfigError(
@@ -110,10 +127,11 @@ def _python(script: str) -> str:
 
 def _stem(path: Path) -> str:
     """The name of a file without the endings of its format, for a new file in the current folder."""
-    name = path.name.replace(".parquet", ".new")  # The file itself stays as it is.
-    for ending in (".gz", ".feather", ".json", ".arrow", ".ipc", ".csv", ".txt"):
+    name = path.name
+    for ending in (".gz", ".feather", ".json", ".arrow", ".ipc", ".csv", ".txt", ".parquet"):
         name = name.removesuffix(ending) or name
-    return name
+    # The file itself stays as it is, whatever its name says.
+    return f"{name}.new" if path.name.endswith((".csv", ".parquet")) else name
 
 
 def _is_zipped(path: Path) -> bool:
@@ -157,12 +175,15 @@ def opened(path: Path) -> Iterator[TextIO]:
     """Open a text file, gzipped or not. Lines end with LF. Errors of the file become a ConfigError with its name."""
     try:
         with path.open("rb") as raw:
-            begins = raw.read(16)
+            begins = raw.read(BEGINS)
             zipped = begins.startswith(b"\x1f\x8b")
-            if (what := other_format(path, begins)) is not None:
-                raise ConfigError(f"{path}: {what}")
             raw.seek(0)
             binary: Any = gzip.GzipFile(fileobj=raw) if zipped else raw
+            if zipped:
+                begins = binary.read(BEGINS)
+                binary.seek(0)
+            if (what := other_format(path, begins)) is not None:
+                raise ConfigError(f"{path}: {what}")
             with io.TextIOWrapper(io.BufferedReader(binary, 1 << 16) if zipped else binary, "utf-8-sig") as text:
                 yield text
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -218,11 +239,11 @@ def _plain(text: str, path: Path, width: int, wanted: Sequence[int], delimiter: 
     lines = body.split("\n")
     count = len(lines)
     rows: Sequence[int] = range(row, row + count)
-    if set(map(str.count, lines, repeat(delimiter))) != {width - 1}:
+    if set(map(str.count, lines, repeat(delimiter))) != {width - 1} or delimiter * (width - 1) in lines:
         kept = [
             (number, _without_tail(line, width, delimiter))
             for number, line in zip(rows, lines, strict=True)
-            if line.strip()
+            if line.replace(delimiter, "").strip()
         ]
         for number, line in kept:
             if line.count(delimiter) != width - 1:
@@ -396,7 +417,7 @@ def scan_parquet(path: Path) -> Any:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or str(error).splitlines()[0]}") from None
     except (pl.exceptions.PolarsError, ValueError) as error:
         with path.open("rb") as raw:
-            begins = raw.read(16)
+            begins = raw.read(BEGINS)
         if not begins.startswith(b"PAR1") and (what := other_format(path, begins)) is not None:
             raise ConfigError(f"{path}: {what}") from None
         raise ConfigError(f"{path}: is no Parquet file: {str(error).splitlines()[0]}") from None

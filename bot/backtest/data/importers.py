@@ -39,9 +39,9 @@ from bot.backtest.data.table_layout import (
     judge_order,
     layout_of,
     market_place,
+    one_of,
     other_time,
     places_of,
-    volume_of,
 )
 from bot.backtest.data.table_layout import Mapped as Mapped
 from bot.backtest.data.table_layout import columns_of as columns_of
@@ -224,6 +224,8 @@ def _interval(path: Path, at_ms: array[int], mapped: Mapped) -> str:
             f"{path}: its rows are about {about} apart, but not to the second; read them as {about} with --interval {about} --accept-off-grid"
         ) from None
     said = interval_in(path.name)
+    if wanted is None and said is None and len(set(at_ms)) < 2:
+        raise ConfigError(f"{path}: one candle does not say its interval; say it with --interval, like --interval 1d")
     if wanted is not None and wanted != found:
         coarser = INTERVAL_MS[wanted] > INTERVAL_MS[found]
         way = (
@@ -253,15 +255,14 @@ def _about(at_ms: array[int]) -> str | None:
 
 
 def _text(path: Path, mapped: Mapped, report: Callable[[int], None]) -> _Table:
-    columns: tuple[array[Any], ...] = (array("q"), *(array("d") for _ in COLUMNS[1:]))
-    rows = array("q")
+    at_ms, rows = array("q"), array("q")
     markets: list[str] = []
     layout = layout_of(path, mapped)
     header = layout.header
     places = places_of(path, header, layout.width, mapped)
     market_at = market_place(path, mapped, header, layout.width)
     others = other_time(header, mapped)
-    volumes = [array("d") for _ in places["volume"]]
+    read = {name: [array("d") for _ in places[name]] for name in COLUMNS[1:]}
     wanted = sorted({index for indices in places.values() for index in indices} | {*market_at, *others})
     title = "" if header is None else " ".join(header[index] for index in places["ts"])
     stamps = _Stamps(path, mapped, title)
@@ -271,14 +272,12 @@ def _text(path: Path, mapped: Mapped, report: Callable[[int], None]) -> _Table:
         times = [by_index[index] for index in places["ts"]]
         texts = times[0] if len(times) == 1 else list(map(" ".join, zip(*times, strict=True)))
         names = [name.strip() for index in market_at for name in by_index[index]]
-        columns[0].extend(stamps.read(texts, block.rows, names))
+        at_ms.extend(stamps.read(texts, block.rows, names))
         if not rows and header is not None and others:
             _judge_times(path, mapped, {header[index]: by_index[index][0] for index in (*places["ts"], *others)})
-        for number, name in enumerate(COLUMNS[1:5], start=1):
-            texts = by_index[places[name][0]]
-            columns[number].extend(_floats(texts, block.rows, path, name, mapped, is_plain=block.plain))
-        for volume, index in zip(volumes, places["volume"], strict=True):
-            volume.extend(_floats(by_index[index], block.rows, path, "volume", mapped, is_plain=block.plain))
+        for name in COLUMNS[1:]:
+            for values, index in zip(read[name], places[name], strict=True):
+                values.extend(_floats(by_index[index], block.rows, path, name, mapped, is_plain=block.plain))
         markets.extend(names)
         rows.extend(block.rows)
 
@@ -295,11 +294,13 @@ def _text(path: Path, mapped: Mapped, report: Callable[[int], None]) -> _Table:
                     take(column_files.Block([[column[at]] for column in block.columns], [row], block.plain))
                 raise
             report(len(rows))
+    columns: list[array[Any]] = [at_ms]
+    for name, values in read.items():
+        names = ["" if header is None else header[index] for index in places[name]]
+        columns.append(one_of(path, name, names, values) if values else array("d", bytes(8 * len(rows))))
     if header is None and not mapped.columns:
-        judge_order(path, layout.first_row, columns)
-    names = ["" if header is None else header[index] for index in places["volume"]]
-    volume = volume_of(path, names, volumes) if volumes else array("d", bytes(8 * len(rows)))
-    return _Table((*columns[:5], volume), rows, markets, stamps.dates_ms, stamps.is_behind)
+        judge_order(path, layout.first_row, layout.width, columns)
+    return _Table(tuple(columns), rows, markets, stamps.dates_ms, stamps.is_behind)
 
 
 def _judge_times(path: Path, mapped: Mapped, texts: Mapping[str, str]) -> None:
@@ -341,6 +342,10 @@ def _floats(
 def _way(text: str, mapped: Mapped) -> str:
     if _SHORT.fullmatch(text):
         return "; write it in full, like 45200 for 45.2K, or leave it out if it is the volume: --columns volume=none"
+    if not text or text.lower() in ("null", "none", "n/a", "na", "-", "--"):
+        return "; cut the rows out that have no price"
+    if re.fullmatch(r"[$€£¥] ?[0-9.,]+", text):
+        return f"; take the sign {text[0]} out"
     is_comma = mapped.decimal == "." and _COMMA.fullmatch(text) is not None
     if _THOUSANDS.fullmatch(text):
         return "; take the signs between thousands out" + (
@@ -358,6 +363,7 @@ class _Stamps:
         self._unit = mapped.unit
         self._title = title.lower()
         self._zone = _Zone(path, mapped.tz)
+        self._has_dates: bool | None = None
         self.dates_ms: array[int] | None = array("q")  # None: some time is not a midnight of its own clock
         self.is_behind = False  # True: some midnight was that of a zone behind UTC
 
@@ -390,6 +396,8 @@ class _Stamps:
         found = array("q")
         for text, row, moment, wall_ms, name in zip(texts, rows, moments, walls, names, strict=True):
             offset = moment.utcoffset()
+            if not self._zone.is_utc and offset is None:
+                self._judge_form(text.strip(), row)
             if offset is not None:
                 found.append(wall_ms - offset // timedelta(milliseconds=1))
             elif self.is_date(text.strip()):
@@ -397,6 +405,16 @@ class _Stamps:
             else:
                 found.append(self._zone.utc(wall_ms, row, name))
         return self._dated(walls, found)
+
+    def _judge_form(self, text: str, row: int) -> None:
+        """ConfigError if some rows have a date alone, which is a day of UTC, and others an hour of a local clock."""
+        is_date = self.is_date(text)
+        if self._has_dates not in (None, is_date):
+            raise ConfigError(
+                f"{self._path}: row {row}: time {text[:40]!r} has {'no' if is_date else 'an'} hour, unlike the rows "
+                "before it; write the hour of midnight out, as in 2025-06-01 00:00:00"
+            )
+        self._has_dates = is_date
 
     def of_clock(
         self, walls: array[int], instants: array[int] | None, rows: Sequence[int], markets: Sequence[str]
@@ -563,12 +581,11 @@ def _parquet(path: Path, mapped: Mapped) -> _Table:
     times = table.get_column(header[places["ts"][0]])
     stamps = _Stamps(path, mapped)
     columns: list[array[Any]] = [_parquet_times(path, times, stamps, rows, markets)]
-    for name in COLUMNS[1:5]:
-        columns.append(_parquet_numbers(path, name, table.get_column(header[places[name][0]]), mapped, rows))
-    names = [header[index] for index in places["volume"]]
-    volumes = [_parquet_numbers(path, "volume", table.get_column(name), mapped, rows) for name in names]
-    volume = volume_of(path, names, volumes) if volumes else array("d", bytes(8 * len(table)))
-    return _Table((*columns, volume), rows, markets, stamps.dates_ms, stamps.is_behind)
+    for name in COLUMNS[1:]:
+        names = [header[index] for index in places[name]]
+        values = [_parquet_numbers(path, name, table.get_column(each), mapped, rows) for each in names]
+        columns.append(one_of(path, name, names, values) if values else array("d", bytes(8 * len(table))))
+    return _Table(tuple(columns), rows, markets, stamps.dates_ms, stamps.is_behind)
 
 
 def _with_index(schema: Any, mapped: Mapped) -> list[str]:

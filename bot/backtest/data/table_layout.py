@@ -54,6 +54,7 @@ SAMPLE_CHARS: Final = 65_536
 SAMPLE_LINES: Final = 20
 SWAPPED: Final = 0.9  # a smaller ratio of both sums says that open and close are exchanged; chance gives about 1
 LEVELS_MAX: Final = 2  # further lines of a header
+STEADY: Final = 1e-4  # relative; an adjusted close keeps its ratio to the close, but for rounding and dividends
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ def _names(cells: Sequence[str]) -> list[str]:
 
 
 def _is_name(cell: str) -> bool:
-    return re.search(r"[A-Za-z]", cell) is not None and not re.fullmatch(r"[0-9TZ:.+\- ]+", cell)
+    return any(map(str.isalpha, cell)) and not re.fullmatch(r"[0-9TZ:.+\- ]+", cell)
 
 
 def _joined_header(path: Path, levels: Sequence[list[str]], mapped: Mapped) -> list[str]:
@@ -233,7 +234,7 @@ def _joined_header(path: Path, levels: Sequence[list[str]], mapped: Mapped) -> l
 def places_of(path: Path, header: list[str] | None, width: int, mapped: Mapped) -> dict[str, list[int]]:
     """The position of each column: by --columns, by the usual names, or by the order in a file without a header. The
     time may be two columns; several
-    columns of volume are all there, and `volume_of` decides."""
+    columns of one price or of the volume are all there, and `one_of` decides."""
     if header is None and not mapped.columns:
         if width < 6:
             raise ConfigError(
@@ -252,13 +253,16 @@ def places_of(path: Path, header: list[str] | None, width: int, mapped: Mapped) 
             found[name] = []
         elif given is not None:
             parts = given.split("+" if name == "ts" else "\0")
+            if name == "ts" and mapped.stamp == "open" and _says_close(given):
+                raise ConfigError(
+                    f"{path}: row 1: {given!r} is probably the close of a candle: say --stamp close, or name the "
+                    "column by its number, like --columns ts=1, if it is the open"
+                )
             found[name] = [_place(path, part.strip(), names, width) for part in parts]
         elif name == "ts" and "date" in names and "time" in names:
             found[name] = [names.index("date"), names.index("time")]
         elif aliases:
-            found[name] = [
-                _place(path, alias, names, width) for alias in (aliases if name == "volume" else aliases[:1])
-            ]
+            found[name] = [_place(path, alias, names, width) for alias in (aliases[:1] if name == "ts" else aliases)]
         elif name == "ts" and names[:1] == [""]:  # An index of a pandas frame may have no name.
             found[name] = [0]
         else:
@@ -272,11 +276,22 @@ def _missing(name: str, header: list[str] | None, width: int) -> str:
         return (
             f"no column for {name!r} among {width} without names; say it with --columns {name}=NUMBER, for all columns"
         )
-    near = [column for column in header if re.search(rf"\b{name[:3]}", column, re.IGNORECASE)]
-    named = [f"{name}={column}" for column in near] or [f"{name}=NAME"]
-    ways = " or ".join(f"--columns {quote(one)}" for one in named)
+    if name == "ts":
+        near, stamp = list(filter(_says_close, header)), " --stamp close"
+    else:
+        near, stamp = [column for column in header if re.search(rf"\b{name[:3]}", column, re.IGNORECASE)], ""
+    ways = " or ".join(f"--columns {quote(f'{name}={column}')}{stamp}" for column in near)
+    ways = ways or f"--columns {name}=NAME"
     none = " (volume=none when there is none)" if name == "volume" else ""
     return f"no column for {name!r} among {','.join(header)[:200]!r}; say it with {ways}{none}"
+
+
+def _says_close(column: str) -> bool:
+    """True for a name of a time that is probably the close of a candle: close_time, closeTime, end."""
+    return (
+        re.fullmatch(r"end|(?:close[d]?|end)[ _]?(?:time|ts|date|at)|(?:time|ts)[ _]?(?:close|end)", column.lower())
+        is not None
+    )
 
 
 def market_place(path: Path, mapped: Mapped, header: list[str] | None, width: int) -> list[int]:
@@ -293,27 +308,43 @@ def other_time(header: list[str] | None, mapped: Mapped) -> list[int]:
     return [names.index(alias) for alias in ALIASES["ts"] if alias in names][1:]
 
 
-def volume_of(path: Path, names: Sequence[str], volumes: Sequence[array[float]]) -> array[float]:
-    """The volume of a file with several columns of it. Columns of zeros do not count, and a count of ticks only "
-    "if there is no other."""
-    used = [index for index, volume in enumerate(volumes) if any(volume)] or [0]
+def one_of(path: Path, column: str, names: Sequence[str], values: Sequence[array[float]]) -> array[float]:
+    """The values of a `column` that several names of the file may mean. ConfigError if they differ.
+
+    Volumes of zeros do not count, and a count of ticks only if there is no other.
+    """
+    used = [index for index, these in enumerate(values) if column != "volume" or any(these)] or [0]
     real = [index for index in used if names[index].lower() not in TICK_VOLUMES] or used
     chosen = real[0]
-    other = next((index for index in real[1:] if volumes[index] != volumes[chosen]), None)
+    other = next((index for index in real[1:] if values[index] != values[chosen]), None)
     if other is not None:
         raise ConfigError(
-            f"{path}: row 1: {names[chosen]!r} and {names[other]!r} may both be the volume; say which with "
-            f"--columns volume={names[chosen]} "
-            f"or --columns volume={names[other]}"
+            f"{path}: row 1: {names[chosen]!r} and {names[other]!r} may both be the {column}; say which with "
+            f"--columns {column}={names[chosen]} or --columns {column}={names[other]}"
         )
-    return volumes[chosen]
+    return values[chosen]
 
 
-def judge_order(path: Path, row: int, columns: Sequence[array[Any]]) -> None:
+def _is_price(values: array[float], rows: Sequence[tuple[float, ...]]) -> bool:
+    """True if values lie between the prices of their rows, or keep a ratio to them, as an adjusted close does."""
+    inside = sum(min(row) <= value <= max(row) for value, row in zip(values, rows, strict=True))
+    ratios = [value / row[-1] for value, row in zip(values, rows, strict=True) if row[-1] > 0]
+    steady = sum(a > 0 and abs(b / a - 1) < STEADY for a, b in pairwise(ratios))
+    quiet = sum(a[-1] > 0 and abs(b[-1] / a[-1] - 1) < STEADY for a, b in pairwise(rows))
+    return 2 * inside > len(rows) or (2 * steady > len(rows) and 4 * quiet < len(rows))
+
+
+def judge_order(path: Path, row: int, width: int, columns: Sequence[array[Any]]) -> None:
     """ConfigError if the columns of a file without a header are probably not time, open, high, low, close, volume."""
     prices = dict(zip(range(2, 6), columns[1:5], strict=True))  # by their number in --columns
     count = len(columns[0])
     rows = list(zip(*prices.values(), strict=True))
+    if width > len(COLUMNS) and _is_price(columns[5], rows):
+        raise ConfigError(
+            f"{path}: row {row}: there is no header, and column 6 is probably a price (an average or adjusted one) and "
+            "not the volume; say which column is, like --columns ts=1,open=2,high=3,low=4,close=5,volume=7, or "
+            "volume=none"
+        )
     usual = sum(px[1] >= max(px) and px[2] <= min(px) for px in rows)
     if 2 * usual < count:
         high = max(prices, key=lambda number: sum(px[number - 2] >= max(px) for px in rows))

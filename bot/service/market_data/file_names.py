@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -58,10 +59,24 @@ OTHER_QUOTES: Final = frozenset(
     ]
 )
 # Words of files with figures of a market that are not its prices.
-NOT_PRICES: Final = frozenset(
-    ["VOLATILITY", "DVOL", "FUNDING", "DOMINANCE", "INTEREST", "OI", "MARKETCAP", "PREMIUM", "BASIS"]
+_NOT_PRICES: Final = re.compile(
+    r"VOLATILITY|DVOL|IV|RV|IMPLIED|SKEW|FUNDING|DOMINANCE|INTEREST|OPENINTEREST|OI|METRICS|MARKETCAP|"
+    r"CRYPTOCAP|PREMIUM|PREMIUMINDEX|BASIS|LIQUIDATIONS|HASHRATE|BOOKDEPTH|SENTIMENT|SUPPLY|RATIO"
 )
 SAME: Final = {"XBT": "BTC"}
+QUOTES: Final = frozenset(["BTC", "ETH", "BNB"])  # markets that other coins are priced in
+# Well-known coins that the service does not list, as in XMR_BTC and BTC-XMR.
+_OTHER_COINS: Final = re.compile(
+    r"1INCH|ALGO|APT|AR|AXS|BAL|BAT|BCH|BSV|CAKE|CHZ|COMP|CRV|DASH|DCR|DGB|DOT|EGLD|ENJ|ENS|EOS|ETC|FET|FIL|"
+    r"FLOW|FTM|GALA|GRT|HBAR|ICP|ICX|IMX|IOTA|JUP|KAS|KAVA|KSM|LDO|LSK|MANA|MKR|NANO|NEAR|NEO|OMG|PENDLE|PEPE|"
+    r"POL|MATIC|QTUM|REN|RENDER|RUNE|SAND|SC|SEI|SHIB|SNX|STETH|STX|SUSHI|TAO|THETA|TIA|TON|TRX|UNI|VET|WAVES|"
+    r"WBTC|WETH|WIF|XEM|XLM|XMR|XTZ|YFI|ZEC|ZEN|ZIL|ZRX"
+)
+# Endings of Yahoo's symbols of shares that are not priced in dollars, as in AAPL.DE.
+_FOREIGN: Final = re.compile(
+    r"AS|AT|AX|BA|BE|BK|BO|BR|CN|CO|CR|DE|DU|F|HA|HE|HK|HM|IC|IL|IR|IS|JK|KL|KQ|KS|L|LS|MC|MI|MU|MX|NE|NS|NZ|"
+    r"OL|PA|PR|QA|SA|SG|SI|SN|SR|SS|ST|SW|SZ|T|TA|TO|TW|TWO|V|VI|VS|WA"
+)
 
 
 class NamesNoMarket(ConfigError):
@@ -74,7 +89,8 @@ def coin_of(path: Path, known: tuple[str, ...], *, of_prices: bool = True) -> st
     NamesNoMarket if there is none. ConfigError if the name means two markets, a pair that is not priced in dollars, or
     `of_prices` and no prices.
     """
-    words = [word for word in re.split(r"[-_.\s()+]", path.name.upper()) if word]
+    name = path.name.upper()
+    words = [word for word in re.split(r"[-_.,\s()+]", name) if word]
     found: list[str] = []
     for index, word in enumerate(words):
         coin, quote = _parted(word, known)
@@ -86,6 +102,15 @@ def coin_of(path: Path, known: tuple[str, ...], *, of_prices: bool = True) -> st
                 f"{path}: the name may mean a pair, {coin} and {other[0]}, and {coin} is traded in dollars; "
                 f"if its prices are dollars for {coin}, write {coin}={path}"
             )
+        if quote is None and (pair := _priced_in(coin, beside)):
+            raise ConfigError(
+                f"{path}: the name may mean a pair, {pair} priced in {coin}; if its prices are dollars for {coin}, "
+                f"write {coin}={path}"
+            )
+        if what := _not_dollars(coin, name):
+            raise ConfigError(
+                f"{path}: the name may mean {what}; if its prices are dollars for {coin}, write {coin}={path}"
+            )
         found.append(coin)
     events = [event for event in known if event.startswith("event:") and _follow(words, event[6:].upper().split("-"))]
     coins = list(dict.fromkeys([*found, *events]))
@@ -96,13 +121,39 @@ def coin_of(path: Path, known: tuple[str, ...], *, of_prices: bool = True) -> st
     if len(coins) > 1:
         ways = " or ".join(f"{coin}={path}" for coin in coins)
         raise ConfigError(f"{path}: the name may mean {' and '.join(coins)}; write {ways}")
-    if of_prices and (odd := sorted(NOT_PRICES.intersection(words))):
+    if of_prices and (odd := sorted(filter(_NOT_PRICES.fullmatch, words))):
         way = f"`bot backtest --funding {coins[0]}={path}` reads rates; " if odd[0] == "FUNDING" else ""
         raise ConfigError(
             f"{path}: the name says {odd[0]} of {coins[0]}, which are no prices of it; {way}if they are, "
             f"write {coins[0]}={path}"
         )
     return coins[0]
+
+
+def _priced_in(coin: str, beside: Iterable[str]) -> str | None:
+    """The coin that a pair prices in `coin`, by the words beside it: XMR in XMR_BTC and in BTC-XMR. None if there is
+    none.
+    """
+    return next(filter(_OTHER_COINS.fullmatch, sorted(beside)), None) if coin in QUOTES else None
+
+
+def _not_dollars(coin: str, name: str) -> str | None:
+    """What a name may mean besides the price of a market in dollars: an option, a share of the market, or a share at
+    an exchange that counts in another currency. None if it says nothing of these.
+    """
+    mark = re.escape(coin)
+    if re.search(rf"(?<![A-Z0-9]){mark}[-_][0-9A-Z]+[-_][0-9]+[-_][CP](?![A-Z0-9])", name):
+        return f"an option on {coin}"
+    ending = re.search(rf"(?<![A-Z0-9]){mark}\.([A-Z]{{1,3}})(?![A-Z])", name)
+    if ending is None:
+        return None
+    if ending[1] == "D":
+        return f"the dominance of {coin} ({coin}.D)"
+    return (
+        f"{coin} at an exchange outside the United States ({coin}.{ending[1]})"
+        if _FOREIGN.fullmatch(ending[1])
+        else None
+    )
 
 
 def _parted(word: str, known: tuple[str, ...]) -> tuple[str | None, str | None]:

@@ -145,6 +145,42 @@ CASES: dict[str, Case] = {
         "'timestamp' and 'open_time' may both be the time",
         ("--columns ts=open_time",),
     ),
+    "two closes": Case(
+        changed(
+            table(times(), head="time,open,high,low,close,volume,last"),
+            lambda rows: re.sub(r"(?m),(\d+),(\d+)$", r",\1,\2,1", rows),
+        ),
+        "'close' and 'last' may both be the close",
+        ("--columns close=close",),
+    ),
+    "a close as the time": Case(
+        table(times(first=FIRST + HOUR), head="close_time,open,high,low,close,volume"),
+        "no column for 'ts' among",
+        ("--columns ts=close_time --stamp close",),
+    ),
+    "no header, an average before the volume (Kraken)": Case(
+        "".join(
+            f"{at},{o},{h},{low},{c},{low}.5,{v},7\n" for n, at in enumerate(times()) for o, h, low, c, v in [prices(n)]
+        ),
+        "column 6 is probably a price (an average or adjusted one)",
+        ("--columns ts=1,open=2,high=3,low=4,close=5,volume=7",),
+    ),
+    "no header, an adjusted close before the volume (Yahoo)": Case(
+        "".join(
+            f"{at},{o},{h},{low},{c},{int(c) / 2},{v}\n"
+            for n, at in enumerate(times())
+            for o, h, low, c, v in [prices(n)]
+        ),
+        "column 6 is probably a price (an average or adjusted one)",
+        ("--columns ts=1,open=2,high=3,low=4,close=5,volume=7",),
+    ),
+    "a header in another language": Case(
+        table(times(), head="时间,开盘,最高,最低,收盘,成交量"),
+        "no column for 'ts' among '时间,开盘",
+        ("--columns ts=时间",),
+        named="--columns ts=NAME",
+        options="--columns open=开盘,high=最高,low=最低,close=收盘,volume=成交量",
+    ),
     "a name that is none": Case(
         table(times(), head="time,A,high,low,close,volume"),
         "no column for 'open'",
@@ -217,6 +253,13 @@ CASES: dict[str, Case] = {
         options="--unit '%Y-%m-%d %H:%M EST'",
         mend=replaced((" (EST|EDT)", "")),
     ),
+    "midnights without an hour": Case(
+        table([at.removesuffix(" 00:00:00") for at in times(first=FIRST - 4 * HOUR)]),
+        "time '2025-03-03' has no hour, unlike the rows before it",
+        options="--tz Europe/London",
+        mend=replaced(("2025-03-03,", "2025-03-03 00:00:00,")),
+        first=FIRST - 4 * HOUR,
+    ),
     "digits of a second": Case(table(times("%Y%m%d%H%M%S")), "or milliseconds from 1970", ("--unit '%Y%m%d%H%M%S'",)),
     "digits of a minute": Case(table(times("%Y%m%d%H%M")), "or milliseconds from 1970", ("--unit '%Y%m%d%H%M'",)),
     "digits of an hour": Case(table(times("%Y%m%d%H")), "or seconds from 1970", ("--unit '%Y%m%d%H'",)),
@@ -253,8 +296,30 @@ CASES: dict[str, Case] = {
         "take the signs between thousands out",
         mend=replaced((r"1,234\.5", "5")),
     ),
+    "signs of a currency": Case(
+        table(times()).replace(",100,", ",$100.0,"), "take the sign $ out", mend=replaced((r"\$", ""))
+    ),
+    "a row without prices": Case(
+        table(times()) + "2025-03-03 08:00:00,null,null,null,null,null\n",
+        "'null' is not a number; cut the rows out that have no price",
+        mend=replaced((".*null.*\n", "")),
+    ),
     # Names.
     "a pair": Case(table(times()), "the name may mean a pair, ETH and BTC", ("ETH={file}",), name="ETH_BTC-1h.csv"),
+    "a pair of a coin that is not listed": Case(
+        table(times()), "may mean a pair, XMR priced in BTC", ("BTC={file}",), name="XMR_BTC-1h.csv"
+    ),
+    "a pair of a coin that is not listed, behind it": Case(
+        table(times()), "may mean a pair, DOT priced in ETH", ("ETH={file}",), name="ETH-DOT.csv"
+    ),
+    "an option": Case(table(times()), "an option on BTC", ("BTC={file}",), name="BTC-28MAR25-100000-C.csv"),
+    "a dominance": Case(table(times()), "the dominance of BTC", ("BTC={file}",), name="BTC.D.csv"),
+    "a share at another exchange": Case(
+        table(times()), "outside the United States (AAPL.DE)", ("AAPL={file}",), name="AAPL.DE.csv"
+    ),
+    "an open interest": Case(
+        table(times()), "the name says OPENINTEREST of BTC", ("BTC={file}",), name="BTCUSDT-openInterest.csv"
+    ),
     "a pair in euros": Case(
         table(times()), "the name may mean a pair, BTC and EUR", ("BTC={file}",), name="BTC-EUR.csv"
     ),
@@ -298,6 +363,10 @@ CASES: dict[str, Case] = {
         "is JSON, a list of rows",
         name="BTC_USDT-1h.json.gz",
     ),
+    "JSON that is named CSV, with a mark of UTF-8": Case(
+        "\ufeff" + json.dumps([[int(at), *map(float, prices(n))] for n, at in enumerate(ms_text(1_000))]),
+        "is JSON, a list of rows",
+    ),
     "JSON, objects": Case(
         json.dumps([dict(zip(HEAD.split(","), [at, *prices(n)], strict=True)) for n, at in enumerate(times())]),
         "is JSON, a list of objects",
@@ -332,7 +401,25 @@ CASES: dict[str, Case] = {
         "in UTF-16; save it as UTF-8",
         mend=lambda path: (path.write_text(path.read_text("utf-16")), path)[1],
     ),
+    "UTF-16 without a mark": Case(
+        table(times()).encode("utf-16-le"),
+        "in UTF-16; save it as UTF-8",
+        mend=lambda path: (path.write_text(path.read_text("utf-16-le")), path)[1],
+    ),
+    "UTF-16 by gzip": Case(
+        gzip.compress(table(times()).encode("utf-16")),
+        "in UTF-16; save it as UTF-8",
+        name="BTC.csv.gz",
+        mend=lambda path: (path.write_text(gzip.decompress(path.read_bytes()).decode("utf-16")), path)[1],
+    ),
+    "gzip twice": Case(
+        gzip.compress(gzip.compress(table(times()).encode())),
+        "is compressed by gzip twice: unpack it once",
+        name="BTC.csv.gz",
+        mend=lambda path: (path.write_bytes(gzip.decompress(path.read_bytes())), path)[1],
+    ),
     # Intervals.
+    "one candle": Case(table(times()[:1]), "one candle does not say its interval", ("--interval 1d",), interval="1d"),
     "half hours": Case(table(times(step=HOUR / 2)), "--interval 1h` joins them to 1h", ("--interval 1h",)),
     "three minutes": Case(
         table(times(step=HOUR / 20)[:6]), "--interval 15m` joins them to 15m", ("--interval 15m",), interval="15m"
@@ -419,7 +506,10 @@ def test_every_refusal_names_a_way_out_that_works(tmp_path: Path, run: Callable[
         _is_right(tmp_path / f"taken{number}", case)
     if "python -c " in refused.said:
         by_command(refused.said, tmp_path)
-        taken = run(file.name.partition(".")[0] + ".csv", "taken")
+        assert file.exists()
+        assert file.read_bytes() == (case.text if isinstance(case.text, bytes) else case.text.encode())
+        (converted,) = set(tmp_path.glob("*.csv")) - {file}
+        taken = run(converted.name, "taken")
         assert taken.code == 0, taken.said
         _is_right(tmp_path / "taken", case)
     elif case.mend is not None:
@@ -456,6 +546,13 @@ def _is_right(store: Path, case: Case) -> None:
         (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "is an old spreadsheet (.xls): save it as CSV"),
         (b"SQLite format 3\0", "is a SQLite database"),
         (b"PK\x03\x04", "is a zip archive or a spreadsheet"),
+        (b"\x04\x22\x4d\x18", "is compressed by lz4"),
+        (b"7z\xbc\xaf\x27\x1c", "is a 7-Zip archive"),
+        (b"\x93NUMPY", "is an array of NumPy"),
+        (b"\x80\x04\x95", "is a pickle of Python"),
+        (b"Obj\x01", "is Avro"),
+        (bytes(257) + b"ustar", "is a tar archive"),
+        (bytes(8) + b"DUCK", "is not text: write it as CSV"),
     ],
 )
 @pytest.mark.parametrize("name", ["BTC_USDT-1h.feather", "BTC_USDT-1h.csv", "BTC_USDT-1h.parquet"])
@@ -507,6 +604,11 @@ def test_files_in_a_folder_are_refused_as_on_their_own(tmp_path: Path, run: Call
         ("AAPL (1).csv", "AAPL"),
         ("SOLPERP.csv", "SOL"),
         ("BTCFDUSD-1h-2025-03.csv", "BTC"),
+        ("COINBASE_BTCUSD, 60.csv", "BTC"),
+        ("USDT-BTC.csv", "BTC"),
+        ("BTC-USDT-SWAP.csv", "BTC"),
+        ("my_data_ETH-USD.csv", "ETH"),
+        ("aapl.us.csv", "AAPL"),
     ],
 )
 def test_a_name_with_one_market_in_dollars_is_understood(
@@ -582,3 +684,15 @@ def test_a_file_of_funding_rates_is_named_with_the_option_that_reads_it(
     assert f"`bot backtest --funding BTC={rates.name}` reads rates" in refused.said
     out = ("--out", str(tmp_path / "runs"), "--funding", f"BTC={rates.name}")
     assert call(["backtest", str(config(tmp_path)), "--data", str(prices_of), *out]) == 0
+
+
+def test_a_close_that_is_named_as_the_time_needs_its_stamp_or_its_number(
+    tmp_path: Path, run: Callable[..., Ran]
+) -> None:
+    (tmp_path / "BTC.csv").write_text(table(times(), head="end_time,open,high,low,close,volume"))
+    refused = run("BTC.csv", "refused", "--columns", "ts=end_time")
+    assert (refused.code, "'end_time' is probably the close of a candle" in refused.said) == (4, True), refused.said
+    for way, first in ((["ts=end_time", "--stamp", "close"], FIRST - HOUR), (["ts=1"], FIRST)):
+        assert " ".join(way[1:] or ["--columns", *way]) in refused.said
+        assert run("BTC.csv", way[-1], "--columns", *way).code == 0
+        assert stored(tmp_path / way[-1], "1h")[0] == first
