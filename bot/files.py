@@ -19,7 +19,10 @@ class OutsideFolder(ValueError):
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The path that a file from outside names. OutsideFolder unless it is relative, inside `folder`, and no part of it is a link."""
+    """The path that a file from outside names.
+
+    OutsideFolder unless it is relative, inside `folder`, and no part of it is a link.
+    """
     parts = name.split("/")
     if not name or "\0" in name or "\\" in name or name.startswith(("/", "~")) or {"", ".", ".."} & set(parts):
         raise OutsideFolder(f"{name!r} is not a relative path inside of the folder")
@@ -43,8 +46,8 @@ def is_file(path: Path) -> bool:
 def replacing(path: Path, *, mode: int = 0o600) -> Iterator[IO[bytes]]:
     """A file that takes the place of `path` when the block ends: a reader sees the old file or the whole new one.
 
-    It is written beside `path`, synced and renamed, and then the folder is synced. After a failure nothing of it is left. OSError
-    if the disk fails. For its owner only, unless `mode` says more.
+    It is written beside `path`, synced and renamed, and then the folder is synced. After a failure nothing of it is
+    left. OSError if the disk fails. For its owner only, unless `mode` says more.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     part.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """What every HTTP client of the project has in common: the certificates that it trusts, and a bound on what it reads.
 
-An answer is read to its end before a caller sees it, and never more than its bound of it. Answers are asked for uncompressed, and a
-compressed one is refused, so the bytes that are counted are the bytes that are parsed.
+An answer is read to its end before a caller sees it, and never more than its bound of it. Answers are asked for
+uncompressed, and a compressed one is refused, so the bytes that are counted are the bytes that are parsed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from bot.errors import ConfigError
 from bot.wire.addresses import is_metadata
 
 CERTIFICATES: Final = "SSL_CERT_FILE"
-# How to reach another machine. A value may hold a password, so it is passed on to a process that needs it, and never shown.
+# How to reach another machine. A value may hold a password, so it is passed on to a process that needs it, and never
+# shown.
 PROXIES: Final = tuple(
     name
     for plain in ("http_proxy", "https_proxy", "ws_proxy", "wss_proxy", "all_proxy", "no_proxy")
@@ -42,7 +43,10 @@ class _LostAnswer(BoundBroken, httpx.TransportError):
 
 
 def certificate_files(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """The files of trusted certificates: the list that is installed with Python, and SSL_CERT_FILE. ConfigError if that cannot be read."""
+    """The files of trusted certificates: the list that is installed with Python, and SSL_CERT_FILE.
+
+    ConfigError if that cannot be read.
+    """
     chosen = environ.get(CERTIFICATES)
     if not chosen:
         return [certifi.where()]
@@ -73,7 +77,10 @@ _bundles: list[Any] = []  # open until the process ends; then the file is remove
 
 
 def share_certificates(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Name the certificates as requests and curl do, for the libraries of this process that use them. They take one file."""
+    """Name the certificates as requests and curl do, for the libraries of this process that use them.
+
+    They take one file.
+    """
     files = certificate_files(environ)
     if len(files) == 1 or any(environ.get(name) for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")):
         return
@@ -124,7 +131,8 @@ def bounded_transport(
 ) -> Any:
     """A transport of httpx that reads at most `bytes_max` of an answer, with at most `values_max` objects and lists in its JSON.
 
-    `trusts_proxies`: use the proxies of the environment. `library`: httpx, or another release of it that a client wants.
+    `trusts_proxies`: use the proxies of the environment. `library`: httpx, or another release of it that a client
+    wants.
     """
     kind = _LostAnswer if library is httpx else BoundBroken
 

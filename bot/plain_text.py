@@ -1,8 +1,11 @@
-"""Text of others in a form that is safe to show: on one line (`one_line`), as JSON of a service (`plain_json`), or as output (`visible`). Pure.
+"""Text of others in a form that is safe to show: on one line (`one_line`), as JSON of a service (`plain_json`), or as output (`visible`).
 
-Text of others is what a service, a model, an exchange, a chat or a file wrote. Where it enters, `one_line` and `plain_json` take away each
-character that is not printable: controls, line breaks, and the marks that turn the direction of a line. `bot.terminal` puts `visible`
-in front of everything that is written to a terminal, so that a text from anywhere else cannot move the cursor or set the clipboard.
+Pure.
+
+Text of others is what a service, a model, an exchange, a chat or a file wrote. Where it enters, `one_line` and
+`plain_json` take away each character that is not printable: controls, line breaks, and the marks that turn the
+direction of a line. `bot.terminal` puts `visible` in front of everything that is written to a terminal, so that a
+text from anywhere else cannot move the cursor or set the clipboard.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ import json
 import re
 from typing import Final
 
-# Controls without tab and line feed; C1 controls; marks of direction and of no width; separators of lines; tags; lone surrogates. The
-# bytes of a file name that is not UTF-8 (dca0 to dcff) stay, because such a path must be printed as it is.
+# Controls without tab and line feed; C1 controls; marks of direction and of no width; separators of lines; tags; lone
+# surrogates. The bytes of a file name that is not UTF-8 (dca0 to dcff) stay, because such a path must be printed as
+# it is.
 _UNSAFE: Final = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udc9f\udd00-\udfff\U000e0000-\U000e0fff]|\r(?!\n)"
@@ -40,7 +44,10 @@ def visible(text: str) -> str:
 
 
 def plain_json(body: bytes) -> bytes:
-    """The JSON with a blank for each character of its texts that is not printable. Bytes that are not UTF-8 come back as they are."""
+    """The JSON with a blank for each character of its texts that is not printable.
+
+    Bytes that are not UTF-8 come back as they are.
+    """
     if b"\\" not in body and body.isascii() and b"\x7f" not in body:
         return body
     try:

@@ -1,4 +1,7 @@
-"""Finds the entry point of a name among the installed packages. Two packages with one name are an error: code of a plug-in runs with our keys."""
+"""Finds the entry point of a name among the installed packages.
+
+Two packages with one name are an error: code of a plug-in runs with our keys.
+"""
 
 from __future__ import annotations
 

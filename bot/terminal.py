@@ -1,8 +1,8 @@
 """The streams of a command: everything that is written to standard output and error passes `visible`.
 
-`guarded` puts a stream of this module in place of both, so that `click.echo`, `print`, a prompt, a traceback and a library are all behind
-one function. What draws on a terminal by itself (colors, a line that is written over) takes `unguarded` and cleans its texts first: only
-this module and the console of the log do.
+`guarded` puts a stream of this module in place of both, so that `click.echo`, `print`, a prompt, a traceback and a
+library are all behind one function. What draws on a terminal by itself (colors, a line that is written over) takes
+`unguarded` and cleans its texts first: only this module and the console of the log do.
 """
 
 from __future__ import annotations

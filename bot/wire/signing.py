@@ -21,8 +21,9 @@ SIGNATURE_HEADER: Final = "webhook-signature"
 def key_of(secret: str) -> bytes:
     """The signing key of a secret, as the libraries of Standard Webhooks read it: base64, with or without `whsec_` before it.
 
-    `v1,whsec_...`, as some services show it, is the same secret. Any other text is no secret of that standard: its UTF-8 bytes are the key,
-    and `secret_of` gives the form that the libraries take. ValueError if the base64 after `whsec_` is invalid or too short.
+    `v1,whsec_...`, as some services show it, is the same secret. Any other text is no secret of that standard: its
+    UTF-8 bytes are the key, and `secret_of` gives the form that the libraries take. ValueError if the base64 after
+    `whsec_` is invalid or too short.
     """
     secret = (
         secret.removeprefix(f"{SIGNATURE_VERSION},")

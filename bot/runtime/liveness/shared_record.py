@@ -1,8 +1,8 @@
 """A small struct in a file: one process writes it, others read it, without a lock and without a torn read.
 
-The record has a checksum, so a reader of a half-written record tries again. A write is a copy into the page cache and outlives the
-writer. The file is not mapped: whoever shortens a mapped file ends the process that touches it by a signal. Standard library only: the
-heartbeat process imports this.
+The record has a checksum, so a reader of a half-written record tries again. A write is a copy into the page cache and
+outlives the writer. The file is not mapped: whoever shortens a mapped file ends the process that touches it by a
+signal. Standard library only: the heartbeat process imports this.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ class SharedRecord:
             assert self._fd is not None
 
     def write(self, *values: int | bytes) -> None:
-        """Write a record. On a disk that fails the last one stays: to its readers the writer makes no progress, and that is safe."""
+        """Write a record.
+
+        On a disk that fails the last one stays: to its readers the writer makes no progress, and that is safe.
+        """
         assert self._write
         assert self._fd is not None
         body = self._head + self._struct.pack(*values)
