@@ -1,10 +1,11 @@
 """`bot ...` as processes that start without imports: a prepared process has imported everything and forks for each start.
 
 `use()` puts `Popen` in the place of `subprocess.Popen` in this process. It asks the prepared process for each command
-`[sys.executable, "-m", "bot", ...]` and starts all other commands as ever. A started process is a child like any other: it has
-its own pid, descriptors, folder, environment and session, and ends at the interpreter's own end. It differs from a cold one
-only in when its modules were imported, and in /proc, where its command line and environment are the prepared process's.
-A test that looks at these, at memory or at the time of a start asks for the fixture `cold_starts`.
+`[sys.executable, "-m", MODULE, ...]` of one of `MODULES`: the commands of `bot`, and the services of tests/service/serving.py.
+It starts all other commands as ever. A started process is a child like any other: it has its own pid, descriptors, folder,
+environment and session, and ends at the interpreter's own end. It differs from a cold one only in when its modules were
+imported, and in /proc, where its command line and environment are the prepared process's. A test that looks at these, at
+memory or at the time of a start asks for the fixture `cold_starts`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+MODULES: Final = ("bot", "tests.service.serving")
 COMMAND: Final = [sys.executable, "-m", "bot"]
 
 MESSAGE_MAX = 200_000
@@ -112,13 +114,13 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
     def _execute_child(self, *values: Any) -> None:
         asked = dict(zip(ARGUMENTS, values, strict=True))
         environment = dict(os.environ if asked["env"] is None else asked["env"])
-        if self.cold or not _is_command_of_bot(asked) or not _starts_alike(environment, prepared().environment):
+        if self.cold or not _is_prepared(asked) or not _starts_alike(environment, prepared().environment):
             super()._execute_child(*values)  # type: ignore[misc]
             return
         streams = (asked["p2cread"], asked["c2pwrite"], asked["errwrite"])
         fds = {number: number if fd == -1 else fd for number, fd in enumerate(streams)}
         request = {
-            "arguments": [os.fspath(argument) for argument in asked["args"][len(COMMAND) :]],
+            "arguments": [os.fspath(argument) for argument in asked["args"][2:]],
             "cwd": os.fspath(asked["cwd"] or Path.cwd()),
             "environment": environment,
             "own_session": asked["start_new_session"],
@@ -131,10 +133,12 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
         self._close_pipe_fds(*(asked[end] for end in ends))  # type: ignore[attr-defined]
 
 
-def _is_command_of_bot(asked: dict[str, Any]) -> bool:
-    arguments = asked["args"]
-    is_command = isinstance(arguments, (list, tuple)) and list(arguments[: len(COMMAND)]) == COMMAND
-    return is_command and asked["close_fds"] and not any(asked[name] for name in MUST_BE_UNSET)
+def _is_prepared(asked: dict[str, Any]) -> bool:
+    """Whether it is the plain start of one of `MODULES`."""
+    match asked["args"]:
+        case [sys.executable, "-m", module, *_]:
+            return module in MODULES and asked["close_fds"] and not any(asked[name] for name in MUST_BE_UNSET)
+    return False
 
 
 def _starts_alike(environment: Mapping[str, str], other: Mapping[str, str]) -> bool:
@@ -182,7 +186,7 @@ def _become(request: dict[str, Any], received: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.path[0] = request["cwd"]
-    sys.argv = ["bot", *request["arguments"]]
+    sys.argv = request["arguments"]
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     is_unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
     for name, number, errors in (("stdout", 1, "strict"), ("stderr", 2, "backslashreplace")):
@@ -237,4 +241,4 @@ if __name__ == "__main__":
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
     if _serve(socket.socket(fileno=int(sys.argv[1]))):
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        runpy.run_module("bot", run_name="__main__", alter_sys=True)
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.prepared_process import COMMAND, Popen, _is_command_of_bot, cold_starts, prepared
+from tests.prepared_process import COMMAND, Popen, _is_prepared, cold_starts, prepared
 
 WAIT_S = 120
 
@@ -104,20 +104,23 @@ async def test_asyncio_waits_for_it() -> None:
     [
         {"args": [sys.executable, "-c", "pass"]},
         {"args": [sys.executable, "-S", "-m", "bot"]},
+        {"args": [sys.executable, "-m", "tests.service"]},
+        {"args": COMMAND[:2]},
         {"args": "bot", "shell": True},
         {"preexec_fn": os.setsid},
         {"close_fds": False},
         {"uid": 7},
     ],
 )
-def test_what_is_not_a_plain_command_of_bot_starts_as_ever(change: dict[str, Any]) -> None:
+def test_what_is_not_the_plain_start_of_a_prepared_module_starts_as_ever(change: dict[str, Any]) -> None:
     plain = {
         "args": [*COMMAND, "run"],
         "close_fds": True,
         **dict.fromkeys(("preexec_fn", "executable", "shell", "gid", "gids", "uid")),
     }
-    assert _is_command_of_bot(plain)
-    assert not _is_command_of_bot(plain | change)
+    assert _is_prepared(plain)
+    assert _is_prepared(plain | {"args": (sys.executable, "-m", "tests.service.serving", "{}")})
+    assert not _is_prepared(plain | change)
 
 
 def test_an_environment_that_an_interpreter_reads_at_its_start_is_a_cold_start(tmp_path: Path) -> None:

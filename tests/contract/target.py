@@ -217,7 +217,7 @@ def start(folder: Path, **options: Any) -> Target:
             pass_fds=(writer,),
             stdout=subprocess.DEVNULL,
             stderr=words,
-            env=os.environ | {"PYTHONPATH": str(REPOSITORY), "BOT_CONTROL_TOKEN": CONTROL_TOKEN},
+            env=os.environ | {"BOT_CONTROL_TOKEN": CONTROL_TOKEN},
         )
     os.close(writer)
     with os.fdopen(reader) as ready:

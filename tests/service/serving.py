@@ -42,7 +42,7 @@ def start(env: dict[str, str] | None = None, **options: Any) -> Served:
         pass_fds=(writer,),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)} | (env or {}),
+        env=os.environ | (env or {}),
     )
     os.close(writer)
     with os.fdopen(reader) as ready:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,18 +14,12 @@ import pytest
 
 from bot.service.state_machine.command_log import CommandLog
 from bot.service.state_machine.replay import replay
-from tests.service.spawning import Nursery
+from tests.service.conftest import Start
 
 ORDER: dict[str, Any] = {"market": "BTC", "side": "long", "usdAmount": 30, "bracket": {"stopLoss": {"pct": 30}}}
 START_MS = 1_750_000_020_000  # seven minutes past a full hour, so that no funding is due
 CONTROL = "bbc_of_the_kills"
 AWAY_SECONDS = 2.0  # real time that the service is down once
-
-
-@pytest.fixture
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as made:
-        yield made
 
 
 class Account:
@@ -94,7 +87,7 @@ async def waiting(http: httpx.AsyncClient) -> tuple[float, dict[str, int], float
 
 @pytest.mark.soak(kills=8, full=100)
 async def test_after_kill_9_under_load_each_acknowledged_order_exists_once_and_guardians_stay_armed(
-    nursery: Nursery, tmp_path: Path, kills: int, base_seed: int
+    start: Start, tmp_path: Path, kills: int, base_seed: int
 ) -> None:
     chance = Random(base_seed)
     account = Account(chance)
@@ -106,16 +99,8 @@ async def test_after_kill_9_under_load_each_acknowledged_order_exists_once_and_g
         if turn == 1:
             await asyncio.sleep(AWAY_SECONDS)
         asked_at = time.monotonic()
-        served = await asyncio.to_thread(
-            nursery.start,
-            db=db,
-            clock="1x",
-            start_ms=START_MS,
-            markets=["BTC", "ETH", "SOL"],
-            port=0,
-            rate_limits=False,
-            env={"BOT_CONTROL_TOKEN": CONTROL},
-        )
+        options = {"clock": "1x", "start_ms": START_MS, "markets": ["BTC", "ETH", "SOL"]}
+        served = await asyncio.to_thread(start, db=db, env={"BOT_CONTROL_TOKEN": CONTROL}, **options)
         async with httpx.AsyncClient(base_url=served.base_url, timeout=60, headers=account.headers) as http:
             if turn:
                 said = await http.get("/sandbox/v1/digest", headers={"Authorization": f"Bearer {CONTROL}"})
