@@ -154,7 +154,7 @@ api python ranking accept acceptor access acting action activity adapter address
 builder call chart chat cli client clock column common condition config connection consumer context control cors count counter crash credential cron
 data database date deadline delivery demo descriptor device diff docs doctor document draft driver embedded encryption engine equity error evidence
 example exchange
-execution executor explain fast file firing flag fold folder formatting frame handle header health history hour html http identity importer
+execution executor explain fast file firing flag fold folder format formatting frame handle header health history hour html http identity importer
 index indicator init injection input jit json judgment latency layout library lifecycle line loader local lock log logging loss machine mailbox main mcp
 memory message model money naked name named notifier number open openapi opening operate option output outside overview ownership package paging param
 path pending

@@ -31,7 +31,7 @@ def test_data_and_a_session_of_one_candle_are_told_of_as_one(
         f"account: {{base_url: embedded}}\nstrategies_dir: {STRATEGIES}\n"
         'strategies: [{name: one, use: "causal:Honest", markets: [BTC], interval: 1m, budget_usd: 1000}]\n'
     )
-    assert call(["data", "import", "BTC.csv"]) == 0
+    assert call(["data", "import", "BTC.csv", "--interval", "1m"]) == 0
     assert call(["data", "list"]) == 0
     assert call(["data", "audit"]) == 0
     assert call(["backtest", "one.yaml", "--data", "data"]) == 0
@@ -40,7 +40,7 @@ def test_data_and_a_session_of_one_candle_are_told_of_as_one(
     said = capsys.readouterr().out
     assert said.count("1 candle") == 3
     assert said.count("1 bar,") == 3
-    assert call(["data", "import", "BTC_other.csv"]) == 1
+    assert call(["data", "import", "BTC_other.csv", "--interval", "1m"]) == 1
     said += capsys.readouterr().err
     assert "1 candle is in the store with other values" in said
     assert "1 candles" not in said

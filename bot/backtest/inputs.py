@@ -11,11 +11,12 @@ from typing import Any, Final, NamedTuple, TextIO
 
 from bot.backtest.backtest import Backtest, strategies_of
 from bot.backtest.data import quality
-from bot.backtest.data.candles import chosen, load, market_name
+from bot.backtest.data.candles import load, market_name
 from bot.backtest.data.column_files import judge_file
 from bot.backtest.data.findings import KINDS, AuditReport
 from bot.backtest.data.funding_rates import Funding, read_funding
 from bot.backtest.data.origins import Origin, origins
+from bot.backtest.data.resampling import chosen
 from bot.backtest.engine.options import MarketRules, SessionOptions, chance_outages, start_of, within
 from bot.backtest.engine.outside_reads import watching_clock
 from bot.backtest.engine.progress import Progress

@@ -11,8 +11,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from bot.backtest.data.candles import Candles, drivers
+from bot.backtest.data.candles import Candles
 from bot.backtest.data.funding_rates import Payment
+from bot.backtest.data.resampling import drivers
 from bot.backtest.engine.local_port import LocalPort, drive
 from bot.backtest.engine.options import SessionOptions
 from bot.backtest.engine.simulated_exchange import SimulatedExchange

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import chain, repeat
 from pathlib import Path
-from shlex import quote
 from typing import Any, Final, NamedTuple, TextIO
 
 from pydantic_core import from_json
 
 from bot.errors import ConfigError
+from bot.service.market_data import file_formats
 from bot.words import many
 
 BLOCK_CHARS: Final = 1 << 15  # read at once; small enough for the processor's cache
@@ -26,38 +26,6 @@ ROWS_OF_CSV: Final = 4_096
 LINE_CHARS_MAX: Final = 10_000  # a longer line cannot be a row of candles
 TEXT_SUFFIXES: Final = (".csv", ".csv.gz", ".txt", ".txt.gz", ".tsv", ".tsv.gz")
 PARQUET_SUFFIXES: Final = (".parquet", ".pq")
-# First bytes of files that are not text, and what to do with such a file. A spreadsheet is a zip archive too.
-OTHERS: Final = {
-    b"PK\x03\x04": "is a zip archive or a spreadsheet: unpack it, or save it as CSV",
-    b"BZh": "is compressed by bzip2: unpack it, or compress it by gzip",
-    b"\xfd7zXZ": "is compressed by xz: unpack it, or compress it by gzip",
-    b"\x28\xb5\x2f\xfd": "is compressed by zstd: unpack it, or compress it by gzip",
-    b"PAR1": "is Parquet: its name must end with .parquet",
-    b"\xff\xfe": "is not text in UTF-8, but in UTF-16; save it as UTF-8",
-    b"\xfe\xff": "is not text in UTF-8, but in UTF-16; save it as UTF-8",
-    b"ARROW1": "is Feather (Arrow): convert it to Parquet with polars, which bracketbot[research] has: {feather}",
-    b"FEA1": "is Feather of the old version 1: write it as CSV with the program that made it",
-    b"\x89HDF": "is HDF5: write the table of one market as CSV or Parquet with the program that made it",
-    b"\xd0\xcf\x11\xe0": "is an old spreadsheet (.xls): save it as CSV",
-    b"SQLite format 3": "is a SQLite database: write its table of candles as CSV with the program that made it",
-    b"\x1f\x8b": "is compressed by gzip twice: unpack it once",
-    b"\x04\x22\x4d\x18": "is compressed by lz4: unpack it, or compress it by gzip",
-    b"7z\xbc\xaf": "is a 7-Zip archive: unpack it",
-    b"Rar!": "is a RAR archive: unpack it",
-    b"%PDF": "is a PDF: get the candles as CSV from their source",
-    b"ORC": "is ORC: write it as CSV or Parquet with the program that made it",
-    b"Obj\x01": "is Avro: write it as CSV or Parquet with the program that made it",
-    b"\x93NUMPY": "is an array of NumPy: write it as CSV with the program that made it",
-    b"\x80": "is a pickle of Python: write the frame as CSV (df.to_csv) or Parquet with the program that made it",
-}
-BINARY: Final = "is not text: write it as CSV or Parquet with the program that made it"
-TAR_AT: Final = 257  # where a tar archive has its mark
-BEGINS: Final = 512  # bytes that tell the format of a file
-# JSON by the beginning of its text, and the command that makes CSV of it.
-_JSON: Final = (
-    (r"\s*\[\s*\[", "a list of rows", "w = csv.writer(sys.stdout); w.writerows(rows)"),
-    (r"\s*\[\s*\{", "a list of objects", "w = csv.DictWriter(sys.stdout, rows[0]); w.writeheader(); w.writerows(rows)"),
-)
 DELIMITERS: Final = (",", ";", "\t", "|")
 COLUMNS_MIN: Final = 5  # time, open, high, low, close
 HEAD_CHARS: Final = 4_096
@@ -76,67 +44,13 @@ class Block(NamedTuple):
     plain: bool = False  # True: ASCII without underscores, so that Python's number parser is strict enough (it accepts 1_000 and digits of other scripts)
 
 
-def other_format(path: Path, begins: bytes) -> str | None:
-    """What a file is whose first bytes are not those of text, and what to do with it; None for text."""
-    way = next((way for other, way in OTHERS.items() if begins.startswith(other)), None)
-    if way is None and begins[TAR_AT:].startswith(b"ustar"):
-        way = "is a tar archive: unpack it"
-    if way is None and b"\0" in begins:
-        halves = (begins[0::2], begins[1::2])
-        way = OTHERS[b"\xff\xfe"] if any(not any(half) for half in halves) and begins.strip(b"\0") else BINARY
-    if way is None:
-        return None
-    parquet = f"{_stem(path)}.parquet"
-    script = f"import polars as pl; pl.read_ipc({str(path)!r}).write_parquet({parquet!r})"
-    return way.replace("{feather}", _python(script))
-
-
-def judge_text(path: Path, lines: Sequence[str]) -> None:
-    """ConfigError for text that is no table: JSON or a web page. The sentence has the command that makes CSV of it."""
-    text = "\n".join(lines[:2])
-    if re.match(r"\s*<(?:!doctype|html|\?xml)", text, re.IGNORECASE):
-        raise ConfigError(
-            f"{path}: is a web page or XML, and no table: the download has failed, or wants another address"
-        )
-    if not re.match(r"\s*[\[{]", text):
-        return
-    for begins, what, command in _JSON:
-        if re.match(begins, text):
-            read = "gzip.open" if _is_zipped(path) else "open"
-            script = f"import csv, gzip, json, sys; rows = json.load({read}({str(path)!r}, 'rb')); {command}"
-            csv_file = quote(f"{_stem(path)}.csv")
-            raise ConfigError(f"{path}: is JSON, {what}: convert it to CSV: {_python(script)} > {csv_file}")
-    raise ConfigError(
-        f"{path}: is JSON: write its candles as CSV with the columns time, open, high, low, close, volume"
-    )
-
-
 def refuse_other(path: Path) -> None:
     """ConfigError for a file of a known format that is no table here; nothing for any other file."""
     with opened(path) as stream:
         try:
-            judge_text(path, stream.read(HEAD_CHARS).splitlines())
+            file_formats.judge_text(path, stream.read(HEAD_CHARS).splitlines())
         except UnicodeDecodeError:
             return
-
-
-def _python(script: str) -> str:
-    """The command that runs a script, for a shell."""
-    return f"python -c {quote(script)}" if re.search(r'["$`\\!]', script) else f'python -c "{script}"'
-
-
-def _stem(path: Path) -> str:
-    """The name of a file without the endings of its format, for a new file in the current folder."""
-    name = path.name
-    for ending in (".gz", ".feather", ".json", ".arrow", ".ipc", ".csv", ".txt", ".parquet"):
-        name = name.removesuffix(ending) or name
-    # The file itself stays as it is, whatever its name says.
-    return f"{name}.new" if path.name.endswith((".csv", ".parquet")) else name
-
-
-def _is_zipped(path: Path) -> bool:
-    with path.open("rb") as raw:
-        return raw.read(2) == b"\x1f\x8b"
 
 
 def is_parquet(path: Path) -> bool:
@@ -175,15 +89,9 @@ def opened(path: Path) -> Iterator[TextIO]:
     """Open a text file, gzipped or not. Lines end with LF. Errors of the file become a ConfigError with its name."""
     try:
         with path.open("rb") as raw:
-            begins = raw.read(BEGINS)
-            zipped = begins.startswith(b"\x1f\x8b")
-            raw.seek(0)
-            binary: Any = gzip.GzipFile(fileobj=raw) if zipped else raw
-            if zipped:
-                begins = binary.read(BEGINS)
-                binary.seek(0)
-            if (what := other_format(path, begins)) is not None:
-                raise ConfigError(f"{path}: {what}")
+            binary: Any = file_formats.binary_stream(raw)
+            file_formats.judge_format(path, binary)
+            zipped = binary is not raw
             with io.TextIOWrapper(io.BufferedReader(binary, 1 << 16) if zipped else binary, "utf-8-sig") as text:
                 yield text
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -417,8 +325,8 @@ def scan_parquet(path: Path) -> Any:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or str(error).splitlines()[0]}") from None
     except (pl.exceptions.PolarsError, ValueError) as error:
         with path.open("rb") as raw:
-            begins = raw.read(BEGINS)
-        if not begins.startswith(b"PAR1") and (what := other_format(path, begins)) is not None:
+            begins = raw.read(file_formats.BEGINS)
+        if not begins.startswith(file_formats.PARQUET) and (what := file_formats.other_format(path, begins)):
             raise ConfigError(f"{path}: {what}") from None
         raise ConfigError(f"{path}: is no Parquet file: {str(error).splitlines()[0]}") from None
     return frame

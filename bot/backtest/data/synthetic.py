@@ -19,7 +19,8 @@ from random import Random
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
-from bot.backtest.data.candles import COLUMNS, MS_MAX, MS_MIN, Candles, resample
+from bot.backtest.data.candles import COLUMNS, MS_MAX, MS_MIN, Candles
+from bot.backtest.data.resampling import resample
 from bot.clock import DAY_MS, MINUTE_MS
 from bot.errors import ConfigError
 from bot.service.market_data.event_odds import EventMarket

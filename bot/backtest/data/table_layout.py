@@ -18,6 +18,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from bot.backtest.data import column_files
 from bot.backtest.data.candles import COLUMNS
 from bot.errors import ConfigError
+from bot.service.market_data import file_formats
 from bot.words import many
 
 TICK_VOLUMES: Final = (
@@ -151,7 +152,7 @@ def layout_of(path: Path, mapped: Mapped) -> Layout:
     lines = [line for line in read[ahead:][:SAMPLE_LINES] if line.strip()]
     if not lines:
         raise ConfigError(f"{path}: the file is empty")
-    column_files.judge_text(path, lines)
+    file_formats.judge_text(path, lines)
     if len(lines[0]) > column_files.LINE_CHARS_MAX:
         raise ConfigError(
             f"{path}: row 1: is longer than {column_files.LINE_CHARS_MAX:,} characters; this is no table of candles"

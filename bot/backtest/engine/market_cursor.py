@@ -13,7 +13,8 @@ from itertools import repeat
 from operator import length_hint
 from typing import Final
 
-from bot.backtest.data.candles import Candles, resample
+from bot.backtest.data.candles import Candles
+from bot.backtest.data.resampling import resample
 from bot.strategy import Bar
 from bot.strategy.indicators import Columns
 from bot.venue.numbers import E8

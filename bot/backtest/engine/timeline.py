@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bot.backtest.data.candles import Candles, drivers
+from bot.backtest.data.candles import Candles
+from bot.backtest.data.resampling import drivers
 from bot.backtest.engine.market_cursor import MarketCursor, SeriesCursor
 from bot.backtest.engine.options import SessionOptions, start_of
 from bot.clock import iso

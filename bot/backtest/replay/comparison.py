@@ -19,7 +19,8 @@ from statistics import median
 from typing import Any, Final, Literal
 
 from bot.backtest.backtest import Backtest, Rates
-from bot.backtest.data.candles import Candles, drivers, resample
+from bot.backtest.data.candles import Candles
+from bot.backtest.data.resampling import drivers, resample
 from bot.backtest.engine.options import Outage, SessionOptions, Settlement
 from bot.backtest.engine.simulated_exchange import ADDRESS
 from bot.backtest.replay.records import Decided, Filled, FillKey, Key, Record, of_events, of_journal

@@ -250,7 +250,8 @@ def _candles(given: Mapping[str, Any], settings: Settings, recorded: Record, con
 def _read(given: Mapping[str, Any], settings: Settings, also: tuple[str, ...], start_ms: int | None) -> list[Candles]:
     """The candles of --data, of the interval that a backtest from `start_ms` uses."""
     from bot.backtest.data import quality
-    from bot.backtest.data.candles import chosen, load
+    from bot.backtest.data.candles import load
+    from bot.backtest.data.resampling import chosen
     from bot.backtest.inputs import shortest_intervals, traded
 
     paths = [Path(entry) for entry in given["data"]]

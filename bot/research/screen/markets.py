@@ -8,8 +8,9 @@ from decimal import ROUND_DOWN, ROUND_HALF_EVEN, ROUND_UP, Decimal
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
-from bot.backtest.data.candles import Candles, resample
+from bot.backtest.data.candles import Candles
 from bot.backtest.data.funding_rates import Payment, hour_by_hour
+from bot.backtest.data.resampling import resample
 from bot.backtest.engine.market_cursor import MarketCursor
 from bot.backtest.engine.options import PathPolicy, SessionOptions
 from bot.backtest.engine.timeline import timeline_of

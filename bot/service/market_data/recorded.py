@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from bot.errors import ConfigError
 from bot.money import parse_decimal
+from bot.service.market_data import file_formats
 from bot.service.market_data.simulator import Candle
 from bot.venue.numbers import E8
 from bot.venue.outcome import PAYOUT, PX_MAX, PX_MIN
@@ -36,6 +38,7 @@ def read_candles(path: Path, *, sz_decimals: int, are_odds: bool = False) -> lis
         with _open(path) as stream:
             rows = csv.reader(stream, strict=True)
             header = next(rows, None)
+            file_formats.judge_text(path, [",".join(header or ())], of_service=True)
             if header is None:
                 raise ConfigError(f"{path}: the file is empty; it must start with {','.join(COLUMNS)}")
             if tuple(name.strip().lower() for name in header) != COLUMNS:
@@ -60,7 +63,7 @@ def read_candles(path: Path, *, sz_decimals: int, are_odds: bool = False) -> lis
     except (EOFError, zlib.error) as error:
         raise ConfigError(f"{path}: is not a complete gzip file: {error}") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not text in UTF-8: {error.reason}") from None
+        raise ConfigError(f"{path}: is not text in UTF-8: {error.reason}; save it as UTF-8") from None
     except csv.Error as error:
         raise ConfigError(f"{path}: row {len(candles) + 2}: {error}") from None
     if not candles:
@@ -68,12 +71,13 @@ def read_candles(path: Path, *, sz_decimals: int, are_odds: bool = False) -> lis
     return candles
 
 
-def _open(path: Path) -> io.TextIOWrapper:
-    with path.open("rb") as probe:
-        zipped = probe.read(2) == b"\x1f\x8b"
-    if zipped:
-        return io.TextIOWrapper(io.BufferedReader(gzip.GzipFile(path)), "utf-8-sig", newline="")
-    return path.open("r", encoding="utf-8-sig", newline="")
+@contextmanager
+def _open(path: Path) -> Iterator[io.TextIOWrapper]:
+    with path.open("rb") as raw:
+        binary: Any = file_formats.binary_stream(raw)
+        file_formats.judge_format(path, binary, of_service=True)
+        with io.TextIOWrapper(io.BufferedReader(binary), "utf-8-sig", newline="") as text:
+            yield text
 
 
 def _candle(path: Path, number: int, row: list[str], lot: int, *, are_odds: bool) -> Candle:

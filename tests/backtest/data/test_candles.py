@@ -12,18 +12,9 @@ from pathlib import Path
 import pytest
 
 from bot.backtest.data import column_files
-from bot.backtest.data.candles import (
-    COLUMNS,
-    Candles,
-    _read_cells,
-    drivers,
-    interval_in,
-    join,
-    load,
-    market_name,
-    resample,
-)
+from bot.backtest.data.candles import COLUMNS, Candles, _read_cells, interval_in, join, load, market_name
 from bot.backtest.data.importers import Mapped, read_foreign
+from bot.backtest.data.resampling import drivers, resample
 from bot.backtest.data.store import Store, write_file
 from bot.errors import ConfigError
 from tests.backtest.builders import research

@@ -15,8 +15,9 @@ import pytest
 
 from bot.backtest.data import column_files
 from bot.backtest.data import store as stores
-from bot.backtest.data.candles import load, resample
+from bot.backtest.data.candles import load
 from bot.backtest.data.quality import audit
+from bot.backtest.data.resampling import resample
 from bot.backtest.data.store import Conflict, Store, merge, write_file
 from bot.backtest.data.synthetic import Wanted, generate
 from bot.errors import BotError, ConfigError

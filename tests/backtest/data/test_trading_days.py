@@ -11,7 +11,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from bot.backtest.data.candles import Candles, chosen, resample
+from bot.backtest.data.candles import Candles
+from bot.backtest.data.resampling import chosen, resample
 from bot.backtest.data.store import Store
 from bot.cli.app import call
 from bot.clock import DAY_MS, HOUR_MS

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from bot.backtest.data.candles import Candles, load, resample
+from bot.backtest.data.candles import Candles, load
+from bot.backtest.data.resampling import resample
 from bot.backtest.engine.options import PATHS, Outage
 from bot.backtest.results.assumptions import assumptions_of
 from bot.clock import HOUR_MS, ms_of

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from bot.backtest.data.candles import load, resample
+from bot.backtest.data.candles import load
+from bot.backtest.data.resampling import resample
 from bot.backtest.engine.options import MarketRules, SessionOptions
 from bot.cli.app import call
 from bot.clock import HOUR_MS, MINUTE_MS

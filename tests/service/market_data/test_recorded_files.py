@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from bot.service.host import HostOptions, build
 from bot.service.market_data.file_names import coin_of
 from bot.service.market_data.recorded import interval_of, read_candles
 from bot.venue.numbers import E8
+from tests.backtest.builders import research
 
 HEADER = "ts,open,high,low,close,volume"
 GOOD = "1750000020000,100,110,90,105,1.5"
@@ -50,6 +54,55 @@ def test_each_fault_is_named_with_its_row(tmp_path: Path, text: str, says: str) 
         read_candles(path, sz_decimals=5)
     assert says in str(refused.value)
     assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize("is_zipped", [False, True], ids=["plain", "by gzip"])
+@pytest.mark.parametrize(
+    ("begins", "says"),
+    [
+        (b"PK\x03\x04" + bytes(99), "is a zip archive or a spreadsheet: unpack it"),
+        (f"{HEADER}\n{GOOD}\n".encode("utf-16"), "is not text in UTF-8, but in UTF-16; save it as UTF-8"),
+        (
+            b"[[1750000020000, 100, 110, 90, 105, 1.5]]",
+            "is JSON: write its candles as CSV with the columns ts (ms UTC)",
+        ),
+        (b"<!DOCTYPE html>\n", "is a web page or XML"),
+        (b"\x80\x04\x95", "is a pickle of Python"),
+        (f"{HEADER}\n\xfc".encode("latin-1"), "is not text in UTF-8: invalid start byte; save it as UTF-8"),
+    ],
+)
+def test_another_format_is_named_as_in_an_import(tmp_path: Path, begins: bytes, says: str, *, is_zipped: bool) -> None:
+    path = tmp_path / "BTC.csv"
+    path.write_bytes(gzip.compress(begins) if is_zipped else begins)
+    with pytest.raises(ConfigError) as refused:
+        read_candles(path, sz_decimals=5)
+    assert f"{path}: {says}" in str(refused.value)
+
+
+@research
+@pytest.mark.parametrize("ending", ["feather", "parquet"])
+def test_feather_and_parquet_are_refused_with_the_command_that_makes_the_csv_of_a_service(
+    tmp_path: Path, ending: str
+) -> None:
+    import polars as pl
+
+    at = pl.Series("date", [1750000020000, 1750000080000]).cast(pl.Datetime("ms")).dt.replace_time_zone("UTC")
+    frame = pl.DataFrame({"date": at, "open": [100.0, 105.0], "high": [110.0, 106.0], "low": [90.0, 104.0]})
+    frame = frame.with_columns(close=pl.lit(105.0), volume=pl.Series([1.5, 0.0]))
+    path = tmp_path / f"BTC.{ending}"
+    if ending == "feather":
+        frame.write_ipc(path)
+    else:
+        frame.write_parquet(path)
+    with pytest.raises(ConfigError) as refused:
+        read_candles(path, sz_decimals=5)
+    said = str(refused.value)
+    command = said[said.index("python -c ") :].removeprefix("python ")
+    subprocess.run(f"{shlex.quote(sys.executable)} {command}", shell=True, check=True, cwd=tmp_path)
+    plain = tmp_path / "plain.csv"
+    plain.write_text(f"{HEADER}\n{GOOD}\n{NEXT}\n")
+    (made,) = set(tmp_path.glob("BTC*.csv"))
+    assert read_candles(made, sz_decimals=5) == read_candles(plain, sz_decimals=5)
 
 
 def test_a_zipped_file_reads_like_a_plain_one(tmp_path: Path) -> None:
