@@ -215,7 +215,7 @@ class Approvals:
     def end_replaced(self, new: Sequence[Intent]) -> None:
         """End the waiting entries that these new entries replace. Call it in the transaction that writes the new ones."""
         places = {_place(one): one for one in new if one.action == "open"}
-        for old in self._undecided() if places else ():
+        for old in self._unsent() if places else ():
             newer = places.get(_place(old))
             if newer is not None and newer.trigger != old.trigger and newer.opened_ms >= old.opened_ms:
                 self._supersede(old, REPLACED)
@@ -233,27 +233,37 @@ class Approvals:
         seen = {
             self._journal.events.trigger_of(event): n for n, event in enumerate(events)
         }  # what a hook has seen that decided on one of them
-        for intent in self._undecided() if changes else ():
+        for intent in self._unsent() if changes else ():
             first = seen.get(intent.trigger, -1) + 1
             if any(n >= first and self._is_outdated_by(event, intent) for n, event in changes):
                 self._supersede(intent, OUTDATED.format(market=intent.market))
 
     def end_all(self) -> None:
         """End every waiting entry, because events since its decision are lost."""
-        for intent in self._undecided() if self.is_used else ():
+        for intent in self._unsent() if self.is_used else ():
             self._supersede(intent, UNSEEN)
 
-    def _undecided(self) -> list[Intent]:
-        """The unsent entries that need an answer and have none, planned or not."""
+    def _unsent(self) -> list[Intent]:
+        """The entries that need an answer and of which no order can exist: planned or not, asked or not, also approved ones that are held."""
         unsent = [one for one in self._live.values() if one.action == "open" and one.state in UNSENT]
         found = []
         for one in unsent:
             row = self._journal.approvals.of(one.id)
-            if self.of(one) is not None if row is None else row.state == "pending":
+            if self.of(one) is not None if row is None else row.state in ("pending", "approved"):
                 found.append(one)
         if not found:
             self._canceled.clear()
         return found
+
+    def _on_its_way(self, intent: Intent) -> Intent | None:
+        """An approved entry of another decision of this strategy in this market whose fill or order the events have not shown."""
+        for one in self._live.values():
+            is_rival = (one.strategy, one.market, one.action) == (intent.strategy, intent.market, "open")
+            if is_rival and one.trigger != intent.trigger and one.state not in ("rejected", "expired", "void"):
+                row = self._journal.approvals.of(one.id)
+                if row is not None and row.state == "approved":
+                    return one
+        return None
 
     def _is_outdated_by(self, event: Event, intent: Intent) -> bool:
         if event.coin != intent.market:
@@ -289,6 +299,11 @@ class Approvals:
             raise BotError(
                 f"the price of {intent.market} has drifted more than {DRIFT:.1%} from the {format_decimal(row.px)} that was shown;"
                 " the daemon plans the entry again and asks again: bot approvals"
+            )
+        if approve and (other := self._on_its_way(intent)) is not None:
+            raise BotError(
+                f"{other.id[:SHOWN_LETTERS]} of the same strategy and market is approved and not settled yet; what it opens may end this"
+                " one: bot approvals shows what still waits then"
             )
         answer: ApprovalState = "approved" if approve else "refused"
         reason = plain_text(reason) if reason else None

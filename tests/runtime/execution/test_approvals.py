@@ -205,6 +205,48 @@ async def test_an_entry_ends_when_an_older_one_turns_out_to_be_filled(monkeypatc
     assert (kernel.approvals.waiting(), venue.positions["BTC"].size, count(venue, "confirm")) == ([], 2, 1)
 
 
+@pytest.mark.parametrize("why", ["a newer decision", "the position"])
+async def test_an_approved_entry_that_is_held_ends_for_the_same_reasons_as_one_that_waits(
+    why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    venue, kernel = await held()
+    monkeypatch.setattr(venue, "entry_wait_ms", lambda: 30_000)
+    done = await answer(kernel)
+    assert done["state"] == "planned", "the rate limit holds it"
+    if why == "a newer decision":
+        newer = intent(1, trigger="event:evt_9", strategy="trend", opened_ms=kernel.now_ms())
+        kernel.approvals.write_decision([newer])
+    else:
+        stopped = Event.model_construct(id="evt_9", type="fill", subtype="exit", ts=1, coin="BTC", data=None)
+        kernel.approvals.end_outdated([stopped])
+    monkeypatch.setattr(venue, "entry_wait_ms", lambda: 0)
+    later(kernel, 30_000)
+    await kernel.cycle()
+    assert count(venue, "confirm") == 0
+    with pytest.raises(BotError, match=f"does not wait any more: {why}"):
+        await answer(kernel, name=done["id"])
+
+
+async def test_of_two_entries_that_do_not_replace_each_other_the_second_waits_for_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A strategy's own entry and one that an assistant proposed for it."""
+    venue = FakeVenue()
+    kernel = await begun(venue, flat_opens, approval=ALWAYS, interval_ms=3_600_000)
+    monkeypatch.setattr("bot.runtime.execution.approvals._place", lambda one: one.trigger)
+    await minutes(kernel, venue, "100")
+    first, second = (one.intent.id for one in kernel.approvals.waiting())
+    monkeypatch.setattr(venue, "entry_wait_ms", lambda: 60_000)
+    assert (await answer(kernel, name=first))["state"] == "planned"
+    with pytest.raises(BotError, match=f"{first[:12]} of the same strategy and market is approved and not settled yet"):
+        await answer(kernel, name=second)
+    monkeypatch.setattr(venue, "entry_wait_ms", lambda: 0)
+    assert (await answer(kernel, name=second, approve=False))["state"] == "rejected", "a refusal never waits"
+    later(kernel, 60_000)
+    await kernel.cycle()
+    assert (venue.positions["BTC"].size, count(venue, "confirm")) == (2, 1)
+
+
 async def test_nothing_is_approved_while_a_fill_may_be_unknown() -> None:
     venue, kernel = await held()
     venue.faults += [Fault("events", "drop")]
