@@ -143,12 +143,16 @@ class AccountState:
             if position.owner is not None and not self._is_stopped(position) and not self._is_trailed(position.market)
         ]
 
-    def _is_stopped(self, position: MirrorPosition) -> bool:
+    def is_stopped_before(self, position: MirrorPosition, liquidation_px: Decimal | None) -> bool:
+        """True if stop orders cover the whole position, and the price reaches them before the liquidation price."""
+        return self._is_stopped(position, liquidation_px)
+
+    def _is_stopped(self, position: MirrorPosition, liquidation_px: Decimal | None = None) -> bool:
         """True if stops cover the whole position. A stop with size 0 covers all of it; a stop of the other side covers nothing."""
         left = position.size_e8
         for order in self.orders.values():
             is_stop = order.kind == "stop_loss" and order.market == position.market and order.action == "close"
-            if is_stop and order.side == position.side:
+            if is_stop and order.side == position.side and position.can_fire(order.trigger_px, liquidation_px):
                 left -= order.size_e8 - order.filled_e8 if order.size_e8 else left
                 if left <= 0:
                     return True

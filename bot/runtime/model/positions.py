@@ -58,6 +58,12 @@ class MirrorPosition(NamedTuple):
     def first_stop_px(self) -> Decimal | None:
         return None if self.first_stop_e8 is None else decimal_of_e8(self.first_stop_e8)
 
+    def can_fire(self, stop_px: Decimal | None, liquidation_px: Decimal | None) -> bool:
+        """False for a stop at or beyond the liquidation price, which the price reaches first. True if one of the two is not known."""
+        if stop_px is None or liquidation_px is None:
+            return True
+        return stop_px > liquidation_px if self.side == "long" else stop_px < liquidation_px
+
     @property
     def notional_usd(self) -> Decimal:
         """Notional at entry: the position's part of a budget."""

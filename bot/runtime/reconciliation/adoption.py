@@ -1,8 +1,9 @@
 """Take over a position that another hand opened (`foreign_positions: adopt`), or decline it and say why.
 
-A position is adopted only when a stop stands under it. If it has none, the daemon first arms a trailing stop at `adopted_stop_pct`. Without
-that distance, or if the service refuses the stop, the position stays as it is: open, without an owner, in a market where nothing is
-opened. The same holds for an adopted position that loses its stop. The daemon never closes it for that reason, because no order of ours opened it.
+A position is adopted only when a stop stands under it that fires before the liquidation price. If it has none, the daemon first arms a
+trailing stop at `adopted_stop_pct`. Without that distance, if it reaches beyond the liquidation price, or if the service refuses the stop,
+the position stays as it is: open, without an owner, in a market where nothing is opened. The same holds for an adopted position that loses
+its stop. The daemon never closes it for that reason, because no order of ours opened it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,12 @@ import structlog
 from bot.errors import Refused
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from decimal import Decimal
+
     from bot.runtime.model.positions import MirrorPosition
     from bot.runtime.reconciliation.context import RepairContext
+    from bot.wire import Guardian, Position
 
 log = structlog.get_logger()
 
@@ -23,8 +28,11 @@ log = structlog.get_logger()
 async def adopt(context: RepairContext, position: MirrorPosition, strategy: str) -> None:
     """Make the strategy the owner of a position without an owner, once it has a stop. Otherwise decline it."""
     market = position.market
-    if context.requires_protection_of(strategy) and not await _is_covered(context, market):
-        why = await _why_uncovered(context, position)
+    if context.requires_protection_of(strategy):
+        theirs = next((one for one in (await context.port.account()).positions if one.coin == market), None)
+        if theirs is None or theirs.side != position.side:
+            return  # It was closed just now. The next comparison judges what is there then.
+        why = await _why_uncovered(context, position, theirs)
         if why is not None:
             decline(context, market, why)
             return
@@ -42,26 +50,40 @@ def decline(context: RepairContext, market: str, why: str) -> None:
         context.position_owners.disown(market)
     context.health.forget_bare(market)
     context.foreign_activity.known_markets.add(market)
+    if market in context.foreign_activity.declined_markets:
+        return  # Told already. A stop that cannot fire is judged again in each comparison.
     context.foreign_activity.declined_markets.add(market)
     message = (
-        f"the {market} position was not opened by us and has no stop: {why}. It stays open and is not adopted; nothing is opened in {market}."
-        " Give it a stop, close it, or set safety.adopted_stop_pct"
+        f"the {market} position was not opened by us and has no working stop: {why}. It stays open and is not adopted; nothing is opened in"
+        f" {market}. Give it a stop, close it, or set safety.adopted_stop_pct"
     )
     context.health.incident("adoption.declined", market, market=market, message=message)
 
 
-async def _is_covered(context: RepairContext, market: str) -> bool:
-    if context.mirror.is_unsure_of(market):
-        await context.guardians.listed()  # Only the list says if its trailing stop is active.
-    return context.mirror.is_protected(market)
-
-
-async def _why_uncovered(context: RepairContext, position: MirrorPosition) -> str | None:
-    """Arm the stop of the config's distance. Returns why there is none; None if the service has taken it."""
-    trail_pct = context.adopted_stop_pct
+async def _why_uncovered(context: RepairContext, position: MirrorPosition, theirs: Position) -> str | None:
+    """Why no stop can close this position, although the stop of the config's distance was asked for. None if one can."""
+    market, trail_pct, liquidation_px = position.market, context.adopted_stop_pct, theirs.liquidation_px
+    listed = await context.guardians.listed()  # Only the list says if a trailing stop is active, and where it is.
+    trails = [one for one in listed if one.type == "trailing_stop" and one.coin == market and one.status != "latched"]
+    is_trailed = any(one.active and position.can_fire(one.stop_px, liquidation_px) for one in trails)
+    if is_trailed or context.mirror.is_stopped_before(position, liquidation_px):
+        return None
+    beyond = f"beyond the liquidation price {liquidation_px}, which the price reaches first"
     if trail_pct is None:
-        return "the config gives no distance for one"
-    listed = await context.guardians.listed()  # A list that cannot be read is no refusal of the stop.
+        is_dead = context.mirror.is_protected(market)
+        return f"its stop lies {beyond}" if is_dead else "the config gives no distance for one"
+    if theirs.mark_px is not None:
+        away = theirs.mark_px * trail_pct / 100
+        stop_px = theirs.mark_px - away if position.side == "long" else theirs.mark_px + away
+        if not position.can_fire(stop_px, liquidation_px):
+            return f"one at {trail_pct} % would lie {beyond}"
+    return await _arm(context, position, trail_pct, listed)
+
+
+async def _arm(
+    context: RepairContext, position: MirrorPosition, trail_pct: Decimal, listed: Sequence[Guardian]
+) -> str | None:
+    """Arm the stop of the config's distance. Returns why there is none; None if the service has taken it."""
     try:
         await context.guardians.cover(position, trail_pct, listed, epoch=context.mirror.epoch)
     except Refused as error:

@@ -12,7 +12,7 @@ import pytest
 from bot.runtime.kernel import Kernel, Settings
 from bot.runtime.shutdown import wind_down
 from bot.strategy import Bar, Bracket, Intent, Open, View
-from bot.wire import BracketRequest, GuardianRequest, LegRequest, OrderRequest
+from bot.wire import BracketRequest, CloseRequest, GuardianRequest, LegRequest, OrderRequest
 from tests.fakes import Crash, FakeVenue, Fault, Tap, refused
 from tests.runtime.builders import DEAD_MAN_60, kill, make_kernel, minutes, refusals, trailing
 
@@ -95,6 +95,56 @@ async def bare_and_stops_are_refused(venue: FakeVenue, side: str) -> None:
     venue.arm = refuses  # type: ignore[method-assign]
 
 
+def near_liquidation(venue: FakeVenue, side: str) -> None:
+    """Its margin is thin: the liquidation price is 1 % away."""
+    before = venue._position
+
+    def position(coin: str) -> Any:
+        return before(coin).model_copy(update={"liquidation_px": Decimal(99 if side == "long" else 101)})
+
+    venue._position = position  # type: ignore[method-assign]
+
+
+async def bare_near_liquidation(venue: FakeVenue, side: str) -> None:
+    await bare(venue, side)
+    near_liquidation(venue, side)
+
+
+async def stop_beyond_liquidation(venue: FakeVenue, side: str) -> None:
+    await covered(venue, side)
+    near_liquidation(venue, side)
+
+
+async def stop_before_liquidation(venue: FakeVenue, side: str) -> None:
+    await by_hand(venue, side, BracketRequest(stop_loss=LegRequest(pct=Decimal("0.5"))))
+    near_liquidation(venue, side)
+
+
+async def trail_beyond_liquidation(venue: FakeVenue, side: str) -> None:
+    await trailed(venue, side)
+    (made,) = (g for g in venue.guards.values() if g.type == "trailing_stop")
+    venue.guards[made.id] = made.model_copy(update={"stop_px": Decimal(93 if side == "long" else 107)})
+    near_liquidation(venue, side)
+
+
+async def stops_of_which_one_lies_beyond(venue: FakeVenue, side: str) -> None:
+    """One stop for a third before the liquidation price, one for the rest beyond it."""
+    await stop_before_liquidation(venue, side)
+    changed_stop(venue, size=Decimal(1))
+    (stop,) = (o for o in venue.working.values() if o.kind == "stop_loss")
+    beyond = Decimal(95 if side == "long" else 105)
+    venue.working["7"] = stop.model_copy(update={"oid": "7", "size": Decimal(2), "trigger_px": beyond})
+
+
+async def target_alone(venue: FakeVenue, side: str) -> None:
+    await by_hand(venue, side, BracketRequest(take_profit=LegRequest(pct=Decimal(9))))
+
+
+async def stop_in_another_market(venue: FakeVenue, side: str) -> None:
+    await by_hand(venue, side, STOP)
+    changed_stop(venue, coin="ETH")
+
+
 class Case(NamedTuple):
     by_hand: Callable[[FakeVenue, str], Any]
     pct: float | None  # adopted_stop_pct
@@ -117,6 +167,20 @@ CASES = (
     Case(trail_that_waits, None, False),
     Case(trail_that_waits, 5, True, 5.0),
     Case(bare_and_stops_are_refused, 5, False),
+    Case(target_alone, None, False),
+    Case(target_alone, 5, True, 5.0),
+    Case(stop_in_another_market, None, False),
+    Case(stop_in_another_market, 5, True, 5.0),
+    Case(stop_before_liquidation, None, True),
+    Case(stop_beyond_liquidation, None, False),
+    Case(stop_beyond_liquidation, 5, False),
+    Case(stop_beyond_liquidation, 0.5, True, 0.5),
+    Case(bare_near_liquidation, 5, False),
+    Case(bare_near_liquidation, 0.5, True, 0.5),
+    Case(trail_beyond_liquidation, None, False),
+    Case(trail_beyond_liquidation, 0.5, True, 0.5),
+    Case(stops_of_which_one_lies_beyond, None, False),
+    Case(stops_of_which_one_lies_beyond, 0.5, True, 0.5),
 )
 
 
@@ -176,7 +240,7 @@ async def test_nothing_is_opened_beside_a_position_that_was_declined() -> None:
     assert len(venue.fills) == 1
     assert set(refusals(kernel)) == {"foreign_position"}
     (told,) = declined(kernel)
-    assert "has no stop: the config gives no distance for one" in told
+    assert "has no working stop: the config gives no distance for one" in told
     assert "set safety.adopted_stop_pct" in told
 
 
@@ -202,6 +266,51 @@ async def test_each_way_out_that_the_notice_names_works(tmp_path: Path) -> None:
     kernel.reconciliation.compare_strategies_anew()
     await kernel.cycle()
     assert (kernel.account.mirror.positions["BTC"].owner, trailing(venue)) == ("trend", [("BTC", 4.0)])
+
+
+async def test_a_stop_beyond_the_liquidation_price_is_told_once_and_counts_once_it_is_moved_before_it() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    await stop_beyond_liquidation(venue, "long")
+    kernel = make_kernel(venue, settings=policy())
+    await kernel.recover()
+    for _ in range(3):
+        await kernel.reconciliation.reconcile()
+    (told,) = declined(kernel)
+    assert "has no working stop: its stop lies beyond the liquidation price 99, which the price reaches first" in told
+    changed_stop(venue, trigger_px=Decimal("99.5"))
+    await kernel.reconciliation.reconcile()
+    assert (kernel.account.mirror.positions["BTC"].owner, len(declined(kernel))) == ("trend", 1)
+
+
+async def test_a_declined_position_that_shrinks_to_its_stop_is_adopted() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    await part_covered(venue, "long")
+    kernel = make_kernel(venue, settings=policy())
+    await kernel.recover()
+    await kernel.cycle()
+    assert kernel.account.mirror.positions["BTC"].owner is None
+    await venue.close("BTC", CloseRequest(size="2"), key="by hand")
+    changed_stop(venue, size=Decimal(1))
+    await kernel.cycle()
+    await kernel.reconciliation.reconcile()
+    assert (venue.positions["BTC"].size, kernel.account.mirror.positions["BTC"].owner) == (1, "trend")
+
+
+async def test_an_adopted_position_that_outgrows_its_stop_is_covered_at_the_distance_of_that_stop() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    await covered(venue, "long")
+    kernel = make_kernel(venue, settings=policy())
+    await kernel.recover()
+    await kernel.cycle()
+    await bare(venue, "long")
+    changed_stop(venue, size=Decimal(3))
+    await kernel.reconciliation.reconcile()
+    await kernel.cycle()
+    assert (venue.positions["BTC"].size, kernel.account.mirror.positions["BTC"].owner) == (6, "trend")
+    assert trailing(venue) == [("BTC", 2.0)]
 
 
 @pytest.mark.parametrize(
