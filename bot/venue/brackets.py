@@ -26,6 +26,8 @@ def resolve_bracket(
     market: Market, side: int, entry_px: int, stop: LegSpec | None, target: LegSpec | None, *, mark: int, resting: bool
 ) -> Bracket | Refusal:
     """Stop and target prices on the grid. pct is a percentage of the entry; r is a multiple of |entry - stop|. Both round to the safer side."""
+    if refused := refuse_r(stop, target):
+        return refused
     resolved = Bracket()
     if stop is not None:
         if stop.px is not None:
@@ -54,12 +56,7 @@ def resolve_bracket(
             px = off_entry(market, entry_px, side, entry_px * target.pct // PERCENT, safer=-side)
         else:
             assert target.r is not None
-            if resolved.stop is None:
-                return invalid(
-                    "bracket.takeProfit.r",
-                    "a target in R needs a stop in the same bracket",
-                    fix={"action": "arm_stop", "field": "bracket.stopLoss"},
-                )
+            assert resolved.stop is not None
             px = off_entry(market, entry_px, side, abs(entry_px - resolved.stop.px) * target.r // E8, safer=-side)
         if px <= 0 or (px - entry_px) * side <= 0:
             return invalid("bracket.takeProfit", f"{text_of(px)} is on the wrong side of the entry {text_of(entry_px)} of a {side_name(side)}",
@@ -69,6 +66,20 @@ def resolve_bracket(
                            fix={"action": "move", "field": "bracket.takeProfit"})  # fmt: skip
         resolved.target = Leg(px, pct=target.pct, r=target.r)
     return resolved
+
+
+def refuse_r(stop: LegSpec | None, target: LegSpec | None, at: str = "") -> Refusal | None:
+    """The refusal of a leg in R that has no stop to be measured from; None if there is none. `at`: the path of the order."""
+    fix = {"action": "arm_stop", "field": f"{at}bracket.stopLoss", "value": {"pct": 2}}
+    if stop is not None and stop.r is not None:
+        text = (
+            "R is the distance from the entry to the stop, so a stop in R has no distance; give the stop as pct or px"
+        )
+        return invalid(f"{at}bracket.stopLoss.r", text, fix=fix)
+    if target is not None and target.r is not None and stop is None:
+        text = "a target in R needs a stop in the same bracket; add a stop, or give the target as pct or px"
+        return invalid(f"{at}bracket.takeProfit.r", text, fix=fix)
+    return None
 
 
 def off_entry(market: Market, entry_px: int, way: int, distance: int, *, safer: int) -> int:

@@ -295,7 +295,7 @@ class Order:
 
 @dataclass(slots=True)
 class LegSpec:
-    """A requested stop or target: exactly one of pct (percent scaled 1e8), px, r (scaled 1e8)."""
+    """A requested stop or target: exactly one of pct (percent scaled 1e8), px, r (scaled 1e8). Only a target has its price by r."""
 
     pct: int | None = None
     px: int | None = None

@@ -31,7 +31,10 @@ def _positive(text: str | None, name: str) -> None:
 
 
 class LegRequest(Request):
-    """One leg of a bracket: a distance in percent, a price, or (take profit only) a multiple of the risk."""
+    """One leg of a bracket: a distance in percent, a price, or a multiple of the risk.
+
+    The venue judges a multiple: a target needs a stop beside it, and a stop itself has nothing that it could multiply.
+    """
 
     pct: Annotated[Decimal, Number()] | None = None
     px: Digits | None = None
@@ -59,16 +62,9 @@ class BracketRequest(Request):
         stop, target = self.stop_loss, self.take_profit
         if stop is None and target is None:
             refuse(("stopLoss",), "is required where takeProfit is not given", ["stopLoss", "takeProfit"])
-        if stop is not None:
-            if stop.r is not None:
-                refuse(("stopLoss", "r"), "is measured from the stop and belongs to takeProfit only", ["pct", "px"])
-            if len(stop.given()) != 1:
-                refuse(("stopLoss",), "takes exactly one of pct and px", ["pct", "px"])
-        if target is not None:
-            if len(target.given()) != 1:
-                refuse(("takeProfit",), "takes exactly one of pct, px and r", ["pct", "px", "r"])
-            if target.r is not None and stop is None:
-                refuse(("takeProfit", "r"), "needs a stopLoss to measure the risk from", ["pct", "px"])
+        for name, leg, ways in (("stopLoss", stop, ["pct", "px"]), ("takeProfit", target, ["pct", "px", "r"])):
+            if leg is not None and len(leg.given()) != 1:
+                refuse((name,), f"takes exactly one of {', '.join(ways[:-1])} and {ways[-1]}", ways)
         return self
 
 

@@ -549,15 +549,7 @@ RULES: Final[dict[str, Json]] = {
             },
         ],
     },
-    "BracketRequest": {
-        "anyOf": [
-            {"properties": {"stopLoss": {"not": {"required": ["r"]}}}, "required": ["stopLoss"]},
-            {
-                "properties": {"stopLoss": False, "takeProfit": {"not": {"required": ["r"]}}},
-                "required": ["takeProfit"],
-            },
-        ]
-    },
+    "BracketRequest": {"anyOf": [{"required": ["stopLoss"]}, {"required": ["takeProfit"]}]},
     "LegRequest": {
         "allOf": [{"properties": {"pct": {"exclusiveMinimum": 0}, "px": _ABOVE_ZERO}}],
         **_exactly_one("pct", "px", "r"),

@@ -19,6 +19,7 @@ from bot.service.operations.executor import Context, OperationExecutor, expired,
 from bot.service.security.auth import Principal, refuse_blocking, refuse_market
 from bot.service.views import account_views
 from bot.service.views.responses import Answer, Refused, invalid
+from bot.venue.brackets import refuse_r
 from bot.venue.commands import (
     ArmGuardian,
     CancelCoin,
@@ -412,9 +413,9 @@ def _leg(leg: LegRequest | None, name: str) -> LegSpec | None:
     if leg is None:
         return None
     return LegSpec(
-        pct=None if leg.pct is None else exact(leg.pct, f"{name}.pct"),
+        pct=None if leg.pct is None else _at_least_one(leg.pct, f"{name}.pct"),
         px=None if leg.px is None else judged_e8(leg.px),
-        r=None if leg.r is None else exact(leg.r, f"{name}.r"),
+        r=None if leg.r is None else _at_least_one(leg.r, f"{name}.r"),
     )
 
 
@@ -427,12 +428,12 @@ def guardian_spec(request: GuardianFields) -> GuardianSpec:
         heartbeat_seconds=request.heartbeat_seconds,
         on_miss=request.on_miss,
         seconds=request.seconds,
-        trail_pct=None if request.trail_pct is None else exact(request.trail_pct, "trailPct"),
-        trail_r=None if request.trail_r is None else exact(request.trail_r, "trailR"),
-        activate_at_r=None if request.activate_at_r is None else exact(request.activate_at_r, "activateAtR"),
+        trail_pct=None if request.trail_pct is None else _at_least_one(request.trail_pct, "trailPct"),
+        trail_r=None if request.trail_r is None else _at_least_one(request.trail_r, "trailR"),
+        activate_at_r=None if request.activate_at_r is None else _at_least_one(request.activate_at_r, "activateAtR"),
         max_loss_pct=None
         if request.max_loss_pct_from_day_start is None
-        else exact(request.max_loss_pct_from_day_start, "maxLossPctFromDayStart"),
+        else _at_least_one(request.max_loss_pct_from_day_start, "maxLossPctFromDayStart"),
         action=request.action,
         cron=request.cron,
         order_template=None if template is None else encode(template),
@@ -453,6 +454,8 @@ def template_spec(template: dict[str, Any]) -> OrderSpec:
     if request.dry_run:
         raise Refused(invalid("orderTemplate.dryRun", "must be false: a schedule executes its order", [False]))
     spec = order_spec(request)
+    if unmeasured := refuse_r(spec.stop, spec.target, "orderTemplate."):
+        raise Refused(unmeasured)
     spec.source = request.source
     return spec
 
@@ -504,7 +507,7 @@ def exact(value: Decimal, name: str) -> int:
 
 
 def _at_least_one(value: Decimal, name: str) -> int:
-    """An amount or a fraction above zero in scaled integers, at least one unit. The venue then checks its minimum notional."""
+    """An amount, a fraction or a multiple above zero in scaled integers, at least one unit, for the venue to judge."""
     return exact(max(value, _FINEST), name)
 
 

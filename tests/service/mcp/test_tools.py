@@ -145,6 +145,9 @@ async def test_an_order_is_planned_confirmed_and_confirmed_only_once(box: Box, c
         bracket = {"stopLoss": {"pct": 2}, "takeProfit": {"r": 2}}
         plan = await yes(client, "plan_order", **LONG, bracket=bracket, dryRun=False)
         assert (plan["dryRun"], plan["orderSubmitted"]) == (True, False)
+        judged = await no(client, "plan_order", **LONG, bracket={"stopLoss": {"r": 1}})
+        assert (judged["code"], judged["fix"]["action"]) == ("invalid_input", "arm_stop")
+        assert judged["details"]["fields"][0]["field"] == "bracket.stopLoss.r"
         assert plan["plan"]["liquidationPx"] is None  # fields that do not apply are present
         assert (await yes(client, "get_account"))["positions"] == []
         missing = await no(client, "confirm_order", confirmToken=plan["confirmToken"])

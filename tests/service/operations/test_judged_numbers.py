@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.service.conftest import Caller
 
-ORDER: dict[str, Any] = {"market": "BTC", "side": "long"}
+Body = dict[str, Any]
+
+ORDER: Body = {"market": "BTC", "side": "long"}
 
 
 async def refused(caller: Caller, path: str, body: bytes) -> dict[str, Any]:
@@ -72,3 +75,57 @@ async def test_an_unknown_event_type_matches_nothing_and_is_told(
     assert [one["code"] for one in page["warnings"]] == ["unknown_type"] * len(unknown)
     assert all(name in one["message"] for name, one in zip(unknown, page["warnings"], strict=True))
     assert "warnings" not in await caller.get("/v1/events?types=fill")
+
+
+CRON = {"type": "schedule", "cron": "0 9 * * *"}
+# Each place of an order in a request: path, body around the order, path of the order in the field's name.
+PLACES: list[tuple[str, Callable[[Body], Body], str]] = [
+    ("/v1/orders", lambda order: order, ""),
+    ("/v1/orders", lambda order: {**order, "dryRun": True}, ""),
+    ("/v1/orders", lambda order: {**order, "type": "limit", "limitPx": "50000"}, ""),
+    ("/v1/guardians", lambda order: {**CRON, "orderTemplate": order}, "orderTemplate."),
+    (
+        "/v1/orders",
+        lambda order: {**ORDER, "usdAmount": 50, "guardians": [{**CRON, "orderTemplate": order}]},
+        "orderTemplate.",
+    ),
+]
+IN_R = [
+    ({"stopLoss": {"r": 1}}, "bracket.stopLoss.r"),
+    ({"stopLoss": {"r": 1e-12}}, "bracket.stopLoss.r"),
+    ({"stopLoss": {"r": 1.5}, "takeProfit": {"pct": 4}}, "bracket.stopLoss.r"),
+    ({"stopLoss": {"r": 1.5}, "takeProfit": {"r": 3}}, "bracket.stopLoss.r"),
+    ({"takeProfit": {"r": 2}}, "bracket.takeProfit.r"),
+]
+
+
+@pytest.mark.parametrize(("path", "around", "at"), PLACES)
+@pytest.mark.parametrize(("bracket", "field"), IN_R)
+async def test_a_leg_in_r_without_a_stop_is_judged_and_its_way_out_works(
+    caller: Caller, path: str, around: Callable[[Body], Body], at: str, bracket: Body, field: str
+) -> None:
+    order = {**ORDER, "usdAmount": 50, "bracket": bracket}
+    answer = await caller.send("POST", path, around(order))
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (400, "invalid_input")
+    assert [one["field"] for one in error["details"]["fields"]] == [at + field]
+    assert error["message"].startswith(f"{at}{field}: ") and "pct or px" in error["message"]
+    assert error["fix"] == {"action": "arm_stop", "field": f"{at}bracket.stopLoss", "value": {"pct": 2}}
+    await caller.post(path, around({**order, "bracket": {**bracket, "stopLoss": error["fix"]["value"]}}))
+
+
+async def test_a_leg_in_r_is_judged_after_the_market_and_the_key(caller: Caller) -> None:
+    order = {**ORDER, "usdAmount": 50, "bracket": {"stopLoss": {"r": 1}}}
+    other = (await caller.send("POST", "/v1/orders", {**order, "market": "NOPE"})).json()["error"]
+    assert other["code"] == "not_found"
+    first = await caller.send("POST", "/v1/orders", order, key="one")
+    again = await caller.send("POST", "/v1/orders", order, key="one")
+    assert again.headers["Idempotency-Replayed"] == "true" and again.json() == first.json()
+
+
+@pytest.mark.parametrize(
+    "bracket", [{"stopLoss": {"pct": 1e-12}}, {"stopLoss": {"pct": 2}, "takeProfit": {"r": 1e-12}}]
+)
+async def test_a_distance_above_zero_however_small_is_judged(caller: Caller, bracket: Body) -> None:
+    answer = await caller.send("POST", "/v1/orders", {**ORDER, "usdAmount": 50, "bracket": bracket})
+    assert answer.status_code == 200 or "at least 0.00000001" not in answer.json()["error"]["message"]
