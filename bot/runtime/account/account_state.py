@@ -136,12 +136,18 @@ class AccountState:
         return is_stopped or self._is_trailed(market)
 
     def unprotected(self) -> list[MirrorPosition]:
-        """Our own positions without a working stop."""
-        return [
-            position
-            for position in self.positions.values()
-            if position.owner is not None and not self._is_stopped(position) and not self._is_trailed(position.market)
-        ]
+        """Our own positions without a working stop. Every pass asks this, so each order is looked at once, not once a position."""
+        if not self.positions:
+            return []
+        bare = {one.market: one.size_e8 for one in self.positions.values() if one.owner is not None}
+        for order in self.orders.values():
+            market = order.market
+            is_stop = order.kind == "stop_loss" and market in bare and order.action == "close"
+            if is_stop and order.side == self.positions[market].side:
+                bare[market] -= order.size_e8 - order.filled_e8 if order.size_e8 else bare[market]
+        if max(bare.values(), default=0) <= 0:
+            return []
+        return [self.positions[market] for market, left in bare.items() if left > 0 and not self._is_trailed(market)]
 
     def is_stopped_before(self, position: MirrorPosition, liquidation_px: Decimal | None) -> bool:
         """True if stop orders cover the whole position, and the price reaches them before the liquidation price."""

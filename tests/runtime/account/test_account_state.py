@@ -14,10 +14,11 @@ from bot.runtime.account.diff import diff
 from bot.runtime.account.fold import FOLD, fold_event
 from bot.runtime.bar_feed import BarFeed
 from bot.runtime.journal.opening import open_journal
+from bot.runtime.model.positions import MirrorGuardian
 from bot.wire import BracketRequest, CloseRequest, Event, GuardianRequest, LegRequest, OrderRequest
 from tests.builders import VenueDriver, market, order
 from tests.fakes import ADDRESS, FakeVenue
-from tests.runtime.builders import DEAD_MAN_60, folded_form
+from tests.runtime.builders import DEAD_MAN_60, folded_form, held_position, resting_order
 
 STOP = BracketRequest(stop_loss=LegRequest(pct=Decimal(2)), take_profit=LegRequest(r=Decimal(2)))
 
@@ -90,6 +91,26 @@ async def test_each_difference_from_a_snapshot_is_named() -> None:
     gone = FakeVenue()
     kinds = {drift.kind for drift in diff(mirror, await gone.account())}
     assert kinds == {"missing_fill", "order_gone", "guardian_gone"}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_positions_without_a_stop_are_those_that_are_not_protected(seed: int) -> None:
+    chance = random.Random(seed)
+    mirror = AccountState()
+    for coin in ("BTC", "ETH", "SOL"):
+        if chance.random() < 0.8:
+            side, owner = chance.choice(["long", "short"]), chance.choice(["trend", "trend", None])
+            mirror.positions[coin] = held_position(coin, side=side, size="3", owner=owner)
+        for _ in range(chance.randrange(4)):
+            kind = chance.choice(["stop_loss", "stop_loss", "take_profit", "limit"])
+            action, side = chance.choice(["close", "close", "open"]), chance.choice(["long", "short"])
+            size, oid = chance.choice("0123"), str(len(mirror.orders))
+            mirror.orders[oid] = resting_order(oid, kind, action, market=coin, side=side, size=size)
+        if chance.random() < 0.2:
+            active = chance.choice([True, False, None])
+            mirror.guardians[coin] = MirrorGuardian(coin, "trailing_stop", coin, active=active)
+    bare = [one.market for one in mirror.positions.values() if one.owner and not mirror.is_protected(one.market)]
+    assert [one.market for one in mirror.unprotected()] == bare
 
 
 async def test_a_position_belongs_to_the_strategy_whose_key_opened_it() -> None:
