@@ -44,11 +44,11 @@ def request_name():
 """
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *arguments: str, suite: str = SUITE) -> subprocess.CompletedProcess[str]:
     """Run pytest with the workers on a suite of two files."""
     folder.mkdir()
     for name in ("test_one.py", "test_two.py"):
-        (folder / name).write_text(SUITE.replace("\\\\n", "\\n"), encoding="utf-8")
+        (folder / name).write_text(suite.replace("\\\\n", "\\n"), encoding="utf-8")
     (folder / "pytest.ini").write_text(
         "[pytest]\naddopts = -p tests.workers -p no:xdist -p no:cacheprovider\n", encoding="utf-8"
     )
@@ -76,6 +76,26 @@ def test_each_test_runs_once_and_a_worker_that_dies_fails_only_its_test(tmp_path
     assert "a warning of the suite" in done.stdout
     assert "said 7" in done.stdout
     assert done.returncode == 1
+
+
+HOLDS_A_STREAM = """
+import subprocess, sys
+
+def started(stream=sys.stderr):
+    subprocess.run([sys.executable, "-c", "import sys; print('from the process', file=sys.stderr)"], stderr=stream)
+
+def test_starts_a_process():
+    started()
+    print("from the test", file=sys.stderr)
+    assert False
+"""
+
+
+def test_a_stream_that_a_module_took_at_its_import_is_open_and_captured_in_a_worker(tmp_path: Path) -> None:
+    """As the default argument of the MCP client's function is."""
+    done = run(tmp_path / "suite", "-n", "1", suite=HOLDS_A_STREAM)
+
+    assert "from the process\nfrom the test" in done.stdout, done.stdout + done.stderr
 
 
 def test_x_ends_the_run_at_the_first_failure(tmp_path: Path) -> None:

@@ -16,14 +16,17 @@ import pickle
 import re
 import resource
 import sys
+import tempfile
 import time
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any
 
 import pytest
+from _pytest.capture import FDCaptureBase
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 FORK = multiprocessing.get_context("fork")
@@ -377,16 +380,26 @@ def processor_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
+def _take_own_files(capture: Any) -> None:
+    """Give the captures of standard output and error files of this worker's own, in place of those that all workers share.
+
+    The streams stay the same objects and stay open: a module that was imported in the collection may hold one, as mcp does.
+    """
+    capture.suspend_global_capture()
+    capturing = capture._global_capturing
+    for one in (capturing.out, capturing.err):
+        if isinstance(one, FDCaptureBase):
+            with tempfile.TemporaryFile(buffering=0) as own:
+                os.dup2(own.fileno(), one.tmpfile.fileno(), inheritable=False)
+
+
 def _run_worker(session: pytest.Session, connection: Connection, other_end: Connection) -> None:
     """Run the tests whose numbers come, with captures of its own. A test begins when the one after it is known."""
     other_end.close()
     manager = session.config.pluginmanager
-    # The files into which the output is captured are shared with the other workers until here.
     capture = manager.get_plugin("capturemanager")
     assert capture is not None
-    capture.stop_global_capturing()
-    capture.start_global_capturing()
-    capture.suspend_global_capture()
+    _take_own_files(capture)
     manager.unregister(name="terminalreporter")
     manager.register(Reports(session.config, connection))
     number = connection.recv()
