@@ -16,7 +16,7 @@ Map of the package. A package imports only from lines below it; two packages on 
     wire               requests, answers and events of the /v1 interface, shared by client and service
     cron | plugins     the only reader of cron lines | entry points of installed packages
     number_text        numbers, durations and instants as people read them, in one form everywhere
-    chart_library, money, clock, descriptors, encryption, errors, logs, model, words
+    chart_library, money, clock, descriptors, encryption, errors, extras, logs, model, words
     terminal           the guard in front of standard output and error
     files, plain_text  checks of files | text of others in a form that is safe to show
 

@@ -65,7 +65,7 @@ class AgentStrategy(Strategy):
     def __init__(self, *, name: str, markets: Sequence[str], params: _Params | Mapping[str, Any] | None = None) -> None:
         super().__init__(name=name, markets=markets, params=params)
         if find_spec("pydantic_ai") is None:
-            raise StrategyError(models.MISSING)
+            raise StrategyError(models.missing())
         p = self.params
         if p.ask_at is not None:
             self.__dict__["timers"] = {**self.timers, "ask": p.ask_at}

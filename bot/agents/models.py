@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from bot.errors import ConfigError
+from bot.extras import install
 from bot.http_limits import BoundBroken, bounded_transport, cause_of
 from bot.logs import redact_text
 from bot.plain_text import one_line, plain_json
@@ -34,7 +35,12 @@ TOKENS_MAX = 50_000  # that one request may ask for
 TOOL_BARS_MAX = 200  # of one call
 TOOL_TOKENS_MAX = 30_000  # of the result of one call, at most as many as its bytes
 WITHOUT_TOOLS, WITH_TOOLS = 2, 4  # requests for one question; a second one is for an answer that does not fit
-MISSING = 'an agent needs pydantic-ai: pip install "bracketbot[agents]"'
+
+
+def missing() -> str:
+    """What to install for agents."""
+    return f"an agent needs pydantic-ai: {install('agents')}"
+
 
 Snapshot = Mapping[str, Mapping[str, Any]]  # market -> bars, position and orders, as of the question
 
@@ -89,7 +95,7 @@ def ask(setup: ModelSetup, make_model: Callable[[], Model], prompt: str, snapsho
         from pydantic_ai.exceptions import ModelHTTPError
         from pydantic_ai.usage import RunUsage, UsageLimits
     except ImportError as error:
-        raise ConfigError(MISSING) from error
+        raise ConfigError(missing()) from error
     usage = RunUsage()
     kinds: dict[str, Any] = {"json": PromptedOutput, "schema": NativeOutput}
     output: Any = kinds[setup.answer_as](setup.schema) if setup.answer_as in kinds else setup.schema
@@ -158,7 +164,7 @@ def named_model(name: str, base_url: str | None, api_key: str | None, max_tokens
         from pydantic_ai.models import infer_model
         from pydantic_ai.providers import infer_provider_class
     except ImportError as error:
-        raise ConfigError(MISSING) from error
+        raise ConfigError(missing()) from error
     kind, _, short = name.partition(":")
     if base_url is not None or kind == "openai":
         from pydantic_ai.models.openai import OpenAIChatModel

@@ -1,6 +1,6 @@
 """Backtests from Python: `from bot.backtest import run`. A notebook or a script does what `bot backtest` does, and gets data frames.
 
-The data frames are of polars, which comes with `pip install "bracketbot[research]"`.
+The data frames are of polars, which comes with the extra `research`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from bot.backtest.results import run_writer
 from bot.backtest.results.run_reader import StoredRun, StoredTrade, read_run
 from bot.clock import SystemClock, ms_of
 from bot.errors import BotError, ConfigError
+from bot.extras import install
 
 if TYPE_CHECKING:
     import polars as pl
@@ -185,7 +186,7 @@ def _polars() -> Any:
     try:
         import polars as pl
     except ImportError:
-        raise BotError("data frames need the package polars: pip install 'bracketbot[research]'") from None
+        raise BotError(f"data frames need the package polars: {install('research')}") from None
     return pl
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from bot.config import Settings, Source, read, read_text
 from bot.config.references import Noted, Outside
 from bot.errors import BotError, ConfigError, Problem, Refusal, StrategyError
+from bot.extras import install
 from bot.runtime.alerts import messages
 from bot.runtime.strategy_host import loader
 from bot.words import meant_market
@@ -118,7 +119,7 @@ def missing_packages(settings: Settings) -> list[tuple[str, str]]:
 
 
 def needs_package(section: str, name: str) -> str:
-    return f"needs the package {name}: install bracketbot[{extra_of(section)}], or remove the section"
+    return f"needs the package {name}: {install(extra_of(section))}, or remove the section"
 
 
 def extra_of(section: str) -> str:

@@ -67,7 +67,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
         "orders": Entry("bot.cli.operate.status", "orders", "List the orders that rest at the service."),
         "events": Entry("bot.cli.operate.status", "events", "List the events of the account, from the journal."),
         "dashboard": Entry(
-            "bot.cli.operate.dashboard", "dashboard", "Show a daemon in the browser; needs bracketbot[ui]."
+            "bot.cli.operate.dashboard", "dashboard", "Show a daemon in the browser; needs the extra `ui`."
         ),
         "logs": Entry("bot.cli.operate.status", "logs", "Show the daemon's log."),
         "explain": Entry("bot.cli.operate.explain", "explain", "Trace one order from its bar to its exit."),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bot.chart_library import NOTICE, chart_script
 from bot.errors import ConfigError
+from bot.extras import install
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -27,7 +28,7 @@ class Documents:
 
             from bot.dashboard.tables import Column, cells
         except ImportError as error:
-            raise ConfigError("the dashboard needs the package jinja2: pip install 'bracketbot[ui]'") from error
+            raise ConfigError(f"the dashboard needs the package jinja2: {install('ui')}") from error
         self._environment: Environment = Environment(
             loader=FileSystemLoader(FOLDER / "templates"), autoescape=True, auto_reload=False, trim_blocks=True, lstrip_blocks=True
         )  # fmt: skip

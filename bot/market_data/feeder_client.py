@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from bot.errors import ConfigError
+from bot.extras import install
 from bot.http_limits import NETWORK, check_proxies
 from bot.market_data.source import NoAnswer, SourceError
 
@@ -70,8 +71,8 @@ class Feeder:
             first = await asyncio.wait_for(self._line(), START_SECONDS)
             if "error" in first:
                 raise SourceError(
-                    f"ccxt is not installed for {self._python} ({first['error']['message']}). In a clone of the repository: make .venv/markets.stamp. "
-                    f"Elsewhere give it an environment of its own: python3 -m venv markets && markets/bin/pip install 'ccxt>=4.5,<5', and set {PYTHON}=markets/bin/python"
+                    f"ccxt is not installed for {self._python} ({first['error']['message']}): {install('markets')}. "
+                    f"Or give it an environment of its own: python3 -m venv markets && markets/bin/pip install 'ccxt>=4.5,<5', and set {PYTHON}=markets/bin/python"
                 )
         except BaseException:
             await self._end()

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, Self
 
 from bot.clock import DAY_MS, Clock, SystemClock, ms_of
+from bot.extras import install
 from bot.http_limits import share_certificates
 from bot.market_data.source import Action, Instrument, NoAnswer, NotOffered, Page, Rate, Row, Say, SourceError
 from bot.wire.vocabulary import INTERVAL_MS
@@ -40,7 +41,7 @@ class YfinanceSource:
             try:
                 import yfinance
             except ImportError:
-                raise SourceError("yfinance is not installed: pip install 'bracketbot[yfinance]'") from None
+                raise SourceError(f"yfinance is not installed: {install('yfinance')}") from None
             share_certificates()
             yfinance.config.debug.hide_exceptions = False  # by default errors are printed, and the table is empty
             self._ticker = yfinance.Ticker

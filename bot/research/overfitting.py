@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from bot.backtest.report.risk_statistics import DAYS_MIN, NORMAL, Moments, moments_of, probabilistic_sharpe
 from bot.backtest.report.verdicts import sharpe_text
 from bot.errors import BotError
+from bot.extras import install
 
 SURE: Final = 0.95
 BLOCKS_MAX: Final = 16  # of CSCV: 12,870 ways to halve them, as in [2]
@@ -51,7 +52,7 @@ def overfitting_probability(returns: Sequence[Sequence[float]]) -> float | None:
     try:
         import numpy as np
     except ImportError:
-        raise BotError("this figure needs the package numpy: pip install 'bracketbot[research]'") from None
+        raise BotError(f"this figure needs the package numpy: {install('research')}") from None
     if len(returns) < 2:
         return None
     blocks = min(BLOCKS_MAX, len(returns[0]) // BLOCK_MIN // 2 * 2)
@@ -106,7 +107,7 @@ def _superiority_lines(returns: Sequence[Sequence[float]]) -> list[str]:
     try:
         found = superiority(returns)
     except ImportError:
-        return ["Test of superior predictive ability: it needs the package arch: pip install 'bracketbot[research]'"]
+        return [f"Test of superior predictive ability: it needs the package arch: {install('research')}"]
     if found is None:
         return []
     edge = "an edge is likely" if found.consistent <= 1 - SURE else f"no edge is shown (more than {1 - SURE:.2f})"

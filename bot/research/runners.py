@@ -19,6 +19,7 @@ from multiprocessing import get_context
 from typing import Any, Final, Protocol
 
 from bot.errors import BotError
+from bot.extras import install
 from bot.research.trials import Bundle, Outcome, Task, code_here, evaluate
 from bot.words import many
 
@@ -128,7 +129,7 @@ class Cluster:
         try:
             from distributed import Client
         except ImportError:
-            raise BotError("--on needs the package distributed: pip install 'bracketbot[cluster]'") from None
+            raise BotError(f"--on needs the package distributed: {install('cluster')}") from None
         try:
             self._client: Any = Client(address, timeout=CONNECT_S, set_as_default=False)
         except (OSError, ValueError, TimeoutError) as error:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bot.errors import BotError, Exit
+from bot.extras import install
 from bot.research.space import Dimension, Params, Space
 from bot.research.trials import Outcome
 from bot.words import did_you_mean
@@ -52,7 +53,7 @@ def optuna_module() -> Any:
     try:
         import optuna
     except ImportError:
-        raise BotError("a sweep needs the package optuna: pip install 'bracketbot[research]'") from None
+        raise BotError(f"a sweep needs the package optuna: {install('research')}") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
 

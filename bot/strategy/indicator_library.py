@@ -1,6 +1,6 @@
 """More declared indicators: MACD, Bollinger bands, ADX, stochastic, Keltner, Donchian, VWAP, SuperTrend, standard deviation, rate of change.
 
-talipp calculates them (`pip install 'bracketbot[indicators]'`), one bar at a time, live as in a backtest. An indicator of several lines is declared once for
+talipp calculates them (the extra `indicators`), one bar at a time, live as in a backtest. An indicator of several lines is declared once for
 each line: `upper = bollinger(20, 2, line="upper")`.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from bot.errors import StrategyError
+from bot.extras import install
 from bot.strategy.bar import Bar
 from bot.strategy.indicators import (
     FAR_SMALLER,
@@ -286,7 +287,7 @@ def _library() -> Any:
     try:
         from talipp import indicators
     except ImportError:
-        raise StrategyError("this indicator needs the package talipp: pip install 'bracketbot[indicators]'") from None
+        raise StrategyError(f"this indicator needs the package talipp: {install('indicators')}") from None
     return indicators
 
 

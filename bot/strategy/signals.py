@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bot.errors import StrategyError
+from bot.extras import install
 from bot.strategy.bar import Bar
 from bot.strategy.indicators import SOURCES, Columns, Indicator, Indicators
 from bot.strategy.intents import Bracket, Close, Intent, Open, Side
@@ -259,7 +260,5 @@ def numpy_module() -> Any:
     try:
         import numpy as np
     except ImportError:
-        raise StrategyError(
-            "a strategy with signals needs the package numpy: pip install 'bracketbot[research]'"
-        ) from None
+        raise StrategyError(f"a strategy with signals needs the package numpy: {install('research')}") from None
     return np

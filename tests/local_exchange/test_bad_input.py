@@ -17,6 +17,7 @@ import pytest
 from hyperliquid.utils import signing
 
 from bot.errors import ConfigError
+from bot.extras import install
 from bot.local_exchange import extra
 from bot.local_exchange.engine.venue_rules import MarketSpec
 from bot.local_exchange.server.control import BadCommand
@@ -254,7 +255,7 @@ def test_prices_stand_still_while_the_exchange_is_stopped(tmp_path: Path) -> Non
 def test_a_missing_extra_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
     extra.need_extra()
     monkeypatch.setattr(extra, "MODULES", ("coincurve", "no_such_module"))
-    with pytest.raises(ConfigError, match=re.escape("needs no_such_module: pip install 'bracketbot[exchange]'")):
+    with pytest.raises(ConfigError, match=re.escape(f"needs no_such_module: {install('exchange')}")):
         extra.need_extra()
 
 

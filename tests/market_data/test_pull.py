@@ -19,6 +19,7 @@ import pytest
 from bot.backtest.data.candles import Candles
 from bot.backtest.data.store import Store
 from bot.cli.app import call
+from bot.extras import install
 from tests.market_data.conftest import START
 from tests.market_data.exchange import Candle, Exchange, Series, cut, fine, half, minutes, recorded, status
 
@@ -303,7 +304,7 @@ def test_without_ccxt_both_ways_to_install_it_are_named(
     monkeypatch.chdir(tmp_path)
     assert pull("BTC") == 1
     said = capsys.readouterr().err
-    assert "pip install 'bracketbot[markets]'" in said
+    assert install("markets") in said
     assert "BOT_MARKETS_PYTHON=" in said
 
 

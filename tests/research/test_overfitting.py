@@ -11,6 +11,7 @@ from statistics import mean
 import pytest
 
 from bot.backtest.report.risk_statistics import Moments, moments_of, probabilistic_sharpe
+from bot.extras import install
 from bot.research.overfitting import best_by_luck, deflated_sharpe, overfitting_probability, superiority, verdicts
 
 np = pytest.importorskip("numpy")
@@ -95,7 +96,7 @@ def test_superior_predictive_ability_is_shown_by_an_edge_and_not_by_noise_or_los
 def test_without_arch_the_verdicts_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "arch.bootstrap", None)
     rows = noise(5, 100, 1)
-    assert "pip install 'bracketbot[research]'" in verdicts(rows, rows[0])[-1]
+    assert install("research") in verdicts(rows, rows[0])[-1]
 
 
 def test_too_little_data_give_no_figure_and_say_so() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from random import Random
@@ -30,6 +31,7 @@ from bot import (
     vwap,
 )
 from bot.errors import StrategyError
+from bot.extras import install
 from bot.strategy import Bar, Field, Indicator, Params
 from bot.strategy.indicator_library import series_of
 from bot.strategy.indicators import Columns
@@ -205,7 +207,7 @@ def test_an_unknown_line_is_refused() -> None:
 
 def test_without_talipp_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "talipp", None)
-    with pytest.raises(StrategyError, match=r"pip install 'bracketbot\[indicators\]'"):
+    with pytest.raises(StrategyError, match=re.escape(install("indicators"))):
         roc(3).start(NO_PARAMS)
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TextIO
 from pydantic_core import from_json
 
 from bot.errors import ConfigError
+from bot.extras import install
 from bot.service.market_data import file_formats
 from bot.words import many
 
@@ -301,7 +302,7 @@ def research() -> Any:
         import polars as pl
     except ImportError:
         raise ConfigError(
-            "Parquet needs the research extra, which is not installed: pip install 'bracketbot[research]'. CSV (.csv, .csv.gz) works without"
+            f"Parquet needs the research extra, which is not installed: {install('research')}. CSV (.csv, .csv.gz) works without"
         ) from None
     return pl
 

@@ -50,6 +50,7 @@ from bot.backtest.results.statistics import extrapolated
 from bot.chart_library import chart_script
 from bot.clock import DAY_MS, iso
 from bot.errors import BotError
+from bot.extras import install
 from bot.number_text import duration_ms
 from bot.words import many
 
@@ -89,7 +90,7 @@ def charts_script() -> str:
     script = chart_script()
     if script is None:
         raise BotError(
-            "a report needs the package litecharts: pip install 'bracketbot[report]'. `bot report RUN --json` works without it"
+            f"a report needs the package litecharts: {install('report')}. `bot report RUN --json` works without it"
         )
     return script.decode()
 

@@ -44,7 +44,7 @@ Examples:
   bot data update
 
 \b
-The store is the folder `data`: <MARKET>/<interval>.parquet with the research extra (pip install 'bracketbot[research]'), .csv.gz without.
+The store is the folder `data`: <MARKET>/<interval>.parquet with the extra `research`, .csv.gz without.
 The candles are the same either way. `bot backtest CONFIG --data data` reads it.
 """
 
@@ -109,8 +109,8 @@ Candles that the store already has are compared, and different values are refuse
 A refused market does not stop the others.
 
 \b
---from asks an exchange through ccxt (pip install 'bracketbot[markets]'), or Yahoo through yfinance, which is unofficial and may change or be blocked
-(pip install 'bracketbot[yfinance]'). No account and no key are used. A coin is the exchange's perpetual in USDT, USDC or USD, else its spot market;
+--from asks an exchange through ccxt (the extra `markets`), or Yahoo through yfinance (the extra `yfinance`), which is unofficial
+and may change or be blocked. No account and no key are used. A coin is the exchange's perpetual in USDT, USDC or USD, else its spot market;
 COIN=SYMBOL names another. Only missing candles are asked for, so the same command goes on after an interruption and fills holes.
 Exit codes: 0 pulled, 1 the candles have faults, or the store has different values or cannot be written, 2 the source has no such exchange, market,
 interval or span, 4 the store has another source or symbol under this name, 5 the source does not answer, 7 it refuses this country or wants a key.

@@ -22,7 +22,7 @@ Examples:
   bot markets ccxt:hyperliquid --json
 
 \b
-Needs the extra `markets` for ccxt: pip install 'bracketbot[markets]'.
+Needs the extra `markets` for ccxt.
 """
 
 SHOWN: Final = {

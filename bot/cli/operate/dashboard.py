@@ -24,7 +24,7 @@ Examples:
 
 \b
 The dashboard listens on this machine only and prints a link that opens it once. If a dashboard of the daemon runs already, the
-command prints a new link for it and ends. Without --control it only reads. It needs: pip install 'bracketbot[ui]'
+command prints a new link for it and ends. Without --control it only reads. It needs the extra `ui`.
 """
 
 

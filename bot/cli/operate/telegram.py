@@ -30,9 +30,10 @@ def telegram(config: Path) -> int:
 
     from bot.checks.config_check import checked_without_secrets
     from bot.errors import ConfigError
+    from bot.extras import install
 
     if find_spec("telegram") is None:
-        raise ConfigError("bot telegram needs the package python-telegram-bot: pip install 'bracketbot[telegram]'")
+        raise ConfigError(f"bot telegram needs the package python-telegram-bot: {install('telegram')}")
     settings, _ = checked_without_secrets(config)
     if settings.telegram is None:
         raise ConfigError(f"{config}: telegram: is required; `bot telegram --help` shows the section")

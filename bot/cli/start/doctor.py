@@ -509,10 +509,11 @@ def _port(patient: Patient, section: str, port: int, taken: int | None, path: st
 
 def _lacks_package(patient: Patient, settings: Settings, section: str) -> bool:
     from bot.checks.config_check import extra_of, missing_packages, needs_package
+    from bot.extras import install
 
     name = dict(missing_packages(settings)).get(section)
     if name is not None:
-        fix = f"pip install 'bracketbot[{extra_of(section)}]'"
+        fix = install(extra_of(section))
         patient.say(section, "fail", f"{section}: {needs_package(section, name)}", fix, int(Exit.CONFIG))
     return name is not None
 

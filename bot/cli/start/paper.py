@@ -28,7 +28,7 @@ Examples:
   bot paper --exchange hyperliquid --strategy trend:Trend --market BTC --market ETH --for 1h
 
 \b
-Needs a network and the extra `markets` (pip install 'bracketbot[markets]'), but no account and no key. The same command continues
+Needs a network and the extra `markets`, but no account and no key. The same command continues
 after a stop or a kill. Change the config as you like and run it with `bot run`. `bot markets ccxt:EXCHANGE` lists what an exchange has.
 """
 

@@ -22,6 +22,7 @@ from pydantic import SecretStr
 
 from bot.client.retry import Backoff
 from bot.errors import ConfigError, JournalError
+from bot.extras import install
 from bot.http_limits import share_certificates
 from bot.runtime.alerts.messages import LEVELS, Level, Message, digest, dropped, render
 from bot.runtime.journal.journal import Journal, Owed
@@ -338,7 +339,7 @@ class AppriseTarget:
             import apprise
         except ImportError as error:
             raise ConfigError(
-                "notify.urls: needs the package apprise: install bracketbot[notify], or remove the section"
+                f"notify.urls: needs the package apprise: {install('notify')}, or remove the section"
             ) from error
         import logging
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from bot.clock import boot_ns
 from bot.errors import ConfigError
+from bot.extras import install
 from bot.runtime.alerts.alarms import ALARMS
 from bot.runtime.alerts.alarms import METRIC as ALARM_METRIC
 from bot.runtime.control_plane.status import WORDS
@@ -177,7 +178,7 @@ def registry_of(sources: Sources) -> CollectorRegistry:
         from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
     except ImportError as error:
         raise ConfigError(
-            "metrics: needs the package prometheus-client: install bracketbot[metrics], or remove the section"
+            f"metrics: needs the package prometheus-client: {install('metrics')}, or remove the section"
         ) from error
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)

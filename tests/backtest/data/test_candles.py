@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import os
+import re
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from bot.backtest.data.importers import Mapped, read_foreign
 from bot.backtest.data.resampling import drivers, resample
 from bot.backtest.data.store import Store, write_file
 from bot.errors import ConfigError
+from bot.extras import install
 from tests.backtest.builders import research
 
 HEADER = "ts,open,high,low,close,volume"
@@ -359,7 +361,7 @@ def test_a_table_that_begins_with_an_empty_line_is_not_called_empty(tmp_path: Pa
 def test_parquet_without_the_extra_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "polars", None)
     (tmp_path / "BTC.parquet").write_bytes(b"PAR1")
-    with pytest.raises(ConfigError, match=r"pip install 'bracketbot\[research\]'"):
+    with pytest.raises(ConfigError, match=re.escape(install("research"))):
         load([tmp_path / "BTC.parquet"])
 
 

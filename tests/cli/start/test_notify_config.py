@@ -14,6 +14,7 @@ import pytest
 from bot.checks import config_check
 from bot.cli.app import call
 from bot.dashboard.server import _recorded
+from bot.extras import install
 from bot.runtime.liveness.instance_lock import hold_state
 
 CONFIG = """\
@@ -65,8 +66,8 @@ def test_a_section_whose_package_is_missing_is_refused_before_a_service_is_start
     for command in ("check", "run"):
         assert call([command, str(config)]) == 4
         said = capsys.readouterr().err
-        assert ":6:3: notify: needs the package apprise: install bracketbot[notify]" in said
-        assert ":8:10: metrics: needs the package prometheus-client: install bracketbot[metrics]" in said
+        assert f":6:3: notify: needs the package apprise: {install('notify')}, or" in said
+        assert f":8:10: metrics: needs the package prometheus-client: {install('metrics')}, or" in said
     assert not (tmp_path / "state").exists()
 
 
@@ -111,7 +112,7 @@ def test_doctor_looks_at_each_address_and_shows_none(examined: Examined, monkeyp
     assert examined("notify")[0] == 0
     monkeypatch.setattr(config_check, "find_spec", lambda name: None)
     (code, (found_one,)) = examined("notify")
-    assert (code, found_one["fix"]) == (4, "pip install 'bracketbot[notify]'")
+    assert (code, found_one["fix"]) == (4, install("notify"))
 
 
 def test_doctor_asks_of_the_api_key_alone_that_it_is_one(examined: Examined, monkeypatch: pytest.MonkeyPatch) -> None:
