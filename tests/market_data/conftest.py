@@ -47,13 +47,13 @@ def exchange(quick_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture
-def live_exchange(markets_python: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Exchange]:
+def live_exchange(quick_python: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Exchange]:
     """A Binance at the present time, with quotes of BTC's perpetual and minutes since the day before yesterday."""
     now_ms = time.time_ns() // 1_000_000
     made = Exchange(now_ms)
     made.futures["BTCUSDT"] = Series(minutes(4_400, now_ms // 60_000 * 60_000 - 4_320 * 60_000))
     made.quotes["BTCUSDT"] = "94000.0"
     with served(made) as url:
-        monkeypatch.setenv("BOT_MARKETS_PYTHON", markets_python)
+        monkeypatch.setenv("BOT_MARKETS_PYTHON", quick_python)
         monkeypatch.setenv("BOT_MARKETS_URL", url)
         yield made

@@ -22,15 +22,15 @@ from bot.market_data.source import NoAnswer, NotOffered, SourceError
 from bot.market_data.symbols import Mapped
 
 
-async def test_an_interval_that_the_exchange_lacks_is_refused_with_those_that_it_has(markets_python: str) -> None:
-    async with Feeder({"BOT_MARKETS_PYTHON": markets_python}) as feeder:
+async def test_an_interval_that_the_exchange_lacks_is_refused_with_those_that_it_has(quick_python: str) -> None:
+    async with Feeder({"BOT_MARKETS_PYTHON": quick_python}) as feeder:
         with pytest.raises(Failure, match="coinbase has no 4h candles; it has 1m, 5m") as raised:
             await feeder.ask("candles", exchange="coinbase", symbol="BTC/USD", interval="4h", since_ms=0, limit=1)
     assert raised.value.kind == "unsupported"
 
 
-async def test_requests_are_answered_as_they_finish(markets_python: str) -> None:
-    async with Feeder({"BOT_MARKETS_PYTHON": markets_python}) as feeder:
+async def test_requests_are_answered_as_they_finish(quick_python: str) -> None:
+    async with Feeder({"BOT_MARKETS_PYTHON": quick_python}) as feeder:
         answers = [feeder.ask("instruments", exchange=name) for name in ("nope", "binanc", "")]
         found = await asyncio.gather(*answers, return_exceptions=True)
     assert [one.kind for one in found if isinstance(one, Failure)] == ["unknown_exchange"] * 3
@@ -65,9 +65,9 @@ async def test_a_request_that_is_cancelled_as_its_answer_comes_ends(monkeypatch:
 
 
 async def test_a_feeder_that_ends_when_it_is_given_up_is_no_error(
-    markets_python: str, monkeypatch: pytest.MonkeyPatch
+    quick_python: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with Feeder({"BOT_MARKETS_PYTHON": markets_python}) as feeder:
+    async with Feeder({"BOT_MARKETS_PYTHON": quick_python}) as feeder:
         process = feeder._process
         monkeypatch.setattr(feeder_client.asyncio, "wait_for", gives_up)
     assert process.returncode is not None
@@ -137,7 +137,7 @@ async def test_the_process_gets_no_secret_of_the_environment(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "identity"])
-async def test_an_answer_of_an_exchange_is_bounded_after_its_decompression(encoding: str, markets_python: str) -> None:
+async def test_an_answer_of_an_exchange_is_bounded_after_its_decompression(encoding: str, quick_python: str) -> None:
     body = b'{"symbols": "' + b"x" * (ccxt_feeder.BODY_BYTES_MAX + 1) + b'"}'
     body = gzip.compress(body, 1) if encoding == "gzip" else body
 
@@ -151,6 +151,6 @@ async def test_an_answer_of_an_exchange_is_bounded_after_its_decompression(encod
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with Feeder({"BOT_MARKETS_PYTHON": markets_python, "BOT_MARKETS_URL": url}) as feeder:
+        async with Feeder({"BOT_MARKETS_PYTHON": quick_python, "BOT_MARKETS_URL": url}) as feeder:
             with pytest.raises(Failure, match="larger than"):
                 await feeder.ask("instruments", exchange="coinbase")

@@ -21,7 +21,7 @@ DEADLINE_SECONDS = 120.0
 
 
 @pytest.fixture
-def streaming(markets_python: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebSocketExchange]:
+def streaming(quick_python: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebSocketExchange]:
     """A Binance with BTC's perpetual at 94,000 and its mark at 94,100, and 0.5 BTC on each level, a dollar apart."""
     made = WebSocketExchange()
     made.futures["BTCUSDT"] = Series(minutes(4_400, made.now_ms // 60_000 * 60_000 - 4_320 * 60_000))
@@ -29,7 +29,7 @@ def streaming(markets_python: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     made.books["BTCUSDT"] = ladder(93_999.9, -1, [0.5] * 20, 1.0), ladder(94_000.1, 1, [0.5] * 20, 1.0)
     made.marks["BTCUSDT"], made.rates["BTCUSDT"] = "94100.0", "0.0004"
     with served(made) as url:
-        monkeypatch.setenv("BOT_MARKETS_PYTHON", markets_python)
+        monkeypatch.setenv("BOT_MARKETS_PYTHON", quick_python)
         monkeypatch.setenv("BOT_MARKETS_URL", url)
         yield made
 

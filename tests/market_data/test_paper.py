@@ -34,8 +34,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def ticking(live_exchange: Exchange) -> Iterator[Exchange]:
-    """The local exchange with the present time as its clock, and its last close as its quote."""
+def ticking(live_exchange: Exchange, markets_python: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Exchange]:
+    """The local exchange with the present time as its clock, and its last close as its quote. Feeders are found in /proc."""
+    monkeypatch.setenv("BOT_MARKETS_PYTHON", markets_python)
     live_exchange.quotes["BTCUSDT"] = live_exchange.futures["BTCUSDT"].minutes[4_319][4]
     ended = threading.Event()
 
@@ -95,9 +96,9 @@ def test_a_killed_run_continues_with_its_account_and_leaves_nothing_running_at_i
 
 
 def test_without_a_network_it_says_so_and_offers_the_demo(
-    place: Path, markets_python: str, monkeypatch: pytest.MonkeyPatch
+    place: Path, quick_python: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("BOT_MARKETS_PYTHON", markets_python)
+    monkeypatch.setenv("BOT_MARKETS_PYTHON", quick_python)
     monkeypatch.setenv("BOT_MARKETS_URL", "http://127.0.0.1:9")
     command = ["paper", "--exchange", "kraken", "--strategy", "breakout:Breakout"]
     done = subprocess.run([sys.executable, "-m", "bot", *command], capture_output=True, text=True, check=False)

@@ -18,7 +18,7 @@ PERPETUAL, SPOT = "BTC/USDT:USDT", "BTC/USD"
 
 
 @pytest.fixture
-def streaming(markets_python: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebSocketExchange]:
+def streaming(quick_python: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebSocketExchange]:
     """A Binance and a Kraken with BTC at 94,000, whose clock is 7 s ahead."""
     made = WebSocketExchange(clock_ahead_ms=7_000)
     series = Series(minutes(10, time.time_ns() // 60_000_000_000 * 60_000))
@@ -29,7 +29,7 @@ def streaming(markets_python: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     made.marks["BTCUSDT"] = "94010.0"
     made.rates["BTCUSDT"] = "0.0004"
     with served(made) as url:
-        monkeypatch.setenv("BOT_MARKETS_PYTHON", markets_python)
+        monkeypatch.setenv("BOT_MARKETS_PYTHON", quick_python)
         monkeypatch.setenv("BOT_MARKETS_URL", url)
         yield made
 
