@@ -586,7 +586,7 @@ def test_write_atomic_replaces_neither_a_pipe_nor_a_link(tmp_path: Path) -> None
 def test_a_check_names_each_strategys_limits_and_timers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "clocked.py").write_text(
         "from bot import Strategy\n\n\nclass Clocked(Strategy):\n    timers = {'hourly': '0 * * * *', 'look': 30}\n\n"
-        "    def on_bar(self, view, bar):\n        return ()\n"
+        "    def on_bar(self, view, bar):\n        return ()\n\n    def on_timer(self, view, timer):\n        return ()\n"
     )
     config = tmp_path / "mine.yaml"
     config.write_text(

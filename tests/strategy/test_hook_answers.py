@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,65 @@ class Mine(Strategy):
     (tmp_path / "mine.py").write_text(text)
     with pytest.raises(StrategyError, match=rf"mine\.py: Mine\.{hook} returns intents at line 13, which are lost"):
         load("mine", tmp_path)
+
+
+LOST_IN_A_STATEMENT = {
+    "Open(bar.market, 'long', usd=50)": "makes an intent at line {line} and throws it away: write yield in front",
+    "bot.Close(bar.market)": "makes an intent at line {line} and throws it away",
+    "self.entry(bar)": "calls entry at line {line}, which has a yield, so nothing of it runs: write yield from",
+    "super().on_bar(view, bar)": "calls on_bar at line {line}, which has a yield",
+    "at_module(bar)": "calls at_module at line {line}, which has a yield",
+    "self.plain(bar)": "throws away at line {line} the intent that plain returns: write yield in front",
+    "nested()": "calls nested at line {line}, which has a yield",
+    "yield from self.returns(bar)": "loses at line {line} the intents that returns returns at line 20: write yield there",
+}
+
+
+@pytest.mark.parametrize("decorator", ["", "@kept"])
+@pytest.mark.parametrize("statement", LOST_IN_A_STATEMENT)
+def test_a_statement_that_throws_signals_away_is_refused_with_its_line(
+    statement: str, decorator: str, tmp_path: Path
+) -> None:
+    text = f"""\
+import functools, bot
+from bot import Close, Open, Strategy
+
+def at_module(bar):
+    yield Close(bar.market)
+
+def kept(function):
+    return functools.wraps(function)(lambda *given: function(*given))
+
+class Base(Strategy):
+    def entry(self, bar):
+        yield Open(bar.market, "long", usd=50)
+
+    def plain(self, bar):
+        return Close(bar.market)
+
+    def returns(self, bar):
+        if bar.close < 0:
+            yield Close(bar.market)
+        return [Open(bar.market, "long", usd=50)]
+
+    def on_bar(self, view, bar):
+        yield from self.entry(bar)
+
+class Mine(Base):
+    {decorator}
+    def on_bar(self, view, bar):
+        def nested():
+            yield Close(bar.market)
+        if bar.close > 100:
+            {statement}
+        yield from super().on_bar(view, bar)
+"""
+    (tmp_path / "mine.py").write_text(text)
+    said = LOST_IN_A_STATEMENT[statement].format(line=31)
+    with pytest.raises(StrategyError, match=re.escape(f"Mine.on_bar {said}")):
+        load("mine:Mine", tmp_path)
+    (tmp_path / "kept.py").write_text(text.replace(f"            {statement}", f"            answer = {statement}"))
+    assert load("kept:Mine", tmp_path).strategy.__name__ == "Mine"
 
 
 def test_a_generator_may_return_nothing_or_the_answer_of_a_call_that_returns_nothing(tmp_path: Path) -> None:

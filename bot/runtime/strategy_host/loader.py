@@ -7,7 +7,6 @@ by accident, and never from the network. A strategy runs with the daemon's full 
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import difflib
 import hashlib
@@ -19,7 +18,6 @@ import re
 import signal
 import stat
 import sys
-import textwrap
 import threading
 import traceback
 import types
@@ -42,9 +40,10 @@ from bot.files import is_file
 from bot.logs import HIDDEN, is_secret_name, redact_text
 from bot.plugins import names_of, offered
 from bot.runtime.strategy_host.timers import check_timers
+from bot.runtime.strategy_host.unread import check_declarations, check_signals, line_of_lost_intents
 from bot.strategy import Proposal, Strategy
-from bot.strategy.base import _follow_signals, declared
-from bot.strategy.hook_answers import INTENTS, WANT_NOTHING
+from bot.strategy.base import declared
+from bot.strategy.hook_answers import WANT_NOTHING
 from bot.strategy.indicators import Indicators
 from bot.strategy.params import Params
 from bot.words import many
@@ -398,20 +397,9 @@ def _usable(use: str, target: object, where: str) -> type[Strategy]:
             )
     check_timers(target, where)
     _check_hooks(target, where)
-    _check_unread(target, where)
+    check_declarations(target, where)
+    check_signals(target, where)
     return target
-
-
-def _check_unread(target: type[Strategy], where: str) -> None:
-    """StrategyError for a declaration that nobody would read."""
-    label = f"{where}: {target.__name__}"
-    if target.timers and target.on_timer is Strategy.on_timer:
-        raise StrategyError(f"{label}.timers is read by nobody: define on_timer(self, view, timer), or remove it")
-    has_signals = target.signals is not Strategy.signals
-    if has_signals and target.on_bar is not _follow_signals:
-        raise StrategyError(f"{label} has both signals and on_bar, so signals is never called: remove one of them")
-    if not has_signals and target.lookback != Strategy.lookback:
-        raise StrategyError(f"{label}.lookback is read by nobody without signals: write warmup, or remove it")
 
 
 def _check_hooks(target: type[Strategy], where: str) -> None:
@@ -435,7 +423,7 @@ def _check_hooks(target: type[Strategy], where: str) -> None:
                 raise StrategyError(f"{label} is async; write a plain def, because the daemon does the I/O")
             if name in WANT_NOTHING and inspect.isgeneratorfunction(given):
                 raise StrategyError(f"{label} yields, and its signals would be lost; yield them in on_bar")
-            if inspect.isgeneratorfunction(given) and (line := _line_of_lost_intents(given)) is not None:
+            if inspect.isgeneratorfunction(given) and (line := line_of_lost_intents(given)) is not None:
                 raise StrategyError(
                     f"{label} returns intents at line {line}, which are lost, because it also has a yield: write yield"
                     " in place of return (of a list: yield from)"
@@ -446,33 +434,6 @@ def _check_hooks(target: type[Strategy], where: str) -> None:
                 raise StrategyError(
                     f"{label} is called with ({', '.join(called)}), but does not take these arguments"
                 ) from None
-
-
-def _line_of_lost_intents(hook: types.FunctionType) -> int | None:
-    """The line at which a hook with a yield returns an intent or a list; None if its text shows no such return."""
-    try:
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(hook))).body
-    except (OSError, SyntaxError, ValueError):  # The text is not there, or not a function of its own.
-        return None
-    waiting: list[ast.AST] = list(ast.iter_child_nodes(tree))
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Return) and _makes_intents(node.value):
-            return hook.__code__.co_firstlineno + node.lineno - 1
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
-            waiting += ast.iter_child_nodes(node)
-    return None
-
-
-def _makes_intents(value: ast.expr | None) -> bool:
-    """True for an intent that is made here, and for a list, a tuple or the like."""
-    if isinstance(value, ast.Call):
-        called = value.func
-        name = called.id if isinstance(called, ast.Name) else called.attr if isinstance(called, ast.Attribute) else ""
-        return name in {one.__name__ for one in INTENTS}
-    if isinstance(value, ast.List | ast.Tuple):
-        return bool(value.elts)
-    return isinstance(value, ast.ListComp | ast.GeneratorExp)
 
 
 def _found(use: str, folder: Path, origin: str, path: Path | None) -> Found:

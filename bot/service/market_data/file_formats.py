@@ -25,7 +25,7 @@ OTHERS: Final = {
     PARQUET: "is Parquet: its name must end with .parquet",
     b"\xff\xfe": "is not text in UTF-8, but in UTF-16; save it as UTF-8",
     b"\xfe\xff": "is not text in UTF-8, but in UTF-16; save it as UTF-8",
-    FEATHER: "is Feather (Arrow): convert it to Parquet with polars, which bracketbot[research] has: {command}",
+    FEATHER: "is Feather (Arrow): convert it to Parquet with polars, which the extra `research` brings: {command}",
     b"FEA1": "is Feather of the old version 1: write it as CSV with the program that made it",
     b"\x89HDF": "is HDF5: write the table of one market as CSV or Parquet with the program that made it",
     b"\xd0\xcf\x11\xe0": "is an old spreadsheet (.xls): save it as CSV",
@@ -50,7 +50,7 @@ _JSON: Final = (
 )
 # What the service says of files that a backtest reads, or converts to such: the service reads CSV alone.
 OF_SERVICE: Final = {
-    FEATHER: "is Feather (Arrow): write it as CSV with polars, which bracketbot[research] has: {command}",
+    FEATHER: "is Feather (Arrow): write it as CSV with polars, which the extra `research` brings: {command}",
     PARQUET: "is Parquet, and a service reads CSV: write it as CSV with polars: {command}",
 }
 

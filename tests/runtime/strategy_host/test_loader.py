@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from bot import plugins
 from bot.config.references import Referred
 from bot.errors import ConfigError, StrategyError
 from bot.runtime.strategy_host import loader
@@ -127,7 +128,7 @@ def test_an_entry_point_loads_by_its_name(folder: Path, package: Path, monkeypat
         EntryPoint("acme-one", "acme.good:One", loader.GROUP),
         EntryPoint("acme-bad", "acme.raises:One", loader.GROUP),
     ]
-    monkeypatch.setattr(loader, "entry_points", lambda group: points if group == "bot.strategies" else [])
+    monkeypatch.setattr(plugins, "entry_points", lambda group: points if group == "bot.strategies" else [])
     assert load("acme-one", folder).strategy.__name__ == "One"
     assert load("acme-one", folder).origin == "entry point"
     with pytest.raises(StrategyError, match="ZeroDivisionError"):
@@ -205,6 +206,12 @@ BROKEN = [
     (GOOD + "    timers = {'a': 60}\n", "One.timers is read by nobody: define on_timer"),
     (GOOD + "    def signals(self, bars): pass\n", "One has both signals and on_bar, so signals is never called"),
     (GOOD + "    lookback = 5\n", "One.lookback is read by nobody without signals"),
+    (GOOD + "    markets = ['BTC']\n", "One.markets is read by nobody, because the daemon sets it from the config"),
+    (GOOD + "    warmup_bars = 50\n", "One.warmup_bars is read by nobody, because the daemon sets it"),
+    (GOOD + "    warm_up = 50\n", "One.warm_up is read by nobody; did you mean 'warmup'"),
+    (GOOD + "    timer = {'a': 60}\n", "One.timer is read by nobody; did you mean 'timers'"),
+    (GOOD + "    def comfirm(self, plan): return False\n", "One.comfirm is read by nobody; did you mean 'confirm'"),
+    (GOOD + "    def onfill(self, view, fill): pass\n", "One.onfill is read by nobody; did you mean 'on_fill'"),
     (GOOD + "    timers = {'a': 'every hour'}\n", r"One.timers\['a'\]: 'every hour' is not a cron line"),
     (GOOD + "    timers = {'a': '61 * * * *'}\n", "is not a cron line"),
     (GOOD + "    timers = {'a': '0 0 30 2 *'}\n", "is not a cron line|never comes"),
