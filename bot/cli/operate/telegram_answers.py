@@ -5,19 +5,26 @@ One table, `FAULTS`, gives each fault of the library its sentence and exit code.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from telegram.error import BadRequest, Forbidden, InvalidToken, NetworkError, TelegramError
 from telegram.request import HTTPXRequest
 
+from bot.clock import SystemClock, boot_ns
 from bot.errors import BotError, ConfigError, Exit
 from bot.http_limits import bounded_transport
 from bot.plain_text import one_line
 
+if TYPE_CHECKING:
+    import httpx
+
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024  # 100 messages of 4,096 characters, each with its sender
+MACHINE_MS: Final = SystemClock().now_ms
 TEXT_MAX: Final = 200  # characters of a server's words in a sentence of ours
 NOT_TOLD: Final = (
     HTTPStatus.UNAUTHORIZED,
@@ -86,14 +93,46 @@ def plain(text: str) -> str:
     return line if len(line) <= TEXT_MAX else line[:TEXT_MAX] + " ..."
 
 
+class TelegramClock:
+    """Telegram's time, by the Date of its newest answer, so that a wrong clock of this machine makes no command old.
+
+    The request was sent before that Date, so the time that has passed since the request counts in full: what an answer brought before the
+    machine slept is old afterwards. Without a Date it is the machine's clock.
+    """
+
+    def __init__(self, boot_ns: Callable[[], int] = boot_ns, machine_ms: Callable[[], int] = MACHINE_MS) -> None:
+        self._boot_ns = boot_ns
+        self._machine_ms = machine_ms
+        self._asked_ns = 0
+        self._ahead_ms: int | None = None  # of Telegram's time before the boot clock
+
+    def ask(self) -> None:
+        """A request begins."""
+        self._asked_ns = self._boot_ns()
+
+    async def see(self, answer: httpx.Response) -> None:
+        """Take the Date of the answer to the newest request."""
+        with contextlib.suppress(ValueError):
+            at = parsedate_to_datetime(answer.headers.get("date", ""))
+            self._ahead_ms = int(at.timestamp() * 1000) - self._asked_ns // 10**6
+
+    def now_ms(self) -> int:
+        return self._machine_ms() if self._ahead_ms is None else self._ahead_ms + self._boot_ns() // 10**6
+
+
 class CheckedRequest(HTTPXRequest):
     """The library's HTTP requests with judged answers. `refused` is called when Telegram does not know the token any more."""
 
-    def __init__(self, refused: Callable[[], None] = lambda: None, **named: Any) -> None:
-        super().__init__(httpx_kwargs={"transport": bounded_transport(ANSWER_BYTES_MAX)}, **named)
+    def __init__(
+        self, refused: Callable[[], None] = lambda: None, clock: TelegramClock | None = None, **named: Any
+    ) -> None:
         self._refused = refused
+        self._clock = TelegramClock() if clock is None else clock
+        options = {"transport": bounded_transport(ANSWER_BYTES_MAX), "event_hooks": {"response": [self._clock.see]}}
+        super().__init__(httpx_kwargs=options, **named)
 
     async def do_request(self, url: str, method: str, *args: Any, **named: Any) -> tuple[int, bytes]:
+        self._clock.ask()
         code, payload = await super().do_request(url, method, *args, **named)
         code, payload = judged(url.rsplit("/", 1)[-1], code, payload)
         if code in NOT_TOLD:

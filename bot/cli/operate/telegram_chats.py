@@ -18,14 +18,16 @@ from telegram.ext import (
     ApplicationHandlerStop,
     CommandHandler,
     ContextTypes,
+    MessageHandler,
     TypeHandler,
+    filters,
 )
 
 from bot.cli.operate.approvals import answer_line, line_of
 from bot.cli.operate.status import status_lines, stop_of
-from bot.cli.operate.telegram_answers import CheckedRequest, fault_of, plain
+from bot.cli.operate.telegram_answers import CheckedRequest, TelegramClock, fault_of, plain
 from bot.cli.operate.telegram_messages import Ignored, Sender, ignored, sender_of
-from bot.clock import SystemClock, boot_ns
+from bot.clock import boot_ns
 from bot.errors import BotError
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ HELP: Final = """\
 /kill - cancel entries and block new ones
 /kill flatten - also close every position
 /kill also works while the daemon does not run. A message that is older than 2 minutes, edited or forwarded does nothing."""
+
+UNKNOWN: Final = "no command of mine begins this message, so nothing was done; /help lists them"
 
 Args = Sequence[str]
 
@@ -171,6 +175,7 @@ def application_of(chats: Chats, token: str, settings: Telegram) -> Application[
     """The commands of `chats` as handlers of python-telegram-bot, behind the lists of allowed chats and persons."""
 
     turns: dict[Sender, asyncio.Lock] = {}
+    clock = TelegramClock()
 
     def refused() -> None:
         built.bot_data[REFUSED] = True
@@ -193,13 +198,20 @@ def application_of(chats: Chats, token: str, settings: Telegram) -> Application[
         if message is None or isinstance(sender, Ignored) or not message.text:
             return
         command = message.text.split()[0].removeprefix("/").partition("@")[0].lower()
-        no = ignored(update, SystemClock().now_ms())
+        no = ignored(update, clock.now_ms())
         log.info("telegram.command", chat=sender.chat, person=sender.person, command=command, ignored=no and no.reason)
         args = context.args or []
         # Commands of one person go one after another. A kill waits for none of them, because one may wait for a daemon that hangs.
         async with nullcontext() if command in EMERGENCY else turns.setdefault(sender, asyncio.Lock()):
             answer = await chats.answer(sender, command, args) if no is None else no.answer
         if answer is not None:
+            await message.reply_text(answer)
+
+    async def unknown(update: Update, _context: ContextTypes.DEFAULT_TYPE) -> None:
+        """Whatever a listed person writes in private and is no command: silence would look like a command that was taken."""
+        no, message = ignored(update, clock.now_ms()), update.effective_message
+        answer = UNKNOWN if no is None else no.answer
+        if message is not None and answer is not None:
             await message.reply_text(answer)
 
     async def failed(_update: object, context: ContextTypes.DEFAULT_TYPE) -> None:
@@ -210,11 +222,12 @@ def application_of(chats: Chats, token: str, settings: Telegram) -> Application[
         .token(token)
         .base_url(f"{settings.api_url}/bot")
         .request(CheckedRequest())
-        .get_updates_request(CheckedRequest(refused, connection_pool_size=1))
+        .get_updates_request(CheckedRequest(refused, clock, connection_pool_size=1))
         .build()
     )
     built.add_handler(TypeHandler(Update, keep_out), group=-1)
     built.add_handler(CommandHandler([*chats.commands], reply, block=False))
+    built.add_handler(MessageHandler(filters.ChatType.PRIVATE, unknown, block=False))
     built.add_error_handler(failed)
     return built
 

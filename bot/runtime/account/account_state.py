@@ -132,7 +132,7 @@ class AccountState:
     def is_protected(self, market: str) -> bool:
         """True if the service holds a stop for the whole position, or an active trailing stop."""
         position = self.positions.get(market)
-        is_stopped = self.stop_of(market) is not None if position is None else self._is_stopped(position)
+        is_stopped = self.stop_of(market) is not None if position is None else self.is_stopped(position)
         return is_stopped or self._is_trailed(market)
 
     def unprotected(self) -> list[MirrorPosition]:
@@ -149,16 +149,16 @@ class AccountState:
             return []
         return [self.positions[market] for market, left in bare.items() if left > 0 and not self._is_trailed(market)]
 
-    def is_stopped_before(self, position: MirrorPosition, liquidation_px: Decimal | None) -> bool:
-        """True if stop orders cover the whole position, and the price reaches them before the liquidation price."""
-        return self._is_stopped(position, liquidation_px)
+    def is_stopped(self, position: MirrorPosition, liquidation_px: Decimal | None = None) -> bool:
+        """True if stops cover the whole position.
 
-    def _is_stopped(self, position: MirrorPosition, liquidation_px: Decimal | None = None) -> bool:
-        """True if stops cover the whole position. A stop with size 0 covers all of it; a stop of the other side covers nothing."""
+        A stop with size 0 covers all of it. A stop of the other side, or beyond the liquidation price, covers nothing.
+        """
         left = position.size_e8
         for order in self.orders.values():
             is_stop = order.kind == "stop_loss" and order.market == position.market and order.action == "close"
-            if is_stop and order.side == position.side and position.can_fire(order.trigger_px, liquidation_px):
+            fires = liquidation_px is None or position.can_fire(order.trigger_px, liquidation_px)
+            if is_stop and fires and order.side == position.side:
                 left -= order.size_e8 - order.filled_e8 if order.size_e8 else left
                 if left <= 0:
                     return True

@@ -66,7 +66,7 @@ async def _why_uncovered(context: RepairContext, position: MirrorPosition, their
     listed = await context.guardians.listed()  # Only the list says if a trailing stop is active, and where it is.
     trails = [one for one in listed if one.type == "trailing_stop" and one.coin == market and one.status != "latched"]
     is_trailed = any(one.active and position.can_fire(one.stop_px, liquidation_px) for one in trails)
-    if is_trailed or context.mirror.is_stopped_before(position, liquidation_px):
+    if is_trailed or context.mirror.is_stopped(position, liquidation_px):
         return None
     beyond = f"beyond the liquidation price {liquidation_px}, which the price reaches first"
     if trail_pct is None:

@@ -150,14 +150,18 @@ def answers_proposals(api: BotApi, daemon: Ran) -> None:
 def does_nothing(api: BotApi, daemon: Ran) -> None:
     """Each message that is no command of a listed person. The strategy runs before, and so it does afterwards."""
     api.say(GROUP, "/pause mine", person=FOREIGN)
-    api.say(OWNER, "/pause mine", age_s=20 * 3600)
+    api.say(OWNER, "/pause mine", age_s=20 * 3600 + 60)
     assert "20 h old. Nothing was done" in api.heard()[1], "and the stranger in the group was not answered"
     api.say(OWNER, "/pause mine", kind="edited_message", edit_date=int(time.time()))
     assert "an edited message is no command" in api.heard()[1]
     origin = {"type": "hidden_user", "date": 1, "sender_user_name": "x"}
     api.say(OWNER, "/pause mine", forward_origin=origin)
     assert "a forwarded message is no command" in api.heard()[1]
+    for text, entities in (("/puase mine", {}), ("pause mine", {"entities": []})):
+        api.say(OWNER, text, **entities)
+        assert "no command of mine begins this message, so nothing was done" in api.heard()[1]
     assert Place(daemon.state).ask("GET", "/strategies")["strategies"][0]["state"] == "RUNNING"
+    api.say(GROUP, "good morning", person=OWNER)
     api.say(GROUP, "/status@mine_bot", person=OWNER)
     assert api.heard()[0] == GROUP
 

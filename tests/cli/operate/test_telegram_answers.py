@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -17,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from telegram.error import NetworkError, TelegramError
 
-from bot.cli.operate.telegram_answers import TEXT_MAX, CheckedRequest, WrongAnswer, fault_of, judged
+from bot.cli.operate.telegram_answers import TEXT_MAX, CheckedRequest, TelegramClock, WrongAnswer, fault_of, judged
 from tests.cli.operate.builders import serving
 
 TOKEN: Final = "123456:AAtest-token-that-no-output-may-show"
@@ -80,6 +83,39 @@ async def test_each_wrong_answer_is_a_clear_sentence_and_an_exit_code(case: str,
     _, code, said = STARTS[case]
     assert said in str(error)
     assert (int(error.exit_code), str(error).isprintable(), TOKEN in str(error)) == (code, True, False)
+
+
+@pytest.mark.parametrize("skew_ms", [0, -3_600_000, 3_600_000])
+async def test_the_age_of_a_message_is_told_by_the_clock_of_telegram_and_not_by_that_of_the_machine(
+    skew_ms: int,
+) -> None:
+    boot_ms, telegram_ms = 5_000, 1_800_000_000_000
+
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        body = b'{"ok": true, "result": []}'
+        date = formatdate(telegram_ms / 1000, usegmt=True)
+        writer.write(f"HTTP/1.1 200 OK\r\nDate: {date}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        await writer.drain()
+        writer.close()
+
+    clock = TelegramClock(lambda: boot_ms * 10**6, lambda: telegram_ms + skew_ms)
+    assert clock.now_ms() == telegram_ms + skew_ms, "the machine's clock, until Telegram has answered"
+    request = CheckedRequest(clock=clock)
+    await request.initialize()
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        await request.post(f"http://127.0.0.1:{port}/bot{TOKEN}/getUpdates")
+    await request.shutdown()
+    assert clock.now_ms() == telegram_ms
+    boot_ms += 20 * 3_600_000
+    assert clock.now_ms() == telegram_ms + 20 * 3_600_000, "the machine has slept since"
+
+
+async def test_an_answer_without_a_date_leaves_the_clock_as_it_is() -> None:
+    clock = TelegramClock(lambda: 0, lambda: 7)
+    for headers in ({}, {"date": "today"}, {"date": "Thu, 99 Foo 2026 00:00:00 GMT"}):
+        await clock.see(httpx.Response(200, headers=headers))
+        assert clock.now_ms() == 7
 
 
 @pytest.mark.parametrize("case", ["portal", "forbidden"])
