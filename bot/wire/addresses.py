@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from typing import Final
 from urllib.parse import urlsplit
@@ -31,6 +32,9 @@ METADATA_NAMES: Final = frozenset(
     ("metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal")
 )
 
+_LABEL: Final = "[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_NAME: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
+
 _COMPATIBLE: Final = ipaddress.IPv6Network("::/96")
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 TEREDO: Final = ipaddress.IPv6Network("2001::/32")
@@ -48,12 +52,16 @@ def address_problem(text: str, secret: str = "the key goes to api_key") -> str |
             ipaddress.IPv6Address(host or "")
     except ValueError:
         return f"must be {FORM}"
+    if "%" in parts.netloc:
+        return f"must be {FORM}: a host has no % (no zone of an IPv6 address, and no escaped letters)"
     if parts.scheme not in ("http", "https") or not host or port == 0:
         return f"must be {FORM}"
     if not text.isprintable() or any(map(str.isspace, text)) or "\\" in text:
         return f"must be {FORM}, and has a blank, a line break or another character that no address has"
     if "@" in parts.netloc or "?" in text or "#" in text:
         return f"is an address only: no user, password, query or fragment; {secret}"
+    if "[" not in parts.netloc and not _NAME.fullmatch(ascii_name(host) or ""):
+        return f"must be {FORM}: this host is no name that can be looked up"
     if is_metadata(host):
         return "is where a cloud keeps the credentials of its machines: nothing is sent there"
     if parts.scheme == "http" and not is_loopback(host):
@@ -75,9 +83,17 @@ def is_loopback(host: str) -> bool:
 
 def is_metadata(host: str) -> bool:
     """True if the host, in any spelling, is an address where a cloud keeps the credentials of its machines."""
-    if host.lower().rstrip(".") in METADATA_NAMES:
+    if (ascii_name(host) or "").rstrip(".") in METADATA_NAMES:
         return True
     return any(is_metadata_address(ipaddress.ip_address(text.partition("%")[0])) for text in literals(host))
+
+
+def ascii_name(host: str) -> str | None:
+    """The host as a resolver is asked for it: other letters, signs and full stops have their ASCII form. None if it has none."""
+    try:
+        return host.lower() if host.isascii() else host.encode("idna").decode().lower()
+    except UnicodeError:
+        return None
 
 
 def is_metadata_address(address: IpAddress) -> bool:

@@ -29,13 +29,18 @@ METADATA = [
     "169.254.169.254", "169.254.170.2", "[fd00:ec2::254]", "[fd00:0ec2:0:0:0:0:0:254]", "[fd20:ce::254]", "[::ffff:169.254.169.254]",
     "[::ffff:a9fe:a9fe]", "[64:ff9b::a9fe:a9fe]", "[2002:a9fe:a9fe::1]", "2852039166", "0xa9fea9fe", "0xa9.0xfe.0xa9.0xfe",
     "0251.0376.0251.0376", "169.254.43518", "169.16689662", "metadata.google.internal", "METADATA.google.internal.", "100.100.100.200",
-    "169.254.169.254.", "[fe80::a9fe:a9fe]",
+    "169.254.169.254.", "[fe80::a9fe:a9fe]", "metadata\u3002google\u3002internal", "metadata\ufe0f.google.internal", "METADATA.GOOG.",
+    "169\uff0e254.169.254", "\u2460\u2465\u2468.254.169.254", "\uff4detadata.google.internal",
 ]  # fmt: skip
 REFUSED = [
     "http://model.example/v1", "http://192.168.0.7:8000", "https://u:PW@host/v1", "https://u@host", "https://@host", "https://:PW@host",
     "file:///etc/passwd", "notaurl", "ftp://host", "https://", "https:///v1", "//host", "https://host?key=1", "https://host#x", "HTTP:/host",
     "https://ho st", "https://host\nX: y", "https://host\\evil", "https://[::1", "https://host:0", "https://host:99999", "javascript:1",
     "http://127.0.0.1.evil.example", "http://localhost.evil.example", "http://0.0.0.0:80", "https://" + "x" * 600,
+    "http://[fe80::1%25eth0]", "https://[2001:db8::1%25eth0]", "http://[::1%25lo]:80", "http://[::1%lo]", "http://localhost.", "http://127.1",
+    "https://169.254.169%2e254", "https://host%2e", "http://localhost%00.evil.example", "https://a..b", "https://.host", "https://-host",
+    "https://host-", "https://" + "x" * 64 + ".example", "https://h:-1", "https://h:1_0", "https://h:80:90", "https://h;x", "https://h,g",
+    "http://\uff4cocalhost", "http://\u2139localhost", "http://[::ffff:10.0.0.7]", "http://[::]", "https://\u2024",
     *(f"https://{host}/latest" for host in METADATA),
     *(f"http://{host}" for host in METADATA),
 ]  # fmt: skip
@@ -46,6 +51,11 @@ ALLOWED = [
     "http://localhost:1",
     "http://[::1]:8700",
     "https://10.0.0.7",
+    "https://b\u00fccher.example",
+    "https://xn--bcher-kva.example./v1",
+    "https://my_model.internal",
+    "http://LOCALHOST:1",
+    "https://[2001:db8::1]:8443",
 ]
 
 
