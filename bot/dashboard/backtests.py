@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bot.clock import SystemClock
+from bot.files import OutsideFolder, inside
 
 Data = dict[str, Any]
 
@@ -56,7 +57,8 @@ class Backtests:
         found = []
         with suppress(OSError):
             for path in self.folder.glob("*/summary.json"):
-                with suppress(OSError, ValueError):
+                with suppress(OSError, ValueError):  # A run that is a link is left out: OutsideFolder is a ValueError.
+                    inside(self.folder, f"{path.parent.name}/{path.name}")
                     at_ns = path.stat().st_mtime_ns
                     if self._summaries.get(path, (0, {}))[0] != at_ns:
                         self._summaries[path] = (at_ns, json.loads(path.read_text(encoding="utf-8")))
@@ -67,7 +69,8 @@ class Backtests:
         """The folder of a run that the list has. A name with a path in it is none."""
         for path in self.folder.glob("*/summary.json"):
             if path.parent.name == name:
-                return path.parent
+                with suppress(OutsideFolder):
+                    return inside(self.folder, f"{name}/{path.name}").parent
         raise NoRun(f"{self.folder} has no run {name}")
 
     async def report(self, name: str) -> bytes:

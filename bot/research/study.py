@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -198,7 +199,8 @@ def one_sweep(storage: str, name: str) -> Iterator[None]:
         return
     path = Path(f"{storage.removeprefix('sqlite:///')}.{name}.lock")
     try:
-        lock = path.open("w")
+        # A link in a folder of others would have the file emptied that it leads to.
+        lock = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644), "r+")
     except OSError as error:
         raise BotError(f"{path}: cannot be written: {error.strerror or error}; give another --storage") from None
     with lock:

@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from bot.backtest.data import column_files
 from bot.errors import ConfigError
+from bot.files import OutsideFolder, inside
 from bot.service.market_data import file_formats
 from bot.wire.vocabulary import INTERVAL_MS
 
@@ -281,6 +282,8 @@ def _inside(
         named = [(coin, file, interval) for coin, interval, file in inside if only in (None, coin)]
         return [*named] if every else finest(named)
     here = sorted(entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith("."))
+    for entry in here:
+        own_file(folder, entry.name)
     known = set(filter(_names_market, here))
     files = [
         entry for entry in here if column_files.is_table(entry) and (entry in known or column_files.has_rows(entry))
@@ -351,10 +354,21 @@ def store_files(store: Path) -> list[tuple[str, str, Path]]:
         for name in STORE_NAMES:
             file = folder / name
             if file.is_file():
+                own_file(store, f"{folder.name}/{name}")
                 found.setdefault((market_of_folder(folder.name), name.split(".")[0]), file)
                 if name.endswith(".parquet"):
                     found[(market_of_folder(folder.name), name.split(".")[0])] = file
     return [(*key, file) for key, file in sorted(found.items(), key=lambda one: (one[0][0], INTERVAL_MS[one[0][1]]))]
+
+
+def own_file(folder: Path, name: str) -> Path:
+    """The path of a file in a folder of candles. ConfigError if it, or the folder that it is in, is a link."""
+    try:
+        return inside(folder, name)
+    except OutsideFolder as error:
+        raise ConfigError(
+            f"{error}: a folder of candles may come from others. Put the file itself there, or name it alone as MARKET=FILE"
+        ) from None
 
 
 def folder_of_market(market: str) -> str:

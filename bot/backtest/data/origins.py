@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from bot.backtest.data.candles import folder_of_market, market_of_folder
+from bot.backtest.data.candles import folder_of_market, market_of_folder, own_file
 from bot.backtest.data.store import Store
 from bot.clock import iso
 from bot.errors import ConfigError
@@ -78,7 +78,7 @@ def _without(span: Span, asked: Asked) -> Iterator[Span]:
 
 def origin_file(store: Path, market: str, interval: str) -> Path:
     """The file with the origin of a market and interval."""
-    return store / folder_of_market(market) / f"{interval}{SUFFIX}"
+    return own_file(store, f"{folder_of_market(market)}/{interval}{SUFFIX}")
 
 
 def read_origin(store: Path, market: str, interval: str) -> Origin | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
 from bot.backtest.data import column_files
-from bot.backtest.data.candles import COLUMNS, Candles, folder_of_market, read_file, store_files
+from bot.backtest.data.candles import COLUMNS, Candles, folder_of_market, own_file, read_file, store_files
 from bot.clock import iso
 from bot.errors import BotError, ConfigError
 from bot.files import replacing, sync
@@ -150,7 +150,7 @@ class Store:
 
     def write_beside(self, market: str, name: str, text: str) -> Path:
         """Write a text file into the folder of a market. A reader sees either the old file or the new one."""
-        path = self.root / folder_of_market(market) / name
+        path = own_file(self.root, f"{folder_of_market(market)}/{name}")
         with self._alone():
             path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path, mode=0o644) as file:
@@ -172,7 +172,7 @@ class Store:
         """Lock the store, because another writer must not change it between reading and writing back."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            with (self.root / ".lock").open("a") as lock:
+            with own_file(self.root, ".lock").open("a") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield
         except OSError as error:

@@ -232,7 +232,20 @@ def _noted(recorded: Record, folder: Path) -> Path:
         raise click.UsageError(
             f"the journal in {folder} names the config {noted}, which does not exist: give the config with --config"
         )
+    if not _is_of(Path(noted), folder):
+        raise click.UsageError(
+            f"the journal in {folder} names the config {noted}, which keeps its journal elsewhere. A journal may come from others, and a "
+            f"config runs code: if you mean this config, give it with --config {noted}"
+        )
     return Path(noted)
+
+
+def _is_of(config: Path, folder: Path) -> bool:
+    """Whether the config keeps its state in this folder, or lies in it."""
+    from bot.cli.operate.daemon_client import folder_of
+
+    own = folder.resolve()
+    return config.resolve().is_relative_to(own) or folder_of(config).resolve() == own
 
 
 # ── Candles ─────────────────────────────────────────────────────────────────────────────────────────────────────────

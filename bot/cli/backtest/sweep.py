@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -230,8 +231,9 @@ def show(name: str, *, storage: str, top: int, csv_file: Path | None, out: Path 
 @sweep.command("holdout", epilog=HOLDOUT_EPILOG)
 @click.argument("name", metavar="STUDY")
 @_storage_option
+@click.option("--trust-paths", is_flag=True, help="Read also what the study names outside of this folder or by a link.")
 @click.option("--json", "as_json", is_flag=True, help="The look as one JSON object on standard output.")
-def holdout(name: str, *, storage: str, as_json: bool) -> int:
+def holdout(name: str, *, storage: str, trust_paths: bool, as_json: bool) -> int:
     """Look at the holdout of STUDY: run its best trial there, and record the look."""
     import json
 
@@ -248,6 +250,8 @@ def holdout(name: str, *, storage: str, as_json: bool) -> int:
         if words is None:
             raise BotError(f"the study {name!r} was not finished by a sweep; run its sweep first")
         given = dict(run.make_context("run", list(words)).params)
+        if not trust_paths:
+            _refuse_elsewhere(name, given)
         found = look(study, inputs_of(given["config"], given), SystemClock().now_ms())
     if as_json:
         click.echo(json.dumps({**found, "looks": len(looks_of(study))}))
@@ -255,6 +259,26 @@ def holdout(name: str, *, storage: str, as_json: bool) -> int:
         for line in _holdout_lines(study, storage):
             click.echo(line)
     return int(Exit.DONE)
+
+
+def _refuse_elsewhere(name: str, given: Mapping[str, Any]) -> None:
+    """BotError if a study, which may come from others, names a file outside of this folder or by a link."""
+    from bot.errors import BotError
+    from bot.files import OutsideFolder, inside
+
+    files = [given["config"], given["space"], given["answers"]]
+    named = [
+        *(one for one in files if one is not None),
+        *(one.rpartition("=")[2] for one in (*given["data"], *given["funding"])),
+    ]
+    for one in named:
+        try:
+            inside(Path.cwd(), os.path.relpath(one))
+        except OutsideFolder as error:
+            raise BotError(
+                f"the study {name!r} names a file elsewhere: {error}. A study may come from others: run this in the folder of its "
+                "sweep, or, if the study is yours, add --trust-paths"
+            ) from None
 
 
 def _check_screen(inputs: Inputs) -> None:

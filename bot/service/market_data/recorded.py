@@ -7,7 +7,7 @@ import io
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ COLUMNS: Final = ("ts", "open", "high", "low", "close", "volume")
 MS_MIN: Final = 100_000_000_000  # 1973 in milliseconds; smaller numbers are seconds
 MS_MAX: Final = 100_000_000_000_000  # the year 5138; larger numbers are microseconds
 MINUTE_MS: Final = INTERVAL_MS["1m"]
+LINE_CHARS_MAX: Final = 10_000  # a longer line cannot be a row of candles
 BYTES_MAX: Final = 2_000_000_000
 
 
@@ -36,7 +37,7 @@ def read_candles(path: Path, *, sz_decimals: int, are_odds: bool = False) -> lis
     lot: int = 10 ** (8 - sz_decimals)
     try:
         with _open(path) as stream:
-            rows = csv.reader(stream, strict=True)
+            rows = csv.reader(_lines(stream, path), strict=True)
             header = next(rows, None)
             file_formats.judge_text(path, [",".join(header or ())], of_service=True)
             if header is None:
@@ -78,6 +79,25 @@ def _open(path: Path) -> Iterator[io.TextIOWrapper]:
         file_formats.judge_format(path, binary, of_service=True)
         with io.TextIOWrapper(io.BufferedReader(binary), "utf-8-sig", newline="") as text:
             yield text
+
+
+def _lines(stream: io.TextIOWrapper, path: Path) -> Iterator[str]:
+    """The lines of a file, each bounded before it is read: a zipped line of a small file may be longer than the memory. ConfigError beyond."""
+    length = 0
+    for number in count(1):
+        line = stream.readline(LINE_CHARS_MAX + 1)
+        if not line:
+            return
+        length += len(line)
+        if len(line) > LINE_CHARS_MAX:
+            raise ConfigError(
+                f"{path}: row {number}: is longer than {LINE_CHARS_MAX:,} characters; this is no table of candles"
+            )
+        if length > BYTES_MAX:
+            raise ConfigError(
+                f"{path}: is larger than {BYTES_MAX:,} bytes when it is unpacked; cut it into several files"
+            )
+        yield line
 
 
 def _candle(path: Path, number: int, row: list[str], lot: int, *, are_odds: bool) -> Candle:

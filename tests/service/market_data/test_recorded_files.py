@@ -6,6 +6,7 @@ import gzip
 import shlex
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,19 @@ def test_each_fault_is_named_with_its_row(tmp_path: Path, text: str, says: str) 
         read_candles(path, sz_decimals=5)
     assert says in str(refused.value)
     assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize("header", ["", HEADER + "\n"])
+def test_a_long_line_in_a_small_zipped_file_is_not_read_whole(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "BTC.csv.gz"
+    path.write_bytes(gzip.compress(header.encode() + b"1" * 100_000_000, 1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConfigError, match="longer than 10,000 characters"):
+            read_candles(path, sz_decimals=5)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("is_zipped", [False, True], ids=["plain", "by gzip"])
