@@ -18,7 +18,7 @@ A group needs `users` too: the ids of the persons whose commands count. Nobody e
 does. A message that is edited, forwarded, or older than two minutes does nothing, and messages that were sent while this process did not run are
 dropped. Ctrl-C or SIGTERM ends it; the daemon goes on.
 Exit codes: 4, the config has no such section, or Telegram refuses the token; 5, Telegram cannot be reached, or something else answers in its place; 7,
-Telegram refuses the bot.
+Telegram refuses the bot, or gives its messages to another process or a webhook.
 """
 
 

@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from telegram.error import BadRequest, Forbidden, InvalidToken, NetworkError, TelegramError
+from telegram.error import BadRequest, Conflict, Forbidden, InvalidToken, NetworkError, TelegramError
 from telegram.request import HTTPXRequest
 
 from bot.clock import SystemClock, boot_ns
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     import httpx
 
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024  # 100 messages of 4,096 characters, each with its sender
+CONFLICTS_MAX: Final = (
+    8  # refusals in a row, about half a minute: another receives the messages, so this process hears none
+)
 MACHINE_MS: Final = SystemClock().now_ms
 TEXT_MAX: Final = 200  # characters of a server's words in a sentence of ours
 NOT_TOLD: Final = (
@@ -75,6 +78,12 @@ FAULTS: Final = (
         "{url} answered {text}, which is no answer of Telegram's Bot API. A proxy or the sign-in page of a network may stand between, or"
         " telegram.api_url is wrong; correct that and start this again",
     ),
+    Fault(
+        Conflict,
+        BotRefused,
+        "{url} gives the messages of this bot to another ({text}): end the other `bot telegram` of this token, or what sets a webhook, and"
+        " start this again",
+    ),
     Fault(BadRequest, BotRefused, "{url} refuses the start ({text}); check telegram.token and telegram.api_url"),
     Fault(NetworkError, Unreachable, "{url} cannot be reached ({text}); start this again when it answers"),
     Fault(TelegramError, BotRefused, "{url} refuses the start ({text}); start this again when that is in order"),
@@ -121,12 +130,16 @@ class TelegramClock:
 
 
 class CheckedRequest(HTTPXRequest):
-    """The library's HTTP requests with judged answers. `refused` is called when Telegram does not know the token any more."""
+    """The library's HTTP requests with judged answers. `refused` is called when Telegram will give this process no messages any more."""
 
     def __init__(
-        self, refused: Callable[[], None] = lambda: None, clock: TelegramClock | None = None, **named: Any
+        self,
+        refused: Callable[[TelegramError], None] = lambda _why: None,
+        clock: TelegramClock | None = None,
+        **named: Any,
     ) -> None:
         self._refused = refused
+        self._conflicts = 0  # in a row
         self._clock = TelegramClock() if clock is None else clock
         options = {"transport": bounded_transport(ANSWER_BYTES_MAX), "event_hooks": {"response": [self._clock.see]}}
         super().__init__(httpx_kwargs=options, **named)
@@ -136,7 +149,10 @@ class CheckedRequest(HTTPXRequest):
         code, payload = await super().do_request(url, method, *args, **named)
         code, payload = judged(url.rsplit("/", 1)[-1], code, payload)
         if code in NOT_TOLD:
-            self._refused()
+            self._refused(InvalidToken())
+        self._conflicts = self._conflicts + 1 if code == HTTPStatus.CONFLICT else 0
+        if self._conflicts >= CONFLICTS_MAX:
+            self._refused(Conflict(json.loads(payload)["description"]))
         return code, payload
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from telegram import Update
-from telegram.error import InvalidToken, TelegramError
+from telegram.error import TelegramError
 from telegram.ext import (
     Application,
     ApplicationBuilder,
@@ -40,7 +40,7 @@ CONFIRM_S: Final = 60  # after /kill
 TEXT_MAX: Final = 4_000  # characters of a message; Telegram takes 4,096
 START_TRIES: Final = 3
 EMERGENCY: Final = ("kill", "confirm")
-REFUSED: Final = "refused"  # Telegram has refused the token while this process ran
+REFUSED: Final = "refused"  # why Telegram gives no messages any more, although this process runs
 HELP: Final = """\
 /status - state of the daemon, account and profit
 /positions - open positions with their stops
@@ -167,8 +167,8 @@ def serve(place: Place, token: str, settings: Telegram) -> None:
         )
     except TelegramError as error:
         raise fault_of(error, settings.api_url) from None  # The library's text of a refused token has the token.
-    if application.bot_data.get(REFUSED):
-        raise fault_of(InvalidToken(), settings.api_url)
+    if (why := application.bot_data.get(REFUSED)) is not None:
+        raise fault_of(why, settings.api_url)
 
 
 def application_of(chats: Chats, token: str, settings: Telegram) -> Application[Any, Any, Any, Any, Any, Any]:
@@ -177,9 +177,9 @@ def application_of(chats: Chats, token: str, settings: Telegram) -> Application[
     turns: dict[Sender, asyncio.Lock] = {}
     clock = TelegramClock()
 
-    def refused() -> None:
-        built.bot_data[REFUSED] = True
-        built.stop_running()  # The library would stop to fetch and go on without a word.
+    def refused(why: TelegramError) -> None:
+        built.bot_data[REFUSED] = why
+        built.stop_running()  # The library would go on without a word, and without a message.
 
     async def keep_out(update: Update, _context: ContextTypes.DEFAULT_TYPE) -> None:
         sender = sender_of(update, settings)

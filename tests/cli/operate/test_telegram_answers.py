@@ -20,7 +20,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 from telegram.error import NetworkError, TelegramError
 
-from bot.cli.operate.telegram_answers import TEXT_MAX, CheckedRequest, TelegramClock, WrongAnswer, fault_of, judged
+from bot.cli.operate.telegram_answers import (
+    CONFLICTS_MAX,
+    TEXT_MAX,
+    CheckedRequest,
+    TelegramClock,
+    WrongAnswer,
+    fault_of,
+    judged,
+)
 from tests.cli.operate.builders import serving
 
 TOKEN: Final = "123456:AAtest-token-that-no-output-may-show"
@@ -52,6 +60,11 @@ STARTS: Final[dict[str, tuple[tuple[int, bytes], int, str]]] = {
         "refuses the bot of telegram.token (403: Forbidden: bot was",
     ),
     "forbidden-portal": ((403, PORTAL), 5, "answered 403 with an HTML page"),
+    "conflict": (
+        no(409, "Conflict: a webhook is active"),
+        7,
+        "to another (Conflict: a webhook is active): end the other",
+    ),
     "unknown-token": (no(401, "Unauthorized"), 4, "Telegram refuses this token"),
     "bad": (no(400, "Bad Request: no\x1b[2J\nsuch thing"), 7, "refuses the start (No [2j such thing)"),
     "odd": (no(400, "Bad", parameters=[1]), 7, "refuses the start (Bad)"),
@@ -83,6 +96,18 @@ async def test_each_wrong_answer_is_a_clear_sentence_and_an_exit_code(case: str,
     _, code, said = STARTS[case]
     assert said in str(error)
     assert (int(error.exit_code), str(error).isprintable(), TOKEN in str(error)) == (code, True, False)
+
+
+async def test_a_bot_whose_messages_go_to_another_ends_and_a_single_conflict_does_not(address: str) -> None:
+    ended: list[str] = []
+    request = CheckedRequest(lambda why: ended.append(str(why)))
+    await request.initialize()
+    for n in range(2 * CONFLICTS_MAX):
+        case = "bad" if n == CONFLICTS_MAX - 1 else "conflict"
+        with pytest.raises(TelegramError):
+            await request.post(f"{address}/{case}/bot{TOKEN}/getUpdates")
+        assert ended == (["Conflict: a webhook is active"] if n == 2 * CONFLICTS_MAX - 1 else [])
+    await request.shutdown()
 
 
 @pytest.mark.parametrize("skew_ms", [0, -3_600_000, 3_600_000])
