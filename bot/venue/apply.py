@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from bot import cron
@@ -46,6 +47,9 @@ class Applied(NamedTuple):
     events: list[Event]
 
 
+_applied: Final = partial(tuple.__new__, Applied)
+
+
 class Revoked(NamedTuple):
     """A revoked key, with the orders canceled and the guardians disarmed because of it."""
 
@@ -68,7 +72,7 @@ def apply(state: State, command: c.Command, now_ms: int) -> Applied:
     answer = HANDLERS[kind](state, command)
     if fresh:
         nav.note(state, fresh)
-    return Applied(answer, fresh)
+    return _applied((answer, fresh))
 
 
 # ── The venue itself, time and prices ───────────────────────────────────────────────────────────────────────────────

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from functools import partial
 from heapq import heappop, heappush
 from typing import Final
 
@@ -34,8 +35,11 @@ DAY_RANK: Final = 1
 CLOCK_RANKS: Final = {"kill_switch": 2, "account_drawdown": 3, "dead_man_switch": 5, "max_hold": 6, "schedule": 7}
 
 
+_level: Final = partial(tuple.__new__, Level)
+
+
 def _entry(px: int, kind: str, account: str, number: int, *, falls: bool) -> LevelEntry:
-    return (px if falls else -px, -RANKS[kind], -number, Level(kind, account, number))
+    return (px if falls else -px, -RANKS[kind], -number, _level((kind, account, number)))
 
 
 def _add(market: Market, entry: LevelEntry, *, falls: bool) -> None:

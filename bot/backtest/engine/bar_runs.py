@@ -6,15 +6,17 @@ from collections.abc import Iterator, Sequence
 from decimal import getcontext, setcontext
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 from bot.runtime.bar_feed import Series
 from bot.runtime.kernel import Kernel
 from bot.runtime.ports import Calm
 from bot.runtime.strategy_host.host import NO_SIGNALS, Decision, OwnedSignal, StrategyHost
-from bot.runtime.strategy_host.instance import StrategyInstance
+from bot.runtime.strategy_host.instance import INTENTS_MAX, StrategyInstance
 from bot.strategy import Bar
-from bot.strategy.hook_answers import intents_of
+from bot.strategy.hook_answers import INTENTS, intents_of
+
+_KINDS: Final = frozenset(INTENTS)
 
 
 class BarRuns:
@@ -146,7 +148,11 @@ class BarRuns:
     def _taken(self, instance: StrategyInstance, signals: Any, decision: Decision | None) -> Decision | None:
         """Add what a call of on_bar gave, and the state after it, to the decision. None if there is nothing to add to."""
         source = instance.source
-        if signals is not NO_SIGNALS and signals is not None:
+        if type(signals) is tuple and len(signals) <= INTENTS_MAX and _KINDS.issuperset(map(type, signals)):
+            if signals:  # Nothing of the strategy runs any more: what StrategyInstance.call checks holds.
+                decision = decision or Decision()
+                decision.signals += [OwnedSignal(instance, signal) for signal in signals]
+        elif signals is not None:
             ours = getcontext()
             setcontext(instance.context)  # A generator runs only now.
             try:

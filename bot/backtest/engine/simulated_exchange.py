@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import heapify, heappop
 from typing import Any, Final
 
@@ -151,9 +152,8 @@ class SimulatedExchange(Machine):
         if market.pending or market.working:
             return _NEVER
         falling, rising = market.falling, market.rising
-        return Calm(
-            falling[-1][0] / E8 if falling else _LOWEST, -rising[-1][0] / E8 if rising else _HIGHEST, self._until_ms()
-        )
+        lo, hi = falling[-1][0] / E8 if falling else _LOWEST, -rising[-1][0] / E8 if rising else _HIGHEST
+        return _calm((lo, hi, self._until_ms()))
 
     def _until_ms(self) -> int:
         """When every band ends: after the next deadline, or the next change by the session itself."""
@@ -357,6 +357,7 @@ def _in_time(point: tuple[int, int, int, Any]) -> tuple[int, int, int]:
     return point[0], point[1], point[2]
 
 
+_calm: Final = partial(tuple.__new__, Calm)
 _LOWEST: Final = float("-inf")
 _HIGHEST: Final = float("inf")
 _NEVER: Final = Calm(_HIGHEST, _LOWEST, 0)
