@@ -27,6 +27,7 @@ from bot.strategy.intents import Side
 
 NEVER_RIGHT: Final = ("market_not_yours",)  # refusals that do not depend on prices or the account
 BY_PRICE: Final = ("invalid_input", "no_price")  # refusals that real prices may not give
+BY_ORDER: Final = ("no_protection", "over_leverage", "below_min_notional")  # refusals that only another order can avoid
 EIGHT: Final = Decimal("0.00000001")
 
 
@@ -86,6 +87,8 @@ class CheckedAccount:
         self.decided = self.entries = self.fills = 0
         self.refusals: Counter[str] = Counter()
         self.first_refusal: dict[str, str] = {}  # by code
+        self.entries_in: Counter[str] = Counter()  # by market
+        self.hopeless_in: Counter[str] = Counter()  # entries by market that are refused whatever else the account holds
         self._limits = limits
         nothing = NothingElse()
         self._risk = RiskEngine(self.mirror, {strategy.name: limits}, nothing, nothing, self.attribution)
@@ -104,13 +107,22 @@ class CheckedAccount:
         mark = self.mirror.marks.get(signal.market or "")
         price = None if mark is None else exact(mark)
         answer = self._risk.judge(self.instance.name, RiskRequest(signal, now_ms, now_ms, price))
-        self.entries += isinstance(signal, Open)
+        if isinstance(signal, Open):
+            self.entries += 1
+            self.entries_in[signal.market] += 1
         if isinstance(answer, Refusal) and (isinstance(signal, Open) or answer.code in NEVER_RIGHT):
             self.refusals[answer.code] += 1
             self.first_refusal.setdefault(answer.code, f"{hook}: {answer.message}")
+            self.hopeless_in[signal.market or ""] += self._is_hopeless(answer.code, signal, price)
         if isinstance(answer, Refusal) or isinstance(signal, Cancel) or price is None:
             return None
         return self._open(signal, price, now_ms) if isinstance(signal, Open) else self._close(signal, price, now_ms)
+
+    def _is_hopeless(self, code: str, signal: Open | Close | Cancel, price: Decimal | None) -> bool:
+        if code != "over_budget" or not isinstance(signal, Open):
+            return code in BY_ORDER
+        usd = None if price is None else notional_usd(signal, price)
+        return usd is not None and usd > self._limits.budget_usd
 
     def _open(self, signal: Open, price: Decimal, now_ms: int) -> Fill:
         px = price if signal.limit_px is None else exact(signal.limit_px)

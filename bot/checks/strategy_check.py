@@ -82,10 +82,13 @@ class StrategyCheck:
         return f"{self.at} does not return within {HANGS_S:g} s on generated bars{place}"
 
     def refusal(self) -> str | None:
-        """Why every entry was refused, or one that can never pass; None if neither is so."""
+        """Why every entry in some market was refused, or one that can never pass; None if neither is so."""
         account = self.account
         if any(account.refusals[code] for code in NEVER_RIGHT):
             return f"the risk checks refuse orders on generated bars: {self._refusals()}"
+        for market, number in account.entries_in.items():
+            if len(account.entries_in) > 1 and account.hopeless_in[market] >= number:
+                return f"every entry in {market} is refused by the risk checks on generated bars: {self._refusals()}"
         if not account.entries or account.refusals.total() < account.entries:
             return None
         if any(account.refusals[code] for code in BY_PRICE):

@@ -112,6 +112,47 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("usd", "bracket", "message"),
+    [
+        (100, "None", "every entry in ETH is refused by the risk checks on generated bars: no_protection "),
+        (
+            5000,
+            "Bracket(stop_pct=2)",
+            "every entry in ETH is refused by the risk checks on generated bars: over_budget ",
+        ),
+        # Not hopeless: the position in BTC takes the budget, and may be closed.
+        (400, "Bracket(stop_pct=2)", None),
+    ],
+)
+def test_a_market_in_which_no_entry_can_pass_fails_the_check_beside_one_that_works(
+    usd: int, bracket: str, message: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "two.py").write_text(
+        f"""\
+from bot import Bracket, Open, Strategy
+
+
+class Two(Strategy):
+    def on_bar(self, view, bar):
+        if bar.market == "ETH":
+            yield Open("ETH", "long", usd={usd}, bracket={bracket})
+        elif not view.position("BTC"):
+            yield Open("BTC", "long", usd=200, bracket=Bracket(stop_pct=2))
+"""
+    )
+    (tmp_path / "bot.yaml").write_text(
+        "account: {base_url: embedded}\nembedded: {markets: [BTC, ETH]}\nstate_dir: state\nstrategies_dir: .\n"
+        "strategies: [{name: two, use: two, markets: [BTC, ETH], budget_usd: 500, max_leverage: 1}]\n"
+    )
+    assert call(["check", str(tmp_path / "bot.yaml"), "--json"]) == (0 if message is None else 4)
+    answer = json.loads(capsys.readouterr().out)
+    if message is None:
+        assert "over_budget" in answer["notes"][0]
+    else:
+        assert message in answer["problems"][0]["message"]
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_orders_that_the_risk_checks_refuse_fail_the_check_with_the_code_of_a_run(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
