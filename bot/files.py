@@ -65,6 +65,11 @@ def replacing(path: Path, *, mode: int = 0o600) -> Iterator[IO[bytes]]:
     sync(path.parent)
 
 
+def open_private(path: Path) -> IO[bytes]:
+    """Open a file to append to it; one that is made here is for its owner only. OSError as `open`."""
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab")
+
+
 def write_private(path: Path, data: bytes) -> None:
     """Write a whole file for its owner only, and wait until it is on disk. OSError if the disk fails."""
     with replacing(path) as file:

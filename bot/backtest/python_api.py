@@ -24,6 +24,7 @@ from bot.backtest.results.run_reader import StoredRun, StoredTrade, read_run
 from bot.clock import SystemClock, ms_of
 from bot.errors import BotError, ConfigError
 from bot.extras import install
+from bot.files import replacing
 
 if TYPE_CHECKING:
     import polars as pl
@@ -192,7 +193,8 @@ def _polars() -> Any:
 
 def _written(path: Path, page: str) -> Path:
     try:
-        path.write_text(page, encoding="utf-8")
+        with replacing(path) as file:
+            file.write(page.encode())
     except OSError as error:
         raise BotError(f"{path}: cannot be written: {error.strerror or error}; choose another place") from None
     return path

@@ -1,4 +1,4 @@
-"""The application: which address shows which page. Reads are GET; the only changes are `POST /sign-in` and `POST /control/...`."""
+"""The application: which address shows which page. Reads are GET; changes are POST: to `/sign-in`, `/sign-out`, `/runs`, `/control/...`."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ class Dashboard:
         routes = [
             Route(SIGN_IN, self.sign_in_form),
             Route(SIGN_IN, self.sign_in, methods=["POST"]),
+            Route("/sign-out", self.sign_out, methods=["POST"]),
             Route("/static/{name}", self.static),
             Route("/stream/{page}", self.stream),
             Route("/data/value", self.value_data),
@@ -147,13 +148,13 @@ class Dashboard:
         query = dict(request.query_params)
         if missing := [name for name in page.identity if name not in query]:
             return refused(404, f"the updates of this page need {' and '.join(missing)}: reload the page")
-        return EventSourceResponse(self._updates(page, query), ping=15)
+        return EventSourceResponse(self._updates(page, query, request.state.cookie), ping=15)
 
-    async def _updates(self, page: Page, query: Mapping[str, str]) -> AsyncIterator[dict[str, str]]:
+    async def _updates(self, page: Page, query: Mapping[str, str], cookie: str) -> AsyncIterator[dict[str, str]]:
         self._streams += 1
         sent: dict[str, str] = {}
         try:
-            while not self.stopping.is_set():
+            while not self.stopping.is_set() and self._sign_in.knows(cookie):
                 values = await self._values(page, query)
                 if isinstance(values, NoSuchPage):  # What the page was loaded for is gone, so it ends.
                     yield {"data": json.dumps({"now": SystemClock().now_ms(), "fragments": {}, "moved": str(values)})}
@@ -239,6 +240,16 @@ class Dashboard:
         response.set_cookie(
             self._sign_in.cookie_name, cookie, max_age=COOKIE_S, httponly=True, samesite="strict", path="/"
         )
+        return response
+
+    async def sign_out(self, request: Request) -> Response:
+        form, cookie = await form_of(request), request.state.cookie
+        if form is None or not self._sign_in.is_change_token(cookie, form.get("token", "")):
+            return refused(403, "the token of the page is missing or belongs to another sign-in: open the page again")
+        self._sign_in.end(cookie)
+        log.info("dashboard.signed_out")
+        response = RedirectResponse(SIGN_IN, 303)
+        response.delete_cookie(self._sign_in.cookie_name, httponly=True, samesite="strict", path="/")
         return response
 
     # -- changes

@@ -40,6 +40,7 @@ class SignIn:
         self._now_s = now_s
         self._random = random
         self._used: set[str] = set()
+        self._ended: set[str] = set()
         # A browser sends a cookie to every port of a host, so each dashboard has a name of its own for it.
         self.cookie_name = f"bracketbot_{hashlib.sha256(b'name' + key).hexdigest()[:12]}"
 
@@ -55,8 +56,15 @@ class SignIn:
         return self._signed("cookie", COOKIE_S)
 
     def knows(self, cookie: str | None) -> bool:
-        """True if this dashboard gave out the cookie and it has not expired."""
-        return cookie is not None and self._is_valid("cookie", cookie)
+        """True if this dashboard gave out the cookie, it has not expired, and it was not signed out since the dashboard started."""
+        return cookie is not None and cookie not in self._ended and self._is_valid("cookie", cookie)
+
+    def end(self, cookie: str) -> None:
+        """Void a cookie, in case of a copy of it. The browser forgets it too."""
+        assert self.knows(cookie)
+        # A cookie costs a link, of which one run takes USED_MAX; those of earlier runs are few.
+        if len(self._ended) < USED_MAX:
+            self._ended.add(cookie)
 
     def change_token(self, cookie: str) -> str:
         """The token that each request for a change must repeat (CSRF). It belongs to one cookie."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bot.errors import BotError, Exit
 from bot.extras import install
+from bot.files import open_private
 from bot.research.space import Dimension, Params, Space
 from bot.research.trials import Outcome
 from bot.words import did_you_mean
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import optuna
 
 IDENTITY: Final = "identity"
+SQLITE: Final = "sqlite:///"
 OUTCOME: Final = "outcome"
 IMPORTANCE_TRIALS: Final = 6  # fewer say nothing about importance
 
@@ -157,6 +159,8 @@ def open_study(
     """The study of this name. With an `identity` it is made if it does not exist; one of another identity is refused. `objectives`: highest is best."""
     optuna = optuna_module()
     try:
+        if (file := _file_of(storage)) is not None:
+            open_private(file).close()  # SQLite gives its other files the mode of this one.
         store = _opened(storage, Path.cwd())
         names = optuna.get_all_study_names(store)
     except Exception as error:  # noqa: BLE001  each database has its own
@@ -177,6 +181,12 @@ def open_study(
     return Study(made)
 
 
+def _file_of(storage: str) -> Path | None:
+    """The file of a SQLite storage; None for another database and for one in memory."""
+    name = storage.removeprefix(SQLITE)
+    return None if name == storage or name.startswith((":", "file:")) or "?" in name else Path(name)
+
+
 @lru_cache(maxsize=1)
 def _opened(storage: str, _folder: Path) -> Any:
     """The storage of this URL, which may be relative to the folder. It is opened once: each opening reads every migration of Optuna's schema."""
@@ -194,13 +204,14 @@ def every_study(storage: str) -> list[Study]:
 @contextmanager
 def one_sweep(storage: str, name: str) -> Iterator[None]:
     """While this lasts, no other process sweeps this study in the same SQLite file. It would run the same trials, and close those that run here."""
-    if not storage.startswith("sqlite:///"):
+    file = _file_of(storage)
+    if file is None:
         yield
         return
-    path = Path(f"{storage.removeprefix('sqlite:///')}.{name}.lock")
+    path = Path(f"{file}.{name}.lock")
     try:
         # A link in a folder of others would have the file emptied that it leads to.
-        lock = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644), "r+")
+        lock = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "r+")
     except OSError as error:
         raise BotError(f"{path}: cannot be written: {error.strerror or error}; give another --storage") from None
     with lock:

@@ -107,8 +107,8 @@ class Browser:
         self.now_s = NOW_MS // 1000
         self.sign_in = SignIn(KEY, "run", now_s=lambda: self.now_s)
         self.sources = Sources(DaemonSource(daemon), ServiceSource(), Backtests(daemon.folder / "runs"))
-        dashboard = Dashboard(self.sources, documents(has_charts=has_charts), self.sign_in, control=control)
-        transport = httpx.ASGITransport(dashboard.app())
+        self.dashboard = Dashboard(self.sources, documents(has_charts=has_charts), self.sign_in, control=control)
+        transport = httpx.ASGITransport(self.dashboard.app())
         self.http = httpx.AsyncClient(transport=transport, base_url=BASE, headers={"Accept": "text/html"})
 
     async def signed_in(self) -> Browser:

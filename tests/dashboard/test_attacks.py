@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bot.dashboard.identity import strategy_stamp
+from bot.dashboard.page_models import PAGES
 from bot.dashboard.request_checks import FORM_BYTES_MAX, is_local
 from tests.dashboard.builders import BASE, Browser, Daemon, status, strategy
 
@@ -99,6 +100,25 @@ async def test_a_missing_or_stale_cookie_is_refused(browser: Browser, cookie: st
         assert "account" not in answer.text
     assert (await browser.post("/control/pause", token=token, name="trend", confirm="trend")).status_code == 401
     assert browser.daemon.changes == []
+
+
+async def test_a_browser_that_signs_out_is_out_with_every_copy_of_its_cookie_and_with_its_open_pages(
+    browser: Browser,
+) -> None:
+    name = browser.sign_in.cookie_name
+    cookie, token = browser.http.cookies[name], browser.token
+    assert '<form method="post" action="/sign-out">' in (await browser.get("/")).text
+    assert (await browser.post("/sign-out", token="x")).status_code == 403
+    assert (await browser.get("/")).status_code == 200
+    updates = browser.dashboard._updates(PAGES["overview"], {}, cookie)
+    await anext(updates)
+    answer = await browser.post("/sign-out", token=token)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")
+    assert name not in browser.http.cookies
+    browser.http.cookies.set(name, cookie, domain="127.0.0.1")
+    assert (await browser.get("/", **{"Sec-Fetch-Mode": "cors"})).status_code == 401
+    assert [one async for one in updates] == []
+    assert (await browser.signed_in()) is browser
 
 
 async def test_a_person_without_a_cookie_is_led_to_the_sign_in(browser: Browser) -> None:

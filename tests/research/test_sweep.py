@@ -166,6 +166,16 @@ def test_a_sweep_killed_with_9_goes_on_and_ctrl_c_keeps_what_has_ended(place: Pa
     assert table() == table("whole")
 
 
+def test_what_shows_trades_and_results_is_for_its_owner_only(place: Path) -> None:
+    sweep("--study", "one")
+    assert call(["sweep", "show", "one", "--csv", "one.csv", "--out", "one.html"]) == 0
+    assert call(["backtest", "mine.yaml", "--data", "BTC_1m.csv", "--out", "runs"]) == 0
+    (run,) = Path("runs").iterdir()
+    assert call(["report", str(run), "--out", "run.html"]) == 0
+    private = [run, *map(Path, ("sweeps.db", "sweeps.db.one.lock", "one.csv", "one.html", "run.html"))]
+    assert [path.name for path in private if path.stat().st_mode & 0o077] == []
+
+
 def stored(place: Path) -> int:
     import sqlite3
 

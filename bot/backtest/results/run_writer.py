@@ -299,7 +299,7 @@ def folder_for(out: Path, name: str, at_ms: int) -> Path:
     for number in range(1, 1_000):
         folder = out / (f"{name}-{stamp}Z" + (f"-{number}" if number > 1 else ""))
         try:
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, mode=0o700)
         except FileExistsError:
             continue
         except OSError as error:

@@ -186,9 +186,9 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _write(path: Path, run: StoredRun, other: StoredRun | None, *, shown: bool) -> None:
     from bot.backtest.report.page import render_html
-    from bot.cli.common.files import write_atomic
+    from bot.cli.common.files import PRIVATE, write_atomic
 
-    write_atomic(path, render_html(run, other))
+    write_atomic(path, render_html(run, other), mode=PRIVATE)
     click.echo(f"Page: {path}")
     if shown:
         click.launch(str(path))

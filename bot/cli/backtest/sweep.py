@@ -210,7 +210,7 @@ def _warn_of_few_days(space: Space, start_ms: int, end_ms: int, folds: Sequence[
 @click.option("--json", "as_json", is_flag=True, help="The ranking as one JSON object on standard output.")
 def show(name: str, *, storage: str, top: int, csv_file: Path | None, out: Path | None, as_json: bool) -> int:
     """Show the trials of STUDY: the best and their neighbours, the Pareto front, what matters, a map of two params."""
-    from bot.cli.common.files import write_atomic
+    from bot.cli.common.files import PRIVATE, write_atomic
     from bot.errors import Exit
     from bot.research.ranking import space_of, table_of
     from bot.research.study import open_study
@@ -218,10 +218,10 @@ def show(name: str, *, storage: str, top: int, csv_file: Path | None, out: Path 
 
     study = open_study(storage, name)
     if csv_file is not None:
-        write_atomic(csv_file, table_of(study.trials(), space_of(study)))
+        write_atomic(csv_file, table_of(study.trials(), space_of(study)), mode=PRIVATE)
     held = _holdout_lines(study, storage)
     if out is not None:
-        write_atomic(out, render_sweep(study, held))
+        write_atomic(out, render_sweep(study, held), mode=PRIVATE)
     print_study(study, top, held, as_json=as_json)
     for path in filter(None, (csv_file, out)):
         click.echo(f"written: {path}", err=as_json)

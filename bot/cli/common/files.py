@@ -9,6 +9,8 @@ import bot
 from bot.errors import BotError
 from bot.files import replacing
 
+# The mode of files that show trades, positions or results.
+PRIVATE: Final = 0o600
 # In the project's tree these are links to configs/ and strategies/; a built wheel holds the files themselves.
 EXAMPLES: Final = Path(bot.__file__).parent / "examples"
 

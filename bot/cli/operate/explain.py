@@ -84,7 +84,7 @@ def export() -> None:
 )
 def trades(config: Path | None, state_dir: Path | None, kind: str | None, out: Path | None, *, as_json: bool) -> int:
     """List every trade with entry, exit, size, prices, fees, funding, profit, strategy and the reason of its exit."""
-    from bot.cli.common.files import write_atomic
+    from bot.cli.common.files import PRIVATE, write_atomic
     from bot.cli.operate.daemon_client import NotRunning, Silent, find
     from bot.errors import Exit
     from bot.runtime.journal import queries
@@ -105,7 +105,7 @@ def trades(config: Path | None, state_dir: Path | None, kind: str | None, out: P
     if out is None:
         click.echo(text, nl=False)
         return int(Exit.DONE)
-    write_atomic(out, text)
+    write_atomic(out, text, mode=PRIVATE)
     click.echo(f"{many(len(rows), 'trade')} written to {out}")
     return int(Exit.DONE)
 

@@ -1,6 +1,7 @@
 """One HTTP connection. Answers slow, oversized and malformed requests with the interface's error object. Knows no operation.
 
 A request must arrive whole within REQUEST_SECONDS of its first byte. A new connection must send its first request within the same time.
+At most WAITING_MAX connections of a server may be in this state: one more closes the one that began first.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -20,6 +21,8 @@ from bot.wire.headers import API_VERSION, API_VERSION_HEADER, REQUEST_ID_HEADER
 CONNECTION: Final = "bracketbot.connection"  # scope extension: {"close": closes the connection without a response}
 HEAD_BYTES_MAX: Final = 32 * 1024  # of the request line and headers
 REQUEST_SECONDS: Final = 30.0  # for a whole request, body included, to arrive
+# Half of the 1,024 descriptors that a process usually has: the rest is for requests that run, event streams and files.
+WAITING_MAX: Final = 512
 LOOK_SECONDS: Final = 5.0  # how often the timeout is checked
 
 _REASONS: Final = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
@@ -32,23 +35,28 @@ class Protocol(HttpToolsProtocol):
     request_seconds = REQUEST_SECONDS
     look_seconds = LOOK_SECONDS
 
+    # The server's connections that have begun no request or a part of one, the first one first.
+    waiting: ClassVar[dict[Protocol, None]]
+    waiting_max = WAITING_MAX
+
     _begun: float | None = None  # when the current request began to arrive; None between requests
     _head: int | None = 0  # bytes of its headers so far; None when the headers are complete
     _watch: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # narrower, as uvicorn's own is
         super().connection_made(transport)
-        self._begun = self.loop.time()
+        self._wait()
         self._watch = self.loop.call_later(self.look_seconds, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._watch is not None:
             self._watch.cancel()
+        self.waiting.pop(self, None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._begun is None:
-            self._begun = self.loop.time()
+            self._wait()
         while data and not self.transport.is_closing():
             if self._head is None:
                 super().data_received(data)
@@ -71,20 +79,32 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._begun, self._head = None, 0
+        self.waiting.pop(self, None)
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Answer malformed HTTP with the error object."""
         self._end(400, "this is not a valid HTTP/1.1 request")
 
+    def _wait(self) -> None:
+        """Begin to wait for a request."""
+        self._begun = self.loop.time()
+        self.waiting[self] = None
+        if len(self.waiting) > self.waiting_max:
+            next(iter(self.waiting)).give_up(f"more than {self.waiting_max} connections wait for their requests")
+
     def _look(self) -> None:
         if self._begun is not None and self.loop.time() - self._begun > self.request_seconds:
-            if self._head:
-                self._end(408, f"the request did not arrive within {self.request_seconds:g} s")
-            else:
-                self.transport.close()  # No request has begun, or its body is incomplete, which is the same as no request.
+            self.give_up(f"the request did not arrive within {self.request_seconds:g} s")
             return
         self._watch = self.loop.call_later(self.look_seconds, self._look)
+
+    def give_up(self, why: str) -> None:
+        self.waiting.pop(self, None)
+        if self._head:
+            self._end(408, why)
+        else:
+            self.transport.close()  # No request has begun, or its body is incomplete, which is the same as no request.
 
     def _end(self, status: int, text: str) -> None:
         """Answer a request that cannot be read, and close the connection."""

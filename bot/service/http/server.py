@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from typing import ClassVar, Final
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -45,6 +45,7 @@ def make_server(app: ASGIApp, headers: Headers = dict, *, loop: str = "uvloop") 
 
     class Stamping(Protocol):
         more_headers = staticmethod(headers)
+        waiting: ClassVar[dict[Protocol, None]] = {}
 
     return Server(
         uvicorn.Config(

@@ -90,6 +90,30 @@ async def test_no_answer_waits_for_an_acknowledgement(port: int, monkeypatch: py
     assert taken == [1]
 
 
+async def test_one_connection_too_many_that_waits_for_its_request_ends_the_first_one(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Protocol, "request_seconds", 60.0)
+    monkeypatch.setattr(Protocol, "waiting_max", 3)
+    request = b"GET /v1/system/status HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    served, served_writer = await asyncio.open_connection("127.0.0.1", port)
+    served_writer.write(request + b"\r\n")
+    assert (await served.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    silent, silent_writer = await asyncio.open_connection("127.0.0.1", port)
+    half, half_writer = await asyncio.open_connection("127.0.0.1", port)
+    half_writer.write(request)
+    others = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+    async with asyncio.timeout(20):
+        assert await silent.read() == b"", "it was the first that waits: the served one does not"
+        last, last_writer = await asyncio.open_connection("127.0.0.1", port)
+        error = refused(await half.read(), 408)
+        assert "more than 3 connections wait" in error["details"]["fields"][0]["problem"]
+        last_writer.write(request + b"\r\n")
+        assert (await last.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    for writer in (served_writer, silent_writer, half_writer, last_writer, *(one for _, one in others)):
+        writer.close()
+
+
 async def test_a_slowly_sent_head_ends_with_408(port: int) -> None:
     pieces = [b"GET /v1/system/status HTTP/1.1\r\n", *[b"X-A: b\r\n"] * 1_000]
     refused(await until_closed(port, *pieces, pause=0.02), 408)
