@@ -79,6 +79,17 @@ def test_after_each_fault_the_same_bytes_make_one_order(
 
 
 @FUNDED
+@pytest.mark.parametrize(
+    ("kind", "status"), [("status_400", 400), ("status_429", 429), ("status_500", 500), ("html_502", 502)]
+)
+def test_a_fault_of_requests_meets_info_requests_too(hyperliquid: LocalExchange, kind: str, status: int) -> None:
+    hyperliquid.fault("request_in", kind, path="/info", action="meta")
+    url, query = hyperliquid.base_url + "/info", {"type": "meta"}
+    codes = [httpx.post(url, json=query, trust_env=False).status_code for _ in range(2)]
+    assert codes == [status, 200]
+
+
+@FUNDED
 def test_a_late_copy_of_a_request_is_refused_as_a_duplicate(hyperliquid: LocalExchange) -> None:
     client = Client(hyperliquid)
     hyperliquid.fault("before_execution", "copy", ms=20)

@@ -98,7 +98,9 @@ class Application:
     async def info(self, scope: Scope, body: Any) -> Reply:
         kind = body.get("type") if isinstance(body, dict) else None
         caller, now_ms = self.caller(scope), self.service.pass_time()
-        await self._meet("request_in", path="/info", action=kind, user=None)
+        reply = await self._meet("request_in", path="/info", action=kind, user=None)
+        if reply is not None:
+            return reply
         if (limited := self._limited(caller, now_ms)) is not None:
             return limited
         try:
