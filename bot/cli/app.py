@@ -94,7 +94,7 @@ FAMILIES: Final[Mapping[str, Mapping[str, Entry]]] = {
         "exchange": Entry(
             "bot.cli.exchange.exchange",
             "exchange",
-            "Run a local exchange in Hyperliquid's wire form, for tests of bots.",
+            "Read an account at Hyperliquid; run a local exchange for tests of bots.",
         ),
     },
     "Backtests": {

@@ -1,1 +1,1 @@
-"""`bot exchange`: a local exchange for tests of trading bots."""
+"""`bot exchange`: an account at an exchange, read only, and a local exchange for tests of trading bots."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from bot.cli.common.param_types import Clock, Group, speed_of
+from bot.cli.exchange.account import check, status
 
 EPILOG = """\b
 Examples:
@@ -26,7 +27,11 @@ MEMORY = ":memory:"
 
 @click.group(cls=Group, epilog=EPILOG)
 def exchange() -> None:
-    """An exchange on this machine for tests of trading bots."""
+    """Read an account at Hyperliquid, or run an exchange on this machine for tests of trading bots."""
+
+
+exchange.add_command(check)
+exchange.add_command(status)
 
 
 @exchange.command(epilog=EPILOG)

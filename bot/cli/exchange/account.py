@@ -1,0 +1,171 @@
+"""`bot exchange check` and `bot exchange status`: an account at Hyperliquid, read only. Neither command can send an order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import click
+
+from bot.cli.common.param_types import Duration
+from bot.errors import Exit
+
+if TYPE_CHECKING:
+    from bot.cli.exchange.status_view import Reading
+
+CHECK_EPILOG: Final = """\b
+Examples:
+  bot exchange check --network testnet --address 0x1a642f0e3c3af545e7acbd38b07251b3990914f1 --agent-key-file secrets/agent
+  bot exchange check --network testnet --address 0x1a642f0e3c3af545e7acbd38b07251b3990914f1 --market BTC --market ETH
+  bot exchange check --address 0x1a642f0e3c3af545e7acbd38b07251b3990914f1 --url http://localhost:3001 --json
+
+\b
+Exit 0: no check failed; warnings are allowed. Otherwise 1 a check failed, 4 the key file cannot be used, 5 no answer.
+"""
+STATUS_EPILOG: Final = """\b
+Examples:
+  bot exchange status --network testnet --address 0x1a642f0e3c3af545e7acbd38b07251b3990914f1
+  bot exchange status --address 0x1a642f0e3c3af545e7acbd38b07251b3990914f1 --since 7d --json
+  bot exchange status --address 0x1a642f0e3c3af545e7acbd38b07251b3990914f1 --dex xyz
+"""
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Address(click.ParamType[str]):
+    """An address of 40 hexadecimal digits, in lower case."""
+
+    name = "address"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not re.fullmatch(r"0x[0-9a-fA-F]{40}", value, re.ASCII):
+            self.fail(f"{value!r} is not an address; write 0x and 40 hexadecimal digits", param, ctx)
+        return value.lower()
+
+
+class Url(click.ParamType[str]):
+    """The address of a server: http or https, a host, perhaps a port."""
+
+    name = "url"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not is_server(value):
+            self.fail(f"{value!r} is not the address of a server; write http://localhost:3001", param, ctx)
+        return value.rstrip("/")
+
+
+def is_server(url: str) -> bool:
+    """True for http or https, a host and perhaps a port; no name, path or query."""
+    try:
+        parts = urlsplit(url)
+        is_right = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        return False
+    return is_right and "@" not in parts.netloc and not (parts.path.strip("/") or parts.query or parts.fragment)
+
+
+def account_options(command: F) -> F:
+    """The options that say which account is read."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+        click.option(
+            "--url", type=Url(), default=None, metavar="URL", help="Another server, such as a local exchange."
+        ),
+        click.option("--address", type=Address(), required=True, metavar="0x...", help="Address of the account."),
+        click.option(
+            "--network",
+            type=click.Choice(["testnet", "mainnet"]),
+            default="testnet",
+            show_default=True,
+            help="Network of the account.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def url_of(network: str, url: str | None) -> str:
+    from bot.exchanges.hyperliquid.form import URLS
+
+    return url or URLS[network]
+
+
+@click.command(epilog=CHECK_EPILOG)
+@account_options
+@click.option(
+    "--agent-key-file",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="FILE",
+    help="File with the agent's key. Only its address is sent.",
+)
+@click.option("--market", "markets", multiple=True, metavar="NAME", help="A market to be traded; repeatable.")
+def check(
+    network: str,
+    address: str,
+    url: str | None,
+    as_json: bool,
+    agent_key_file: Path | None,
+    markets: tuple[str, ...],
+) -> int:
+    """Check an account at Hyperliquid: network, clock, address, agent, mode, markets. Reads only; changes nothing."""
+    import asyncio
+    import json
+    from dataclasses import asdict
+
+    from bot.clock import SystemClock
+    from bot.exchanges.hyperliquid.account import Account
+    from bot.exchanges.hyperliquid.agent_key import address_of_key_file
+    from bot.exchanges.hyperliquid.checks import AccountCheck, CheckRequest, read_checks
+    from bot.exchanges.hyperliquid.transport import Transport
+
+    agent = None if agent_key_file is None else address_of_key_file(agent_key_file)
+    request = CheckRequest(network, url_of(network, url), agent, markets)
+
+    async def read() -> list[AccountCheck]:
+        async with Transport(request.url) as transport:
+            return await read_checks(Account(transport, address), request, SystemClock())
+
+    checks = asyncio.run(read())
+    failed = any(one.level == "fail" for one in checks)
+    if as_json:
+        place = {"network": network, "url": request.url, "address": address, "agent": agent}
+        click.echo(json.dumps({**place, "hasFailed": failed, "checks": [asdict(one) for one in checks]}))
+    else:
+        for one in checks:
+            click.echo(f"{one.level:<5} {one.check:<8} {one.message}")
+    return Exit.ERROR if failed else Exit.DONE
+
+
+@click.command(epilog=STATUS_EPILOG)
+@account_options
+@click.option("--dex", default="", metavar="NAME", help="A dex of its own, with its own margin. Default: the main one.")
+@click.option("--since", type=Duration(), default="24h", show_default=True, metavar="24h", help="How old fills may be.")
+def status(network: str, address: str, url: str | None, as_json: bool, dex: str, since: float) -> int:
+    """Show positions, open orders, stops, fills and the request budget of an account at Hyperliquid, as the exchange
+    says it.
+    """
+    import asyncio
+    import json
+
+    from bot.cli.exchange.status_view import read_status
+    from bot.exchanges.hyperliquid.account import Account
+    from bot.exchanges.hyperliquid.transport import Transport
+
+    chosen = url_of(network, url)
+
+    async def read() -> Reading:
+        async with Transport(chosen) as transport:
+            return await read_status(Account(transport, address), dex, int(since * 1000))
+
+    reading = asyncio.run(read())
+    if as_json:
+        place = {"network": network, "url": chosen, "address": address, "dex": dex}
+        click.echo(json.dumps({**place, **reading.as_json()}))
+    else:
+        click.echo(f"{address} on {network} at {chosen}" + (f", dex {dex}" if dex else ""))
+        for line in reading.lines():
+            click.echo(line)
+    return Exit.DONE

@@ -1,0 +1,183 @@
+"""What `bot exchange status` shows: an account as the exchange says it, as text and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from bot.cli.common.text_table import screen_width, table_lines
+from bot.clock import iso
+from bot.exchanges.hyperliquid.account import Account, Fills, dex_of
+from bot.exchanges.hyperliquid.fill_order import gaps
+from bot.exchanges.protocol import ExecutionReport, OrderReport, PositionReport, RequestBudget, Standing
+from bot.money import format_e8
+from bot.words import many
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Answers of the exchange, read one after the other: they need not be of one instant."""
+
+    standing: Standing
+    orders: tuple[OrderReport, ...]
+    fills: Fills
+    since_ms: int
+    budget: RequestBudget
+
+    def as_json(self) -> dict[str, Any]:
+        standing = self.standing
+        return {
+            "asOf": standing.at_ms,
+            "cashUsd": format_e8(standing.cash),
+            "valueUsd": format_e8(standing.value),
+            "marginUsedUsd": format_e8(standing.margin_used),
+            "withdrawableUsd": format_e8(standing.withdrawable),
+            "positions": [
+                position_json(one) | {"stopIds": [stop.order_id for stop in self._stops_of(one)]}
+                for one in standing.positions
+            ],
+            "orders": [order_json(one) for one in self.orders],
+            "fillsSince": self.since_ms,
+            "fills": [fill_json(one) for one in self.fills.reports],
+            "olderFillsMayBeMissing": self.fills.is_cut,
+            "missingBeforeTradeIds": [one.trade_id for one in gaps(self.fills.reports)],
+            "budget": {"used": self.budget.used, "most": self.budget.most},
+        }
+
+    def _stops_of(self, position: PositionReport) -> list[OrderReport]:
+        """Orders that stop a loss of this position. A stop that waits for its entry protects nothing yet."""
+        is_long = position.signed_size > 0
+        return [
+            one
+            for one in self.orders
+            if one.kind == "stop" and one.market == position.market and one.is_buy != is_long
+            if one.is_reduce_only and not one.is_waiting
+        ]
+
+    def lines(self) -> list[str]:
+        standing, width = self.standing, screen_width()
+        money = f"value {format_e8(standing.value)} USD, withdrawable {format_e8(standing.withdrawable)} USD"
+        found = [f"{money}, as of {iso(standing.at_ms)}", ""]
+        positions = [
+            [
+                one.market,
+                format_e8(one.signed_size),
+                format_e8(one.entry_px),
+                format_e8(one.unrealized),
+                ", ".join(stop_text(stop, one) for stop in self._stops_of(one)) or "NO STOP",
+            ]
+            for one in standing.positions
+        ]
+        found += part("positions", ["market", "size", "entry", "unrealized", "stop"], positions, width)
+        orders = [
+            [
+                one.market,
+                f"{one.kind}, waits for its entry" if one.is_waiting else one.kind,
+                "buy" if one.is_buy else "sell",
+                size_text(one),
+                format_e8(one.px),
+                "" if one.trigger_px is None else format_e8(one.trigger_px),
+                one.order_id,
+            ]
+            for one in self.orders
+        ]
+        found += part("open orders", ["market", "kind", "side", "size", "price", "trigger", "id"], orders, width)
+        fills = [
+            [
+                iso(one.at_ms),
+                one.market,
+                "buy" if one.is_buy else "sell",
+                format_e8(one.size),
+                format_e8(one.px),
+                f"{format_e8(one.fee)} {one.fee_token}",
+                format_e8(one.position_after),
+            ]
+            for one in self.fills.reports
+        ]
+        heads = ["time", "market", "side", "size", "price", "fee", "position after"]
+        found += part(f"fills since {iso(self.since_ms)}", heads, fills, width)
+        found += [
+            f"before fill {one.trade_id} of {one.market} at {iso(one.at_ms)}: the exchange left out at least one fill"
+            for one in gaps(self.fills.reports)
+        ]
+        if self.fills.is_cut:
+            found.append(
+                "older fills may be missing: the exchange keeps only the newest 10,000; choose a later --since"
+            )
+        return [*found, f"request budget: {self.budget.used:,} of {self.budget.most:,} used"]
+
+
+def part(title: str, heads: list[str], rows: list[list[str]], width: int | None) -> list[str]:
+    """A titled table, or a line that says that there is nothing."""
+    if not rows:
+        return [f"{title}: none", ""]
+    return [f"{title}: {many(len(rows), 'row')}", *table_lines(heads, rows, width=width), ""]
+
+
+def size_text(order: OrderReport) -> str:
+    return "whole position" if order.is_for_position and not order.size else format_e8(order.size)
+
+
+def stop_text(stop: OrderReport, position: PositionReport) -> str:
+    """The trigger of a stop, and the size of one that is smaller than its position."""
+    text = format_e8(stop.trigger_px or 0)
+    is_whole = (stop.is_for_position and not stop.size) or stop.size >= abs(position.signed_size)
+    return text if is_whole else f"{text} for {format_e8(stop.size)} only"
+
+
+def position_json(one: PositionReport) -> dict[str, Any]:
+    return {
+        "market": one.market,
+        "size": format_e8(one.signed_size),
+        "entryPx": format_e8(one.entry_px),
+        "leverage": one.leverage,
+        "isIsolated": one.is_isolated,
+        "marginUsd": format_e8(one.margin),
+        "unrealizedUsd": format_e8(one.unrealized),
+        "liquidationPx": None if one.liquidation_px is None else format_e8(one.liquidation_px),
+    }
+
+
+def order_json(one: OrderReport) -> dict[str, Any]:
+    return {
+        "id": one.order_id,
+        "clientOrderId": one.client_order_id,
+        "market": one.market,
+        "side": "buy" if one.is_buy else "sell",
+        "kind": one.kind,
+        "size": format_e8(one.size),
+        "px": format_e8(one.px),
+        "triggerPx": None if one.trigger_px is None else format_e8(one.trigger_px),
+        "isReduceOnly": one.is_reduce_only,
+        "isForPosition": one.is_for_position,
+        "isWaiting": one.is_waiting,
+        "placedMs": one.placed_ms,
+    }
+
+
+def fill_json(one: ExecutionReport) -> dict[str, Any]:
+    return {
+        "time": one.at_ms,
+        "market": one.market,
+        "tradeId": one.trade_id,
+        "orderId": one.order_id,
+        "clientOrderId": one.client_order_id,
+        "side": "buy" if one.is_buy else "sell",
+        "size": format_e8(one.size),
+        "px": format_e8(one.px),
+        "fee": format_e8(one.fee),
+        "feeToken": one.fee_token,
+        "positionBefore": format_e8(one.position_before),
+        "isTaker": one.is_taker,
+        "isLiquidation": one.is_liquidation,
+    }
+
+
+async def read_status(account: Account, dex: str, span_ms: int) -> Reading:
+    """Read the account in one dex. The span of the fills ends at the exchange's instant of the positions."""
+    standing = await account.standing(dex)
+    orders = await account.open_orders(dex)
+    since_ms = max(0, standing.at_ms - span_ms)
+    fills = await account.fills(since_ms, standing.at_ms)
+    own = tuple(one for one in fills.reports if dex_of(one.market) == dex)
+    return Reading(standing, tuple(orders), Fills(own, fills.is_cut), since_ms, await account.budget())

@@ -1,0 +1,87 @@
+"""Reads an account through a transport: one method for each answer, already in neutral values."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from bot.exchanges.hyperliquid import form
+from bot.exchanges.hyperliquid.fill_order import in_order
+from bot.exchanges.hyperliquid.fill_pages import FillPages
+from bot.exchanges.protocol import (
+    AddressReport,
+    AgentReport,
+    ExecutionReport,
+    MarketListing,
+    OrderReport,
+    RequestBudget,
+    Standing,
+)
+
+MAIN_DEX: Final = ""
+
+
+def dex_of(market: str) -> str:
+    """The dex of a market: `xyz` of `xyz:TSLA`, and the main dex of `BTC`."""
+    return market.rpartition(":")[0]
+
+
+class InfoSource(Protocol):
+    """Anything that answers info requests."""
+
+    def info(self, query: Mapping[str, Any]) -> Awaitable[Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fills:
+    """Fills in the order of execution. `is_cut`: older ones of the range may be missing at the exchange."""
+
+    reports: tuple[ExecutionReport, ...]
+    is_cut: bool
+
+
+class Account:
+    """What the exchange says about one address, and about its markets."""
+
+    def __init__(self, source: InfoSource, address: str) -> None:
+        self.address = address.lower()
+        self._source = source
+
+    async def _of(self, kind: str, **query: Any) -> Any:
+        return await self._source.info({"type": kind, "user": self.address, **query})
+
+    async def dex_names(self) -> list[str]:
+        return form.dex_names(await self._source.info({"type": "perpDexs"}))
+
+    async def listings(self, dex: str = MAIN_DEX) -> list[MarketListing]:
+        return form.listings(await self._source.info({"type": "meta", "dex": dex}))
+
+    async def exchange_ms(self, market: str) -> int:
+        """The exchange's clock, by the newest book of a market."""
+        return form.book_time(await self._source.info({"type": "l2Book", "coin": market}))
+
+    async def address_report(self, address: str) -> AddressReport:
+        return form.address_report(await self._source.info({"type": "userRole", "user": address}))
+
+    async def agents(self) -> list[AgentReport]:
+        return form.agents(await self._of("extraAgents"))
+
+    async def mode(self) -> str:
+        return form.account_mode(await self._of("userAbstraction"))
+
+    async def standing(self, dex: str = MAIN_DEX) -> Standing:
+        return form.standing(await self._of("clearinghouseState", dex=dex))
+
+    async def open_orders(self, dex: str = MAIN_DEX) -> list[OrderReport]:
+        return form.open_orders(await self._of("frontendOpenOrders", dex=dex))
+
+    async def budget(self) -> RequestBudget:
+        return form.request_budget(await self._of("userRateLimit"))
+
+    async def fills(self, start_ms: int, end_ms: int) -> Fills:
+        """All fills of perpetual markets in this range, both ends included."""
+        pages = FillPages(self.address, start_ms, end_ms)
+        while (query := pages.query) is not None:
+            pages.take(await self._source.info(query))
+        return Fills(tuple(in_order(pages.found)), pages.is_cut)

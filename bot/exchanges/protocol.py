@@ -1,0 +1,136 @@
+"""What an exchange says about an account, in values that are the same for every exchange.
+
+Amounts are integers of 1e-8, instants are milliseconds of the exchange's clock. `size` is positive; a position's
+`signed_size` is negative for a short one. None means that the exchange did not say it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bot.errors import BotError, Exit
+
+Role = Literal["account", "agent", "sub_account", "vault", "unknown"]
+OrderKind = Literal["limit", "market", "stop", "target"]
+
+
+class UnknownForm(BotError):
+    """An answer of the exchange is not in a known form. Nothing of the answer is used; the text names the field."""
+
+
+class NoAnswer(BotError):
+    """The exchange gave no usable answer, for a reason that may pass: no connection, a fault, a used-up limit."""
+
+    exit_code = Exit.TIMEOUT
+
+
+@dataclass(frozen=True, slots=True)
+class MarketListing:
+    """A market as the exchange lists it."""
+
+    market: str
+    size_decimals: int
+    max_leverage: int
+    is_isolated_only: bool
+    is_delisted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PositionReport:
+    """An open position. `margin`: of its own if isolated, otherwise what it uses of the account's."""
+
+    market: str
+    signed_size: int
+    entry_px: int
+    leverage: int
+    is_isolated: bool
+    margin: int
+    unrealized: int
+    liquidation_px: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Money and positions of an account at one instant. `cash`: the money at cost, without unrealized profit."""
+
+    at_ms: int
+    cash: int
+    value: int
+    margin_used: int
+    withdrawable: int
+    positions: tuple[PositionReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OrderReport:
+    """An open order. `size` 0 of a stop or target means the whole position.
+
+    `is_waiting`: the exchange places it only when its entry has filled, so it protects nothing yet.
+    """
+
+    order_id: str
+    client_order_id: str | None
+    market: str
+    is_buy: bool
+    kind: OrderKind
+    size: int
+    px: int
+    trigger_px: int | None
+    is_reduce_only: bool
+    is_for_position: bool
+    is_waiting: bool
+    placed_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionReport:
+    """A fill. `position_before`: the signed size of the position before it; a negative `fee` is a rebate."""
+
+    market: str
+    at_ms: int
+    trade_id: int
+    order_id: str
+    client_order_id: str | None
+    is_buy: bool
+    size: int
+    px: int
+    fee: int
+    fee_token: str
+    position_before: int
+    is_taker: bool
+    is_liquidation: bool
+
+    @property
+    def position_after(self) -> int:
+        return self.position_before + (self.size if self.is_buy else -self.size)
+
+    @property
+    def key(self) -> tuple[str, int, int, int]:
+        """The same for each copy of one fill; different for any two fills of an account."""
+        return self.market, self.at_ms, self.trade_id, self.position_before
+
+
+@dataclass(frozen=True, slots=True)
+class AddressReport:
+    """What an address is to the exchange. `master`: the account that an agent or a sub-account belongs to."""
+
+    role: Role
+    master: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentReport:
+    """A key that may act for an account. `valid_until_ms` None: the exchange names no end."""
+
+    address: str
+    name: str
+    valid_until_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBudget:
+    """Actions that the account has used, and the most that it may use."""
+
+    used: int
+    most: int
