@@ -126,6 +126,13 @@ def clock(at_ms: int | None) -> str:
     return MISSING if at_ms is None else datetime_of(at_ms).strftime("%H:%M:%S")
 
 
+def axis_text(value: float) -> str:
+    """A number of an axis, without the noise of floats: `1,500`, `0.25`, `12k`."""
+    if abs(value) >= 10_000:
+        return f"{value / 1000:,.4g}k" if abs(value) < 10_000_000 else f"{value / 1_000_000:,.4g}M"
+    return f"{value:z,.4g}" if abs(value) < 1_000 else f"{value:,.0f}"
+
+
 def _signed(value: Any, form: str) -> str:
     found = number(value)
     if found is None:

@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 
 from tests.e2e.processes import until
+from tests.screen_fit import WIDTHS
 
 WAIT_S = 90
-WIDTHS = {1440: 900, 390: 844}
 
 
 def bot(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -32,7 +32,7 @@ LONG = "momentum_of_the_hourly_breakout_with_volume_filter"
 MARKET = "event:will-the-federal-reserve-cut-rates-in-march-2027:no"
 REASON = "the entry of 123,456.78 USD is more than the 1,999.50 USD left of budget_usd 2000 of the strategy; " * 2
 PATHS = (
-    "/", "/market/BTC", "/strategies", f"/strategies/{LONG}", "/events", "/guardians", "/approvals", "/runs", "/control/kill", "/control/pause", "/nothing",
+    "/", "/market/BTC", "/strategies", f"/strategies/{LONG}", "/events", "/guardians", "/approvals", "/runs", "/control/kill", "/control/pause", "/nothing", "/explain/nothing",
 )  # fmt: skip
 
 

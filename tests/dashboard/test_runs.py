@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bot.backtest.report.summary import BETTER, COSTS
+from bot.backtest.report.summary import BETTER, COSTS, better_or_worse
 from bot.backtest.results.statistics import statistics
 from bot.cli.app import call
 from bot.dashboard.pages import runs
@@ -74,7 +74,7 @@ def test_two_runs_are_compared_figure_by_figure() -> None:
     ],
 )
 def test_a_change_is_coloured_by_better_and_worse(name: str, change: str, shown: str) -> None:
-    assert runs.better_or_worse(name, Decimal(change)) == shown
+    assert better_or_worse(name, Decimal(change)) == shown
 
 
 def test_every_figure_and_every_cost_says_which_way_is_better() -> None:

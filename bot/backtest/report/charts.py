@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from bot.backtest.report.tables import escaped
 from bot.backtest.report.trade_statistics import Bin, nice_step
+from bot.number_text import axis_text, on_page
 
 WIDTH, HEIGHT = 460, 230
 LEFT, RIGHT, TOP, BOTTOM = 52, 10, 12, 40  # margins
@@ -54,7 +55,7 @@ def histogram(found: Sequence[Bin], unit: str, label: str) -> str:
     parts = [_grid(x, y, unit, "trades")]
     for one in found:
         if one.trades:
-            title = f"{number_text(one.low)} to {number_text(one.high)} {unit}: {one.trades:,}"
+            title = f"{axis_text(one.low)} to {axis_text(one.high)} {unit}: {one.trades:,}"
             gap = min(1.0, 0.1 * (x.at(one.high) - x.at(one.low)))
             parts.append(
                 _bar((x.at(one.low), x.at(one.high) - gap), y, one.trades, "down" if one.high <= 1e-12 else "up", title)
@@ -140,13 +141,6 @@ def lines(days: Sequence[str], found: Sequence[Line], unit: str, label: str) -> 
     return _svg(label, parts)
 
 
-def number_text(value: float) -> str:
-    """A number of an axis, without the noise of floats: 1,500, 0.25, 12k."""
-    if abs(value) >= 10_000:
-        return f"{value / 1000:,.4g}k" if abs(value) < 10_000_000 else f"{value / 1_000_000:,.4g}M"
-    return f"{value:z,.4g}" if abs(value) < 1_000 else f"{value:,.0f}"
-
-
 def _svg(label: str, parts: Iterable[str]) -> str:
     return f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escaped(label)}">{"".join(parts)}</svg>'
 
@@ -156,7 +150,7 @@ def _grid(x: Axis, y: Axis, x_label: str, y_label: str) -> str:
     for tick in x.ticks():
         at = x.at(tick)
         parts.append(f'<line class="grid" x1="{at}" x2="{at}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
-        parts.append(_words(at, HEIGHT - BOTTOM + 15, number_text(tick), "middle"))
+        parts.append(_words(at, HEIGHT - BOTTOM + 15, on_page(axis_text(tick)), "middle"))
     parts.append(_words((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 5, x_label, "middle", "label"))
     return "".join(parts)
 
@@ -166,7 +160,7 @@ def _lines_across(y: Axis, label: str) -> str:
     for tick in y.ticks():
         at = y.at(tick)
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at}" y2="{at}"/>')
-        parts.append(_words(LEFT - 5, at + 4, number_text(tick), "end"))
+        parts.append(_words(LEFT - 5, at + 4, on_page(axis_text(tick)), "end"))
     middle = (TOP + HEIGHT - BOTTOM) / 2
     turned = f'<text class="label" text-anchor="middle" transform="translate(11 {middle}) rotate(-90)">{escaped(label)}</text>'
     return "".join([*parts, turned])

@@ -419,6 +419,7 @@
     ["held", "held", (t) => (t.held == null ? "–" : duration(t.held))], ["fees", "fees", (t) => fixed(t.fees)], ["result [$]", "result", (t) => fixed(t.result, 2, "always")],
     ["return [%]", "pct", (t) => fixed(t.pct, 2, "always")], ["R", "r", (t) => fixed(t.r)], ["MAE [%]", "mae", (t) => fixed(t.mae)], ["MFE [%]", "mfe", (t) => fixed(t.mfe)],
   ];
+  const TEXTS = new Set(["strategy", "market", "entryBy", "exitBy"]); // their cells fold
   const RESULTS = { won: (t) => t.exitMs != null && t.result > 0, "not won": (t) => t.exitMs != null && t.result <= 0, open: (t) => t.exitMs == null };
 
   class TradeTable {
@@ -509,7 +510,9 @@
       return make("tr", {}, ...COLUMNS.map(([, key, text]) => {
         if (key === "number" && data.markets[trade.market])
           return make("td", {}, make("button", { type: "button", title: "Show on the chart", textContent: text(trade), onclick: () => this.chart.show(trade) }));
-        return make("td", { textContent: text(trade), className: key === "result" ? (trade.result > 0 ? "up" : "down") : "" });
+        const folds = TEXTS.has(key) ? "text" : key.endsWith("Ms") ? "moment" : "";
+        const kind = key === "result" ? (trade.result > 0 ? "up" : "down") : folds;
+        return make("td", { textContent: text(trade), className: kind });
       }));
     }
   }

@@ -21,9 +21,11 @@ from bot.backtest.report.summary import (
     FIRST,
     MONTHS,
     SUMS,
+    TONES,
     action_text,
     band_lines,
     by_market,
+    change_text,
     cost_text,
     costs_of,
     daily_of,
@@ -42,7 +44,7 @@ from bot.backtest.report.summary import (
     usd_text,
     worst_drawdowns,
 )
-from bot.backtest.report.tables import bullets, escaped, heat_map, panel, section, table
+from bot.backtest.report.tables import Toned, bullets, escaped, heat_map, panel, section, table
 from bot.backtest.report.trade_statistics import Group, bins, by_hour, by_weekday, excursion, finished, return_pct
 from bot.backtest.report.verdicts import run_lines
 from bot.backtest.results.run_reader import StoredRun
@@ -51,7 +53,7 @@ from bot.chart_library import chart_script
 from bot.clock import DAY_MS, iso
 from bot.errors import BotError
 from bot.extras import install
-from bot.number_text import duration_ms
+from bot.number_text import duration_ms, on_page
 from bot.words import many
 
 ROWS_MAX: Final = 500  # guardians in their table
@@ -134,7 +136,8 @@ def _head(runs: Sequence[StoredRun], names: Sequence[str]) -> str:
         lines.append(
             f"<h1>{escaped(name)}</h1><p>{iso(course['fromMs'])[:16]} to {iso(course['toMs'])[:16]} UTC "
             f"({duration_ms(course['toMs'] - course['fromMs'])}) · {many(course['bars'], 'bar')} · path {escaped(options['path'])} · "
-            f"latency {options['latency_ms']} ms · balance {float(run.summary['startUsd']):,.2f} USD · folder {escaped(run.name)}{partial}</p>"
+            f"latency {options['latency_ms']} ms · balance {usd_text(run.summary['startUsd'])} USD · "
+            f"folder {escaped(run.name)}{partial}</p>"
         )
     return "".join(lines)
 
@@ -213,7 +216,7 @@ def _excursions(run: StoredRun) -> str:
     for trade in finished(run.trades):
         found = excursion(trade)
         if found is not None:
-            title = f"#{trade.number} {trade.market} {trade.side}: {trade.pnl_usd:+,.2f} USD"
+            title = f"#{trade.number} {trade.market} {trade.side}: {on_page(signed_text(trade.pnl_usd))} USD"
             points.append(charts.Point(found.adverse_pct, found.favorable_pct, trade.pnl_usd > 0, title))
     return charts.scatter(points, "MAE [%]", "MFE [%]", "Maximum adverse and favorable excursion of each trade")
 
@@ -221,7 +224,10 @@ def _excursions(run: StoredRun) -> str:
 def _groups(groups: Sequence[Group], label: str) -> str:
     if not any(one.trades for one in groups):
         return ""
-    titles = [f"{one.name}: {one.result_usd:+,.2f} USD, {one.won} of {many(one.trades, 'trade')} won" for one in groups]
+    titles = [
+        f"{one.name}: {on_page(signed_text(one.result_usd))} USD, {one.won} of {many(one.trades, 'trade')} won"
+        for one in groups
+    ]
     return charts.bars([one.name for one in groups], [one.result_usd for one in groups], titles, "USD", label)
 
 
@@ -269,7 +275,7 @@ def _outages(run: StoredRun) -> str:
     rows = [
         (
             iso(outage["atMs"])[:19], duration_ms(outage["forMs"]), ", ".join(outage["openBefore"]) or "flat", ", ".join(outage["openAfter"]) or "flat",
-            outage["events"], f"{outage['equityAfterUsd'] - outage['equityBeforeUsd']:+,.2f}",
+            outage["events"], signed_text(outage["equityAfterUsd"] - outage["equityBeforeUsd"]),
         )
         for outage in run.summary.get("outages", ())
     ]  # fmt: skip
@@ -312,14 +318,15 @@ def _assumptions(run: StoredRun, title: str) -> str:
 
 def _compared(run: StoredRun, other: StoredRun, names: Sequence[str]) -> str:
     rows = []
-    for name, mine, theirs, gap in compared(run, other):
-        label, first = labelled(name, mine)
-        rows.append((label, first, labelled(name, theirs)[1], "" if gap is None else labelled(name, gap)[1]))
+    for one in compared(run, other):
+        label, first = labelled(one.name, one.first)
+        change = Toned(change_text(one.name, one.change, ""), one.tone)
+        rows.append((label, first, labelled(one.name, one.second)[1], change, Toned(TONES[one.tone], one.tone)))
     lines = differences(run, other) or list(filter(None, [unexplained(run, other)]))
     return "".join([
         section("What was run differently", bullets(lines)),
         section("Equity and drawdown", _TIME_CHART, name="time"),
-        section("Figures", table(("", *names, "difference"), rows)),
+        section("Figures", table(("", *names, "change", ""), rows)),
     ])  # fmt: skip
 
 

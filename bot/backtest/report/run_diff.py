@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from difflib import unified_diff
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from bot.backtest.report.summary import COSTS, costs_of
+from bot.backtest.report.summary import COSTS, better_or_worse, costs_of, effect_usd
 from bot.backtest.results.run_reader import StoredRun
 from bot.clock import iso
 
@@ -23,10 +23,24 @@ DIGEST_TEXTS: Final = {  # by the first word of the path
 }
 
 
-def compared(run: StoredRun, other: StoredRun) -> list[tuple[str, Any, Any, Any]]:
-    """Each figure and cost of two runs, and the difference of the second from the first; None where one run has none."""
+class ComparedFigure(NamedTuple):
+    """A figure or a cost of two runs. `change` is from the first to the second; None where one run has none.
+
+    `tone` is that of `better_or_worse`.
+    """
+
+    name: str
+    first: Any
+    second: Any
+    change: Any
+    tone: str
+
+
+def compared(run: StoredRun, other: StoredRun) -> list[ComparedFigure]:
+    """Each figure and cost of two runs. Costs are told by their effect on the account."""
     mine, theirs = (dict(one.summary["figures"]) for one in (run, other))
     my_costs, their_costs = costs_of(run), costs_of(other)
+    keys = {f"{cost} [$]": key for key, cost in COSTS.items()}
     for cost in COSTS.values():
         if cost in my_costs or cost in their_costs:  # A run without this cost has 0.
             mine[f"{cost} [$]"], theirs[f"{cost} [$]"] = my_costs.get(cost, 0.0), their_costs.get(cost, 0.0)
@@ -34,7 +48,9 @@ def compared(run: StoredRun, other: StoredRun) -> list[tuple[str, Any, Any, Any]
     for name in dict.fromkeys([*mine, *theirs]):
         value, its = mine.get(name), theirs.get(name)
         gap = its - value if isinstance(value, int | float) and isinstance(its, int | float) else None
-        rows.append((name, value, its, gap))
+        key = keys.get(name, name)
+        tone = better_or_worse(key, None if gap is None else effect_usd(key, gap))
+        rows.append(ComparedFigure(name, value, its, gap, tone))
     return rows
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
 from math import fsum
 from operator import attrgetter
 from typing import Any, Final, Literal
@@ -77,6 +78,7 @@ BETTER: Final[Mapping[str, Literal["higher", "lower", "none"]]] = {
     "slippageUsd": "lower",
 }
 PAID: Final = frozenset({"feesUsd", "slippageUsd"})  # positive in summary.json if they were paid
+TONES: Final = {"up": "better", "down": "worse", "flat": ""}  # of a change, in words
 SUMS: Final = ("", "# Trades", "Win Rate [%]", "Result", "Fees", "Funding", "Slippage")
 _AMOUNTS: Final = {
     "pnlUsd": "pnl_usd",
@@ -211,20 +213,28 @@ def monthly(run: StoredRun) -> dict[int, list[float | None]]:
 def costs_of(run: StoredRun) -> dict[str, float]:
     """The parts of a result in USD, by name: realised, fees, funding, unrealised at the end, and the liquidator's backstop if it paid. Slippage is already
     inside the realised part."""
-    costs = {name: _effect(name, float(usd)) for name, usd in run.summary["costs"].items()}
+    costs = {name: effect_usd(name, float(usd)) for name, usd in run.summary["costs"].items()}
     return {
         said: costs[name] for name, said in COSTS.items() if name in costs and (costs[name] or name != "backstopUsd")
     }
 
 
-def _effect(name: str, usd: float) -> float:
+def better_or_worse(name: str, change: float | Decimal | None) -> str:
+    """`up` if the change of this figure of summary.json is for the better, `down` for the worse, `flat` if neither."""
+    better = BETTER.get(name, "none")
+    if not change or better == "none":
+        return "flat"
+    return "up" if (change > 0) == (better == "higher") else "down"
+
+
+def effect_usd(name: str, usd: float) -> float:
     """An amount of summary.json by its effect on the account: what was paid is negative, on every page and in the terminal."""
     return -usd if name in PAID else usd
 
 
 def cost_text(name: str, value: object) -> str:
     """A cost of summary.json (`feesUsd`, ...), by its effect on the account."""
-    return signed_usd(_effect(name, float(str(value))))
+    return signed_usd(effect_usd(name, float(str(value))))
 
 
 def sums(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
@@ -382,6 +392,18 @@ def labelled(name: str, value: Any, missing: str = DASH) -> tuple[str, str]:
     if not name.endswith(HOURS_UNIT):
         return name, figure_text(value, missing)
     return name.removesuffix(HOURS_UNIT), missing if value is None else duration_ms(value * HOUR_MS)
+
+
+def change_text(name: str, change: float | None, missing: str = DASH) -> str:
+    """How a figure of summary.json changed, with its sign."""
+    if change is None:
+        return missing
+    if name.endswith(HOURS_UNIT):
+        text = duration_ms(change * HOUR_MS)
+        return f"+{text}" if change > 0 and text != "0 s" else text
+    if isinstance(change, int):
+        return f"{change:+,}" if change else "0"
+    return signed_usd(change)
 
 
 def figure_text(value: object, missing: str = DASH) -> str:

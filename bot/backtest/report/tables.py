@@ -5,12 +5,20 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from bot.number_text import on_page
 
-_FIGURE: Final = re.compile(r"[-+]?[0-9][0-9,]*(\.[0-9]+)?( %| R)?|-", re.ASCII)
+_FIGURE: Final = re.compile(r"[-+]?[0-9][0-9,]*(\.[0-9]+)?( %| R| (y|d|h|min|s)( [0-9]+ (d|h|min|s))?)?|-", re.ASCII)
+SHORT_CHARS: Final = 24  # a text up to this length stays on one line
 Rows = Iterable[Sequence[object]]
+
+
+class Toned(NamedTuple):
+    """A cell with a colour: `up` if it is for the better, `down` if it is for the worse, `flat` if it is neither."""
+
+    text: str
+    tone: str
 
 
 def escaped(value: object) -> str:
@@ -20,7 +28,7 @@ def escaped(value: object) -> str:
 
 def table(names: Sequence[str], rows: Rows, *, label: str = "") -> str:
     """A table with a head, in a frame that scrolls. "" without rows."""
-    return _framed(names, [[f"<td>{escaped(_shown(cell))}</td>" for cell in row] for row in rows], label=label)
+    return _framed(names, [[_cell(cell) for cell in row] for row in rows], label=label)
 
 
 def heat_map(corner: str, names: Sequence[str], rows: Iterable[tuple[str, Sequence[float | None]]], label: str) -> str:
@@ -59,9 +67,15 @@ def _heat(value: float | None, largest: float) -> str:
     return f'<td class="{"up" if value >= 0 else "down"}" style="--heat:{abs(value) / largest:.2f}">{on_page(f"{value:+z.2f}")}</td>'
 
 
-def _shown(cell: object) -> object:
-    """A cell; a figure has the minus of a page."""
-    return on_page(cell) if isinstance(cell, str) and _FIGURE.fullmatch(cell) else cell
+def _cell(cell: object) -> str:
+    """A cell; a figure has the minus of a page and stays on one line, a text folds."""
+    value, tone = cell if isinstance(cell, Toned) else (cell, "")
+    if not isinstance(value, str):
+        return f"<td>{escaped(value)}</td>"
+    is_figure = _FIGURE.fullmatch(value) is not None
+    kind = tone or ("" if is_figure or len(value) <= SHORT_CHARS else "text")
+    classed = f' class="{kind}"' if kind else ""
+    return f"<td{classed}>{escaped(on_page(value) if is_figure else value)}</td>"
 
 
 def bullets(lines: Iterable[str]) -> str:

@@ -13,6 +13,7 @@ from bot import terminal
 from bot.cli.backtest.backtest_options import WITHOUT_RUN, inputs_of, market_options
 from bot.cli.common.param_types import reserved
 from bot.cli.common.text_table import screen_width, table_lines
+from bot.number_text import signed_usd, usd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -162,4 +163,4 @@ def _shown(worlds: int, *, quiet: bool) -> Iterator[Callable[[Sequence[Outcome]]
 def _cells(word: str, total: Summary) -> list[str]:
     counts = (total.worlds, total.failed, total.lost, total.doubled)
     bare = f"{total.longest_bare_ms / 1000:,.1f}"
-    return [word, *(f"{count:,}" for count in counts), bare, f"{total.worst_usd:,.2f}", f"{total.saved_usd:+,.2f}"]
+    return [word, *(f"{count:,}" for count in counts), bare, usd(total.worst_usd), signed_usd(total.saved_usd)]

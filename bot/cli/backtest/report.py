@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from bot.cli.common.text_table import screen_width, table_lines
+from bot.number_text import MISSING, duration_ms, usd
 from bot.words import many
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def report(run: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
 def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: bool) -> None:
     """Show two runs side by side: their figures, and the differences in config, code and data."""
     from bot.backtest.report.run_diff import compared, differences, names_of, unexplained
-    from bot.backtest.report.summary import labelled, ran_text
+    from bot.backtest.report.summary import TONES, change_text, labelled, ran_text
     from bot.backtest.results.run_reader import read_run
 
     one, two = read_run(run), read_run(other)
@@ -88,10 +89,11 @@ def compare(run: Path, other: Path, out: Path | None, *, shown: bool, as_json: b
     else:
         for letter, name, which in zip("AB", names, (one, two), strict=True):
             click.echo(_narrow(f"  {letter}  {name}") + f"\n     {which.folder}\n     {ran_text(which)}")
-        click.echo(f"  {'':<30} {'A':>14} {'B':>14} {'B - A':>14}")
-        for name, *values in compared(one, two):
-            label = labelled(name, None)[0]
-            click.echo(f"  {label:<30} " + " ".join(f"{labelled(name, value, '-')[1]:>14}" for value in values))
+        rows = []
+        for name, *values, change, tone in compared(one, two):
+            shown_values = (labelled(name, value, MISSING)[1] for value in values)
+            rows.append((labelled(name, None)[0], *shown_values, change_text(name, change, MISSING), TONES[tone]))
+        click.echo("\n".join(_columns([("", "A", "B", "B - A", ""), *rows])))
         same = one.summary["eventDigest"] == two.summary["eventDigest"]
         click.echo("  the events are equal to the byte" if same else "  the events differ")
         for line in differing or filter(None, [unexplained(one, two)]):
@@ -163,8 +165,8 @@ def report_lines(run: StoredRun) -> list[str]:
     lines += [f"  {one}" for one in (band_lines(summary["band"]) if summary.get("band") else ())]
     lines += [f"  {one}" for one in run_lines(daily_of(run, only_with_prices=True), summary.get("monteCarlo"))]
     lines += [
-        f"  down {iso(outage['atMs'])[:19]} for {outage['forMs'] // 1000} s: {many(outage['events'], 'event')}, "
-        f"equity {outage['equityBeforeUsd']:,.2f} -> {outage['equityAfterUsd']:,.2f}"
+        f"  down {iso(outage['atMs'])[:19]} for {duration_ms(outage['forMs'])}: {many(outage['events'], 'event')}, "
+        f"equity {usd(outage['equityBeforeUsd'])} -> {usd(outage['equityAfterUsd'])}"
         for outage in summary.get("outages", ())
     ]
     fired = summary.get("guardians", ())

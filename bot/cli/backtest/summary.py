@@ -61,7 +61,7 @@ def summary_lines(
     from bot.backtest.results.run_writer import failures_as_json, fired_row
     from bot.clock import iso
     from bot.money import format_e8
-    from bot.number_text import cost_usd, signed_usd
+    from bot.number_text import cost_usd, duration_ms, signed_usd, usd
 
     stats, trade_ledger = result.stats, result.trade_ledger
     lines = [
@@ -90,8 +90,9 @@ def summary_lines(
         lines.append(f"  and {len(trade_ledger.guardians) - GUARDIANS_SHOWN:,} more: summary.json has all of them")
     for down in stats.outage_records:
         lines.append(
-            f"  down {iso(down.outage.at_ms)[:19]} for {down.outage.ms // 1000} s: {many(max(0, down.last_event - down.first_event + 1), 'event')}, "
-            f"equity {down.equity_before_usd:,.2f} -> {down.equity_after_usd:,.2f}"
+            f"  down {iso(down.outage.at_ms)[:19]} for {duration_ms(down.outage.ms)}: "
+            f"{many(max(0, down.last_event - down.first_event + 1), 'event')}, "
+            f"equity {usd(down.equity_before_usd)} -> {usd(down.equity_after_usd)}"
         )
     lines += [f"  QUARANTINED {name}: {why}" for name, why in stats.quarantined.items()]
     lines += [f"  open at the end: {line}" for line in result.left]

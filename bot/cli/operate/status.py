@@ -16,7 +16,7 @@ import click
 
 from bot.cli.common import formatting
 from bot.cli.operate.daemon_client import where
-from bot.number_text import duration_ms
+from bot.number_text import duration, duration_ms
 from bot.plain_text import one_line
 from bot.words import many
 
@@ -278,7 +278,7 @@ def _empty(answer: Mapping[str, Any], sentence: str) -> str:
 
 def _warn_if_old(answer: Mapping[str, Any]) -> None:
     if _is_old(answer):
-        click.echo(f"OLD: these data were read from the service {answer['old_s']:.0f} s ago", err=True)
+        click.echo(f"OLD: these data were read from the service {duration(answer['old_s'])} ago", err=True)
 
 
 def status_lines(told: Mapping[str, Any]) -> Iterable[str]:
@@ -291,9 +291,10 @@ def status_lines(told: Mapping[str, Any]) -> Iterable[str]:
         yield "  account     not known: the daemon has not read it yet, so its positions and orders are not known either"
         return
     if _is_old(told):
-        yield f"  OLD         account, positions and orders were read from the service {told['old_s']:.0f} s ago"
+        yield f"  OLD         account, positions and orders were read from the service {duration(told['old_s'])} ago"
     account = told["account"]
-    yield f"  account     {told['address']}, value {account['value_usd']:,.2f} USD, free {account['free_usd']:,.2f} USD, epoch {told['epoch']}"
+    value, free = formatting.usd(account["value_usd"]), formatting.usd(account["free_usd"])
+    yield f"  account     {told['address']}, value {value} USD, free {free} USD, epoch {told['epoch']}"
     yield f"  profit      {_profit(told)}"
     bare = told["unprotected"]
     stops = (
@@ -318,9 +319,9 @@ def status_lines(told: Mapping[str, Any]) -> Iterable[str]:
         yield "  dead-man    no heartbeat process (off, or the service's clock is moved by hand)"
     else:
         left_s = beat["deadline_s"]
-        left = "not armed" if left_s is None else f"acts in {left_s} s unless a heartbeat arrives"
+        left = "not armed" if left_s is None else f"acts in {duration(left_s)} unless a heartbeat arrives"
         if left_s is not None and left_s < 0:
-            left = f"MAY HAVE ACTED: its deadline passed {-left_s} s ago without a heartbeat"
+            left = f"MAY HAVE ACTED: its deadline passed {duration(-left_s)} ago without a heartbeat"
         trouble = f", last error {beat['error']}" if beat["error"] else ""
         yield f"  dead-man    {left}, {many(beat['beats'], 'heartbeat')} tried{trouble}"
     yield from _price_lines(told.get("prices"))
@@ -375,7 +376,7 @@ def _price_lines(prices: Mapping[str, Any] | None) -> Iterable[str]:
     apart_ms = abs(prices["clock_difference_ms"] or 0)
     clock = f", its clock is {apart_ms / 1000:.1f} s off" if apart_ms >= APART_MS else ""
     ages = [one["age_s"] for one in prices["markets"] if one["age_s"] is not None]
-    oldest = f", oldest price {max(ages):.0f} s" if ages else ""
+    oldest = f", oldest price {duration(max(ages))}" if ages else ""
     yield f"  prices      {prices['source']} {state}{clock}; {many(len(prices['markets']), 'market')}{oldest}"
     for name, reason in prices["missing"].items():
         yield f"  prices      without {name}: {reason}"
@@ -424,7 +425,7 @@ def _clock(service: Mapping[str, Any] | None) -> str:
     )
     skew = service["skew_ms"]
     return speed + (
-        f", this machine's clock is {abs(skew) / 1000:.0f} s off" if skew is not None and abs(skew) >= 2_000 else ""
+        f", this machine's clock is {duration_ms(abs(skew))} off" if skew is not None and abs(skew) >= 2_000 else ""
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from bot.cli.start.event_lines import Counts
 from bot.client import Client
 from bot.errors import ApiError
-from bot.number_text import cost_usd, duration
+from bot.number_text import cost_usd, duration, pct, signed_usd, usd
 
 PAGE: Final = 200
 PAGES_MAX: Final = 100
@@ -66,11 +66,13 @@ def summary_lines(
     if end is None:
         return [*lines, "  the service did not answer, so the account's figures are missing"]
     change = end.value_usd - start_usd
-    pct = change / start_usd * 100 if start_usd else Decimal(0)
+    gain = change / start_usd * 100 if start_usd else Decimal(0)
     since = " (since the account was opened)" if continued else ""
     lines.append(f"  trades      {end.trades:>12,}    fees        {cost_usd(end.fees_usd):>12} USD{since}")
-    lines.append(f"  realised    {end.realized_usd:>+12,.2f}    unrealised  {end.unrealized_usd:>+12,.2f} USD")
-    lines.append(f"  value from  {start_usd:>12,.2f}    to          {end.value_usd:>12,.2f} USD ({pct:+.2f} %)")
+    lines.append(
+        f"  realised    {signed_usd(end.realized_usd):>12}    unrealised  {signed_usd(end.unrealized_usd):>12} USD"
+    )
+    lines.append(f"  value from  {usd(start_usd):>12}    to          {usd(end.value_usd):>12} USD ({pct(gain)})")
     return lines
 
 

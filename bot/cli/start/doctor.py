@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from bot.errors import BotError, ConfigError, Exit
+from bot.number_text import duration_ms
 from bot.words import many
 
 if TYPE_CHECKING:
@@ -657,12 +658,12 @@ def _prices(patient: Patient, status: StatusResult) -> None:
     apart_ms = abs(prices.clock_difference_ms or 0)
     if apart_ms > APART_MS:
         patient.say(
-            "prices", "warn", f"the clocks of {prices.source} and of the service are {apart_ms / 1000:.0f} s apart",
+            "prices", "warn", f"the clocks of {prices.source} and of the service are {duration_ms(apart_ms)} apart",
             "set this machine's clock (timedatectl set-ntp true)",
         )  # fmt: skip
     if prices.connected and not closed:
         ages = [status.server_time - one.quoted_at for one in prices.markets if one.quoted_at and status.server_time]
-        oldest = f", oldest price {max(ages) / 1000:.0f} s" if ages else ""
+        oldest = f", oldest price {duration_ms(max(ages))}" if ages else ""
         refused = sum(sum(one.refused.values()) for one in prices.markets)
         how = f" by {prices.transport}" if prices.transport else ""
         patient.say(
@@ -682,7 +683,7 @@ def _skew(patient: Patient, client: Client) -> None:
             "keep this machine's clock correct (NTP)",
         )
         return
-    text = f"this machine's clock and the service's are {abs(skew) / 1000:.0f} s apart"
+    text = f"this machine's clock and the service's are {duration_ms(abs(skew))} apart"
     if abs(skew) > SKEW_STOP_MS:
         patient.say(
             "clock",

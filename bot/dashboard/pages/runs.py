@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from bot.backtest.report.summary import BETTER, COSTS, HOURS_UNIT, PAID, labelled
+from bot.backtest.report.summary import COSTS, HOURS_UNIT, PAID, better_or_worse, labelled
 from bot.dashboard import formatting
 from bot.dashboard.formatting import number
 
@@ -71,14 +71,6 @@ def compared(answer: Data) -> list[ComparedRow]:
         mine, theirs, gap = (form(value) for value in (first, second, change))
         found.append(ComparedRow(f"{COSTS.get(name, name)} [$]", mine, theirs, gap, better_or_worse(name, change)))
     return found
-
-
-def better_or_worse(name: str, change: Decimal | None) -> str:
-    """up if the change of this figure is for the better, down if it is for the worse, flat if it is neither."""
-    better = BETTER.get(name, "none")
-    if not change or better == "none":
-        return "flat"
-    return "up" if (change > 0) == (better == "higher") else "down"
 
 
 def _figure(name: str, value: Decimal | None) -> str:

@@ -222,9 +222,9 @@ class Figures:
         yield _family("pass_age_seconds", [] if age_s is None else [((), age_s)])
         if self._of.is_recovered():  # Before that a 0 would be taken for the account's figure.
             yield from self._trading()
+            yield from self._strategies()
         yield from self._guards(now_ns)
         yield from self._prices()
-        yield from self._strategies()
 
     def _trading(self) -> Iterator[Metric]:
         kernel = self._of.kernel

@@ -24,6 +24,7 @@ code, pre { font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans 
 code { background:var(--code); border-radius:4px; padding:.1em .35em; overflow-wrap:anywhere; }
 pre { background:var(--code); border-radius:8px; padding:.9rem 1rem; overflow-x:auto; line-height:1.45; }
 pre code { background:none; padding:0; overflow-wrap:normal; }
+h1, p { overflow-wrap:anywhere; }
 h1 { font-size:1.9rem; line-height:1.2; margin:0 0 .4rem; letter-spacing:-.01em; }
 h2 { font-size:1.35rem; margin:2.6rem 0 .6rem; padding-top:.4rem; border-top:1px solid var(--line); }
 h3 { font-size:1.02rem; margin:0; font-weight:600; }
@@ -70,7 +71,7 @@ td:first-child code { white-space:nowrap; }
 tr:target, .op:target { outline:2px solid var(--link); outline-offset:2px; }
 details { margin:.5rem 0; } summary { cursor:pointer; color:var(--link); font-size:.9rem; }
 .figures { display:flex; flex-wrap:wrap; gap:.9rem; margin:1.4rem 0; }
-.figure { border:1px solid var(--line); border-radius:10px; padding:.8rem 1.1rem; min-width:10.5rem; flex:1; }
+.figure { border:1px solid var(--line); border-radius:10px; padding:.8rem 1.1rem; min-width:10.5rem; flex:1 1 auto; }
 .figure b { display:block; font-size:1.45rem; font-variant-numeric:tabular-nums; letter-spacing:-.01em; }
 .up { color:var(--up); } .down { color:var(--down); }
 .watch { max-width:68rem; margin:0 auto; padding:2.2rem 1.4rem 4rem; }
@@ -82,6 +83,7 @@ details { margin:.5rem 0; } summary { cursor:pointer; color:var(--link); font-si
 .grid { stroke:var(--line); } .area { fill:var(--link); opacity:.09; } .axis { fill:var(--soft); font-size:12px; paint-order:stroke; stroke:var(--back); stroke-width:4; stroke-linejoin:round; }
 .watch > .scroll { max-width:none; }
 .cards td { font-variant-numeric:tabular-nums; } .cards td:first-child { white-space:nowrap; }
+.cards td[data-column=Market] { white-space:normal; overflow-wrap:anywhere; min-width:8rem; }
 @media (max-width:820px) { .layout { display:block; } nav { position:static; height:auto; border-right:0; border-top:1px solid var(--line); } main { padding-top:1.2rem; } .to-contents { display:block; font-size:.88rem; margin-bottom:1rem; }
   .op table, .op tbody, .op tr { display:block; } .op tr:first-child { display:none; } .op tr { border-bottom:1px solid var(--line); padding:.35rem 0; }
   .op td { display:inline-block; border:0; padding:.1rem .6rem .1rem 0; } .op td:last-child { display:block; } .op td:empty { display:none; }

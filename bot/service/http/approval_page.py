@@ -21,7 +21,7 @@ _STYLE: Final = """
   :root { --ink:#e4e8ee; --soft:#98a3b3; --line:#2f3947; --back:#0f141a; --card:#181f28; --go:#2b9a63; --no:#d4554c; --note:#332a12; --note-ink:#f0d79a; }
 }
 * { box-sizing:border-box; }
-body { margin:0; min-height:100vh; display:grid; place-items:center; padding:1.5rem; background:var(--back); color:var(--ink);
+body { margin:0; min-height:100vh; display:grid; grid-template-columns:minmax(0,1fr); place-items:center; overflow-wrap:anywhere; padding:1.5rem; background:var(--back); color:var(--ink);
   font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif; }
 main { width:100%; max-width:27rem; background:var(--card); border:1px solid var(--line); border-radius:14px; padding:1.8rem; }
 .mark { font-weight:700; color:var(--soft); font-size:.85rem; letter-spacing:.02em; }
@@ -35,7 +35,7 @@ input:focus-visible, button:focus-visible { outline:2px solid #2563b8; outline-o
 button { font:600 1rem/1.2 inherit; font-family:inherit; padding:.7rem 1rem; border-radius:8px; border:1px solid var(--line); background:var(--card); color:var(--ink); cursor:pointer; width:100%; margin-top:1rem; }
 button.go { background:var(--go); border-color:var(--go); color:#fff; } button.no { color:var(--no); }
 .pair { display:grid; grid-template-columns:1fr 1fr; gap:.8rem; }
-dl { display:grid; grid-template-columns:auto 1fr; gap:.25rem .9rem; margin:.8rem 0; font-size:.92rem; } dt { color:var(--soft); } dd { margin:0; overflow-wrap:anywhere; }
+dl { display:grid; grid-template-columns:auto minmax(0,1fr); gap:.25rem .9rem; margin:.8rem 0; font-size:.92rem; } dt { color:var(--soft); } dd { margin:0; overflow-wrap:anywhere; }
 fieldset { border:1px solid var(--line); border-radius:10px; padding:.5rem .9rem .7rem; margin:1rem 0 0; } legend { font-size:.88rem; font-weight:600; padding:0 .3rem; }
 .scope { display:grid; grid-template-columns:auto 1fr; gap:0 .6rem; font-weight:400; margin:.45rem 0; } .scope b { font-size:.92rem; } .scope span { grid-column:2; color:var(--soft); font-size:.84rem; }
 .scope input { margin-top:.3rem; }

@@ -204,7 +204,7 @@ def test_unfilled_orders_are_in_the_report_and_in_the_terminal(runs: list[Path])
     told = "at 2025-06-01T00:00:00, one in BTC: market order: too dear"
     assert f"  not filled: insufficient_funds 10, first {told}" in report_lines(both)
     assert "<h2>Not filled</h2>" in render_html(both)
-    assert f"<td>insufficient_funds</td><td>10</td><td>{told}</td>" in render_html(both)
+    assert f'<td>insufficient_funds</td><td>10</td><td class="text">{told}</td>' in render_html(both)
 
 
 def test_of_too_many_trades_the_page_has_the_last_and_says_so(
@@ -311,7 +311,7 @@ def test_two_runs_are_compared_by_figures_code_config_and_data(
     assert max(map(len, table[6:])) < 80, "an ordinary terminal has 80 columns"
     fees = [-float(run.summary["costs"]["feesUsd"]) for run in (one, other)]
     (line,) = (line for line in table if "Fees" in line)
-    assert line.split()[-3:] == [f"{fees[0]:,.2f}", f"{fees[1]:,.2f}", f"{fees[1] - fees[0]:,.2f}"]
+    assert line.split()[-4:] == [f"{fees[0]:,.2f}", f"{fees[1]:,.2f}", signed_usd(fees[1] - fees[0]), "worse"]
     assert "differs: options.rules.*.taker: 0.0005 / 0.001" in told
     assert call(["compare", str(runs[0]), str(runs[0]), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["sameEvents"] is True
@@ -333,8 +333,9 @@ def test_a_cost_that_only_one_of_two_runs_has_is_compared(
     (copy / "summary.json").write_text(json.dumps(summary))
     asked = [str(copy), str(runs[0])] if is_first else [str(runs[0]), str(copy)]
     assert call(["compare", *asked]) == 0
-    rows = {line[2:33].strip(): line[33:].split() for line in capsys.readouterr().out.splitlines()}
-    gap = "-120.50" if is_first else "120.50"
+    lines = (re.split(r"  +", line.strip()) for line in capsys.readouterr().out.splitlines())
+    rows = {name: cells for name, *cells in lines}
+    gap = "-120.50" if is_first else "+120.50"
     assert rows["Liquidator's backstop [$]"] == [*(["120.50", "0.00"] if is_first else ["0.00", "120.50"]), gap]
     assert rows["Other"] == (["7", "-", "-"] if is_first else ["-", "7", "-"])
     assert call(["compare", *asked, "--json"]) == 0
@@ -466,7 +467,7 @@ def test_a_run_that_ended_early_is_marked_in_the_terminal_too(
     told = capsys.readouterr().out
     assert "4,000 bars, 10,000.00 USD, PARTIAL: ended early\n" in told
     assert "  QUARANTINED trend: trend: ValueError: no (trend.py:3)\n" in told
-    assert "  down 2025-05-02T20:00:00 for 18000 s: " in told
+    assert "  down 2025-05-02T20:00:00 for 5 h: " in told
     assert "  exits: " in told
     assert call(["compare", str(copy), str(runs[1])]) == 0
     assert capsys.readouterr().out.count("PARTIAL") == 1

@@ -100,13 +100,13 @@ def test_status_marks_old_data_and_names_every_problem(ran: Ran, ask: Ask) -> No
     assert "reload      under way for 1 min 30 s" in lines
     assert "account_drawdown grd_1 is active until 00:00 UTC, or until the account's owner lifts it" in lines
     assert "kill_switch grd_2 is active until the account's owner lifts it" in lines
-    assert "OLD         account, positions and orders were read from the service 75 s ago" in lines
+    assert "OLD         account, positions and orders were read from the service 1 min 15 s ago" in lines
     assert "positions   2, each of ours with its stop, NOT OURS AND WITHOUT A STOP: SOL;" in lines
     assert ": raises; fix it, then bot resume mine; resting entries can still fill: 17, 18 (bot orders)" in lines
     assert "waiting     open BTC of mine: nothing can tell\n" in lines
     assert "              run bot explain 3AGP2Z32Y43L, check the account, then bot resume" in lines
     assert "book        @foreign net -1,234.50 USD: trades of others" in lines
-    assert "dead-man    MAY HAVE ACTED: its deadline passed 64.8 s ago without a heartbeat" in lines
+    assert "dead-man    MAY HAVE ACTED: its deadline passed 1 min 5 s ago without a heartbeat" in lines
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,44 @@
+"""What stands out of the screen or of its card on a page in a browser. Every page is walked filled, on a desk and on a phone."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tests.html_tables import uneven_tables
+
+WIDTHS: Final = {1440: 900, 390: 844}
+# Elements that stand out of the screen or of their card. What is for screen readers alone, or closed, has no place on
+# the screen. What stands in a frame that scrolls by itself is judged by the frame; `frames` are those that may scroll.
+OUTSIDE: Final = """(frames) => {
+  const wide = document.documentElement.clientWidth;
+  const found = [];
+  for (const one of document.querySelectorAll("main *, header *, footer *, nav *")) {
+    const box = one.getBoundingClientRect();
+    const hidden = getComputedStyle(one).visibility === "hidden" || one.closest(".hidden, .lang, svg, canvas");
+    const is_framed = frames && one.parentElement.closest(frames);
+    if (!box.width || !box.height || hidden || is_framed) continue;
+    const card = one.closest(".card, .figure-card, .panel, .figure");
+    const edge = Math.min(wide, card ? card.getBoundingClientRect().right : wide);
+    if (box.right > edge + 1 || box.left < -1) {
+      const text = one.textContent.trim().slice(0, 40);
+      found.push(`${one.tagName} ${one.className} ${text}: ${Math.round(box.right)} > ${Math.round(edge)}`);
+    }
+  }
+  return found.slice(0, 5);
+}"""
+
+
+def misfits(page: Any, name: str, *, frames: dict[int, str] | None = None, picture: str | None = None) -> list[str]:
+    """What is wrong with the open page at each of WIDTHS. `frames`: by width, the selector of frames that may scroll sideways."""
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    wrong = []
+    for width, height in WIDTHS.items():
+        page.set_viewport_size({"width": width, "height": height})
+        if picture:
+            page.screenshot(path=f"{picture}-{width}.png", full_page=True)
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        if wide > width:
+            wrong.append(f"{name} is {wide} px wide at {width}")
+        found = page.evaluate(OUTSIDE, (frames or {}).get(width, ""))
+        wrong += [f"{name} at {width}: {one}" for one in found]
+    return wrong + [f"{name}: {one}" for one in uneven_tables(page.content())]
