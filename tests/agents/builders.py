@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -100,7 +99,7 @@ async def running(*strategies: Any, venue: FakeVenue | None = None, **more: Any)
     return venue, kernel
 
 
-async def answered(kernel: Kernel, *, within_s: float = 5.0) -> None:
+async def answered(kernel: Kernel, *, within_s: float = 60.0) -> None:
     """Wait for the replies of all questions under way, then run the pass that takes them."""
     asker = kernel.strategy_host.asker
     assert isinstance(asker, ThreadAsker)
@@ -136,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.requests.append((dict(self.headers), body))
         fault = self.server.fault
         if fault == "hang":
-            time.sleep(self.server.hang_s)
+            self.server.release.wait()
             return
         if isinstance(fault, int):
             self._send(fault, {"error": {"message": "no", "type": "fault"}})
@@ -171,15 +170,16 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def model_server(answer: Any = HOLD, *, fault: str | int | None = None, hang_s: float = 2.0) -> Iterator[Any]:
-    """A server on this machine; `url` is its address. `fault`: hang, nonsense or a status."""
+def model_server(answer: Any = HOLD, *, fault: str | int | None = None) -> Iterator[Any]:
+    """A server on this machine; `url` is its address. `fault`: hang (until the end of the block), nonsense or a status."""
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.answer, server.fault, server.hang_s, server.requests = answer, fault, hang_s, []
+    server.answer, server.fault, server.release, server.requests = answer, fault, threading.Event(), []
     server.url = f"http://127.0.0.1:{server.server_port}/v1"
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield server
     finally:
+        server.release.set()
         server.shutdown()
         server.server_close()

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from ruamel.yaml.scanner import Scanner
 
 from bot.config import ConfigError, Problem, load
+from bot.config.document import DEPTH_MAX
 from bot.errors import Exit
 
 GOOD = """\
@@ -569,6 +571,19 @@ def test_aliases_that_multiply_are_stopped(tmp_path: Path) -> None:
     )
     found = problems(tmp_path, bomb)
     assert any("nested too deeply, or too large" in problem.message for problem in found)
+
+
+@pytest.mark.parametrize("text", ["a: " + "[" * 500_000, "? " + "{" * 500_000, "a: " + "[{a: " * 100_000])
+def test_brackets_without_an_end_are_not_read_to_their_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    opened = []
+    push = Scanner.fetch_flow_collection_start
+    monkeypatch.setattr(
+        Scanner, "fetch_flow_collection_start", lambda *args, **named: (opened.append(1), push(*args, **named))[1]
+    )
+    assert problems(tmp_path, text)
+    assert len(opened) <= DEPTH_MAX + 1
 
 
 def test_an_alias_that_holds_itself_is_stopped(tmp_path: Path) -> None:
