@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -101,7 +100,7 @@ def test_gaps_of_the_exchange_stay_gaps_and_are_not_asked_for_again(
     assert len(exchange.requests) <= 2, "only what closed since then"
 
 
-def test_a_killed_pull_goes_on_without_a_hole_or_a_double(exchange: Exchange, repository: Path) -> None:
+def test_a_killed_pull_goes_on_without_a_hole_or_a_double(exchange: Exchange) -> None:
     exchange.futures["BTCUSDT"] = Series(minutes(40_000, START))
     exchange.now_ms = START + 40_000 * MINUTE
     exchange.delay_seconds = 0.15
@@ -111,7 +110,6 @@ def test_a_killed_pull_goes_on_without_a_hole_or_a_double(exchange: Exchange, re
         before = origin.read_bytes() if origin.exists() else b""
         process = subprocess.Popen(
             [sys.executable, "-m", "bot", "data", "pull", "--from", "ccxt:binance", "BTC", "--since", "2025-05-01"],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(repository), *sys.path])},
         )
         deadline = time.monotonic() + 60
         while (not origin.exists() or origin.read_bytes() == before) and time.monotonic() < deadline:
@@ -328,11 +326,10 @@ def test_without_the_research_extra_the_store_is_csv_with_the_same_candles(
     assert held(stored()) == values(exchange.futures["BTCUSDT"].minutes[:6_000])
 
 
-def test_ctrl_c_keeps_what_was_pulled_and_ends_with_130(exchange: Exchange, repository: Path) -> None:
+def test_ctrl_c_keeps_what_was_pulled_and_ends_with_130(exchange: Exchange) -> None:
     exchange.delay_seconds = 0.3
     process = subprocess.Popen(
         [sys.executable, "-m", "bot", "data", "pull", "--from", "ccxt:binance", "BTC", "--since", "2025-05-01"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(repository), *sys.path])},
         stderr=subprocess.PIPE,
     )
     deadline = time.monotonic() + 60

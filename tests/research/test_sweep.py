@@ -149,9 +149,8 @@ def test_a_trial_that_kills_each_worker_fails_and_the_others_are_complete(
 def test_a_sweep_killed_with_9_goes_on_and_ctrl_c_keeps_what_has_ended(place: Path) -> None:
     words = [sys.executable, "-m", "bot", "sweep", "mine.yaml", "--data", "BTC_1m.csv", "--space", "long.yaml"]
     (place / "long.yaml").write_text("params: {one.fast_bars: {from: 2, to: 28, step: 1}}")
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     for number, code in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):
-        process = subprocess.Popen(words, cwd=place, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+        process = subprocess.Popen(words, cwd=place, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
         before = stored(place)
         while stored(place) < before + 3:
             assert process.poll() is None, process.communicate()
@@ -382,21 +381,9 @@ def test_a_cluster_of_which_a_worker_is_killed_gives_the_table_of_one_process(pl
     (place / "space.yaml").write_text("params: {one.fast_bars: {from: 2, to: 19, step: 1}}")
     sweep("--study", "local")
     with cluster(place, 2) as (address, workers):
-        words = [
-            sys.executable,
-            "-m",
-            "bot",
-            "sweep",
-            "mine.yaml",
-            "--data",
-            "BTC_1m.csv",
-            "--space",
-            "space.yaml",
-            "--on",
-            address,
-        ]
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-        process = subprocess.Popen(words, cwd=place, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        words = ["sweep", "mine.yaml", "--data", "BTC_1m.csv", "--space", "space.yaml", "--on", address]
+        command = [sys.executable, "-m", "bot", *words]
+        process = subprocess.Popen(command, cwd=place, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
         before = stored(place)
         until(lambda: stored(place) >= before + 4 or process.poll() is not None)
         workers[0].kill()
