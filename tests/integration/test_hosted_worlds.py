@@ -95,7 +95,10 @@ def test_real_time_and_guardians_that_wait_break_nothing(folder: Path, worlds: i
 
 
 def a_stop_that_sleeps_is_one(to: pytest.MonkeyPatch) -> None:
-    to.setattr(AccountState, "_is_trailed", lambda self, market: bool(self._trails(market)))
+    def has_trail(state: AccountState, market: str) -> bool:
+        return any(one.type == "trailing_stop" and one.market == market for one in state.guardians.values())
+
+    to.setattr(AccountState, "_is_trailed", has_trail)
     to.setattr(AccountState, "is_unsure_of", lambda _self, _market: False)
 
 

@@ -166,14 +166,12 @@ class AccountState:
 
     def is_unsure_of(self, market: str) -> bool:
         """True if the position has a trailing stop, and only the service's list of guardians says if it is active."""
-        return any(one.active is None for one in self._trails(market)) and self._has_r(market)
+        return any(one.active is None for one in _trails(self.guardians, market)) and self._has_r(market)
 
     def _is_trailed(self, market: str) -> bool:
-        return any(one.active or (one.active is None and not self._has_r(market)) for one in self._trails(market))
-
-    def _trails(self, market: str) -> list[MirrorGuardian]:
-        guardians = self.guardians.values()
-        return [g for g in guardians if g.type == "trailing_stop" and g.market == market and not g.latched]
+        return any(
+            one.active or (one.active is None and not self._has_r(market)) for one in _trails(self.guardians, market)
+        )
 
     def _has_r(self, market: str) -> bool:
         """True if the position has had a stop. A trailing stop waits for a profit in units of that stop's distance (r)."""
@@ -259,6 +257,10 @@ class AccountState:
         self.trades_by_key[key] = trade_id
         if len(self.trades_by_key) > KEYS_KEPT:
             del self.trades_by_key[next(iter(self.trades_by_key))]
+
+
+def _trails(guardians: Mapping[str, MirrorGuardian], market: str) -> list[MirrorGuardian]:
+    return [g for g in guardians.values() if g.type == "trailing_stop" and g.market == market and not g.latched]
 
 
 def _leg(orders: Mapping[str, MirrorOrder], market: str, kind: str) -> MirrorOrder | None:
