@@ -191,6 +191,28 @@ async def test_a_position_of_another_hand_without_a_stop_is_adopted_with_one_or_
     assert [stop["trailPct"] for stop in await one.guardians("trailing_stop")] == ([] if pct is None else [4])
 
 
+@pytest.mark.parametrize(
+    ("trail_pct", "pct", "is_adopted"),
+    [(None, 20, False), (None, 1, True), (20, None, False), (20, 20, False), (20, 1, True), (1, None, True)],
+)
+async def test_a_stop_that_the_price_reaches_only_after_the_liquidation_is_none_to_adopt_with(
+    box: Box, trail_pct: int | None, pct: int | None, is_adopted: bool
+) -> None:
+    """The liquidation price of this position is about 15 % away. The service takes a trailing stop beyond it."""
+    one = await bot_and_owner(box, nothing, foreign="adopt", adopted_stop_pct=pct)
+    order = {"market": "BTC", "side": "short", "usdAmount": 60_000, "leverage": 20}
+    assert (await one.hand.try_to("POST", "/v1/orders", order)).status_code == 200
+    if trail_pct is not None:
+        trail = {"type": "trailing_stop", "market": "BTC", "trailPct": trail_pct}
+        assert (await one.hand.try_to("POST", "/v1/guardians", trail)).status_code == 200
+    await one.bot.cycle()
+    await one.bot.cycle()
+    assert await one.held() is not None
+    assert one.bot.kernel.account.mirror.positions["BTC"].owner == ("busy" if is_adopted else None)
+    stops = [stop["trailPct"] for stop in await one.guardians("trailing_stop")]
+    assert stops == [one for one in (trail_pct, pct if is_adopted else None) if one is not None]
+
+
 async def test_a_strategy_neither_closes_nor_adds_to_what_another_hand_holds(box: Box) -> None:
     def script(_view: View, bar: Bar) -> Iterable[Intent]:
         if bar.market == "BTC":

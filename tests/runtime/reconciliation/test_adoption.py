@@ -313,6 +313,35 @@ async def test_an_adopted_position_that_outgrows_its_stop_is_covered_at_the_dist
     assert trailing(venue) == [("BTC", 2.0)]
 
 
+async def test_an_adoption_outlives_a_lost_and_a_restored_journal_with_one_stop(tmp_path: Path) -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    await bare(venue, "short")
+    for name in ("first.db", "another.db", "first.db"):
+        kernel = make_kernel(venue, path=tmp_path / name, settings=policy(5))
+        await kernel.recover()
+        await minutes(kernel, venue, "100")
+        position = kernel.account.mirror.positions["BTC"]
+        assert (position.owner, position.is_adopted, trailing(venue)) == ("trend", True, [("BTC", 5.0)])
+        kill(kernel)
+
+
+async def test_the_position_of_the_other_side_that_replaces_an_adopted_one_is_judged_anew() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    await covered(venue, "long")
+    kernel = make_kernel(venue, settings=policy())
+    await kernel.recover()
+    await kernel.cycle()
+    assert kernel.account.mirror.positions["BTC"].owner == "trend"
+    await venue.close("BTC", CloseRequest(fraction=Decimal(1)), key="by hand")
+    await bare(venue, "short")
+    await minutes(kernel, venue, "100", "100")
+    await kernel.reconciliation.reconcile()
+    assert (venue.positions["BTC"].side, kernel.account.mirror.positions["BTC"].owner) == ("short", None)
+    assert len(declined(kernel)) == 1
+
+
 @pytest.mark.parametrize(
     ("begins", "pct", "owner", "armed"),
     [
