@@ -68,16 +68,29 @@ async def _why_uncovered(context: RepairContext, position: MirrorPosition, their
     is_trailed = any(one.active and position.can_fire(one.stop_px, liquidation_px) for one in trails)
     if is_trailed or context.mirror.is_stopped(position, liquidation_px):
         return None
-    beyond = f"beyond the liquidation price {liquidation_px}, which the price reaches first"
     if trail_pct is None:
         is_dead = context.mirror.is_protected(market)
-        return f"its stop lies {beyond}" if is_dead else "the config gives no distance for one"
-    if theirs.mark_px is not None:
-        away = theirs.mark_px * trail_pct / 100
-        stop_px = theirs.mark_px - away if position.side == "long" else theirs.mark_px + away
-        if not position.can_fire(stop_px, liquidation_px):
-            return f"one at {trail_pct} % would lie {beyond}"
-    return await _arm(context, position, trail_pct, listed)
+        return f"its stop lies {_beyond(theirs)}" if is_dead else "the config gives no distance for one"
+    return _why_dead(position, theirs, trail_pct) or await _arm(context, position, trail_pct, listed)
+
+
+async def why_dead(context: RepairContext, position: MirrorPosition, trail_pct: Decimal) -> str | None:
+    """Why a trailing stop that is armed now at this distance could never close the position. None if it could."""
+    theirs = next((one for one in (await context.port.account()).positions if one.coin == position.market), None)
+    return None if theirs is None else _why_dead(position, theirs, trail_pct)
+
+
+def _why_dead(position: MirrorPosition, theirs: Position, trail_pct: Decimal) -> str | None:
+    if theirs.mark_px is None:
+        return None
+    away = theirs.mark_px * trail_pct / 100
+    stop_px = theirs.mark_px - away if position.side == "long" else theirs.mark_px + away
+    can_fire = position.can_fire(stop_px, theirs.liquidation_px)
+    return None if can_fire else f"one at {trail_pct} % would lie {_beyond(theirs)}"
+
+
+def _beyond(theirs: Position) -> str:
+    return f"beyond the liquidation price {theirs.liquidation_px}, which the price reaches first"
 
 
 async def _arm(

@@ -135,14 +135,18 @@ def _is_refused_for_now(context: RepairContext) -> bool:
 async def cover(context: RepairContext, drift: Drift) -> None:
     """Arm a trailing stop at the distance of the lost stop.
 
-    If the service refuses the stop or the distance is unknown, close a position of ours, and give an adopted one back.
+    If the service refuses the stop or the distance is unknown, close a position of ours, and give an adopted one back. An adopted one
+    is given back too if the stop would lie beyond the liquidation price.
     """
     position = context.mirror.positions.get(drift.market or "")
     if position is None or context.mirror.is_protected(position.market):
         return
     trail_pct = _new_trail_pct(context, position.market)
-    why = "the distance of its lost stop is not known"
-    if trail_pct is not None:
+    dead = None
+    if trail_pct is not None and position.is_adopted:
+        dead = await adoption.why_dead(context, position, trail_pct)
+    why = dead or "the distance of its lost stop is not known"
+    if trail_pct is not None and dead is None:
         listed = await context.guardians.listed()  # A list that cannot be read is no reason to close.
         try:
             await context.guardians.cover(position, trail_pct, listed, epoch=context.mirror.epoch)

@@ -313,6 +313,23 @@ async def test_an_adopted_position_that_outgrows_its_stop_is_covered_at_the_dist
     assert trailing(venue) == [("BTC", 2.0)]
 
 
+async def test_an_adopted_position_whose_new_stop_would_lie_beyond_the_liquidation_price_is_given_back() -> None:
+    venue = FakeVenue()
+    venue.minute(BTC="100")
+    await covered(venue, "long")
+    kernel = make_kernel(venue, settings=policy())
+    await kernel.recover()
+    await kernel.cycle()
+    assert kernel.account.mirror.positions["BTC"].owner == "trend"
+    near_liquidation(venue, "long")
+    for oid in [o.oid for o in venue.working.values() if o.kind == "stop_loss"]:
+        await venue.cancel(oid)
+    await minutes(kernel, venue, "100", "100")
+    assert (kernel.account.mirror.positions["BTC"].owner, trailing(venue)) == (None, [])
+    (told,) = declined(kernel)
+    assert "one at 2.0000 % would lie beyond the liquidation price 99" in told
+
+
 async def test_an_adoption_outlives_a_lost_and_a_restored_journal_with_one_stop(tmp_path: Path) -> None:
     venue = FakeVenue()
     venue.minute(BTC="100")
