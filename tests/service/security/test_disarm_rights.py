@@ -186,3 +186,16 @@ async def test_no_second_way_ends_the_owners_guardians(open_box: OpenBox) -> Non
     await eth.send("PATCH", "/v1/settings", {})
     await eth.post("/v1/account/kill", {"flatten": True})
     assert theirs <= await armed_ids(session)
+
+
+async def test_any_key_that_may_close_keeps_every_dead_man_switch_quiet(open_box: OpenBox) -> None:
+    """A heartbeat removes nothing. A daemon may send it with a narrower key than the one that armed the switch."""
+    box: Box = await open_box(markets=MARKETS)
+    callers = await callers_of(box)
+    switch = await callers["session"].post("/v1/guardians", {"type": "dead_man_switch", "heartbeatSeconds": 3_600})
+    for name in ("ETH", "close only", "capped"):
+        await box.advance(1_000)
+        (beaten,) = (await callers[name].post("/v1/heartbeat", {}))["guardians"]
+        assert beaten["id"] == switch["id"]
+        assert beaten["nextDeadline"] > switch["nextDeadline"]
+    assert (await callers["read"].send("POST", "/v1/heartbeat", {})).status_code == 403
