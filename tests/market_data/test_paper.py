@@ -95,18 +95,18 @@ def test_a_killed_run_continues_with_its_account_and_leaves_nothing_running_at_i
     until("nothing runs", lambda: not processes_of(url))
 
 
-def test_without_a_network_it_says_so_and_offers_the_demo(
-    place: Path, quick_python: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("strategy", ["breakout:Breakout", "mine:Mine"])
+def test_without_a_network_it_says_so_offers_the_demo_and_leaves_no_file(
+    strategy: str, place: Path, quick_python: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BOT_MARKETS_PYTHON", quick_python)
     monkeypatch.setenv("BOT_MARKETS_URL", "http://127.0.0.1:9")
-    command = ["paper", "--exchange", "kraken", "--strategy", "breakout:Breakout"]
+    command = ["paper", "--exchange", "kraken", "--strategy", strategy]
     done = subprocess.run([sys.executable, "-m", "bot", *command], capture_output=True, text=True, check=False)
     assert done.returncode == 5, done.stderr
     assert "check the network of this machine" in done.stderr
     assert "`bot demo` trades play money at simulated prices" in done.stderr
-    assert "class Breakout(Strategy)" in (place / "strategies" / "breakout.py").read_text()
-    assert not (place / "paper-kraken.yaml").exists(), "nothing runs by it, so it is not left"
+    assert [str(path) for path in place.rglob("*")] == [], "nothing runs by them, so they are not left"
 
 
 def test_a_config_that_differs_is_not_overwritten_and_a_wrong_one_is_not_written(
@@ -114,7 +114,7 @@ def test_a_config_that_differs_is_not_overwritten_and_a_wrong_one_is_not_written
 ) -> None:
     assert call(["paper", "--exchange", "kraken", "--market", "BTCC"]) == 4
     assert "BTCC" in capsys.readouterr().err
-    assert [one.name for one in place.iterdir()] == ["strategies"]
+    assert [one.name for one in place.iterdir()] == []
     (place / "paper-kraken.yaml").write_text("mine\n")
     assert call(["paper", "--exchange", "kraken"]) == 2
     assert "`bot run paper-kraken.yaml` runs it as it is" in capsys.readouterr().err

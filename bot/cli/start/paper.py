@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from decimal import Decimal
 from pathlib import Path
 from shlex import quote
@@ -79,22 +80,47 @@ def paper(
     if not re.fullmatch(r"[a-z0-9_]{1,40}", exchange):
         raise click.UsageError(f"--exchange {exchange!r}: write its name in ccxt, in lower case, such as kraken")
     file = Path(f"paper-{exchange}.yaml") if config is None else config
-    _make_strategy(ctx, use, file.absolute().parent, as_json=as_json)
-    is_new = _make_config(file, _config_text(exchange, use, markets))
-    if not as_json:
-        click.echo(f"config      {file}{', made now' if is_new else ''}")
-        click.echo(f"service     starting; it asks {exchange} for markets and prices, which may take a minute")
     show = Paper(file, span, as_json=as_json)
+    made = Made()
     try:
-        end, note = run_config(file, observer=show)
+        with made:
+            _make_strategy(ctx, use, file.absolute().parent, made, as_json=as_json)
+            is_new = not file.exists()
+            made.will_be(file)
+            _make_config(file, _config_text(exchange, use, markets))
+            if not as_json:
+                click.echo(f"config      {file}{', made now' if is_new else ''}")
+                click.echo(f"service     starting; it asks {exchange} for markets and prices, which may take a minute")
+            show.on_begun = made.keep
+            end, note = run_config(file, observer=show)
     except ServiceFailed as error:
-        if is_new:
-            file.unlink()
         if error.exit_code is not Exit.TIMEOUT:
             raise
         hint = "`bot demo` trades play money at simulated prices and needs no network."
         raise ServiceFailed(f"{error}\n{hint}", int(error.exit_code)) from None
     return show.close(end, note)
+
+
+class Made:
+    """The files and folders that this command makes. Within a `with` that fails they are removed, unless something ran by them."""
+
+    def __init__(self) -> None:
+        self._paths: list[Path] = []
+
+    def will_be(self, path: Path) -> None:
+        """Remember a path, and its folder, if they do not exist yet."""
+        self._paths += [one for one in (path.parent, path) if not os.path.lexists(one) and one not in self._paths]
+
+    def keep(self) -> None:
+        self._paths.clear()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        for path in reversed(self._paths) if kind is not None else ():
+            # A folder stays if somebody has put something into it.
+            with suppress(OSError):
+                path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
 
 
 class Paper:
@@ -104,6 +130,7 @@ class Paper:
         from bot.cli.start.run_output import RunOutput
 
         self.stop = asyncio.Event()
+        self.on_begun: Callable[[], None] = lambda: None
         self._output = RunOutput(self.stop, as_json=as_json)
         self._config = config
         self._span = span
@@ -132,6 +159,7 @@ class Paper:
         from bot.clock import monotonic_ns
         from bot.runtime.journal import queries
 
+        self.on_begun()
         self._is_continued = (settings.state_dir / queries.FILE).exists()
         async with Client(running.base_url, minted.api_key) as client:
             self._start_usd = await start_value(client)
@@ -188,8 +216,8 @@ def _config_text(exchange: str, use: str, markets: tuple[str, ...]) -> str:
     return CONFIG.format(exchange=exchange, use=use, name=name, markets=", ".join(dict.fromkeys(markets)))
 
 
-def _make_config(file: Path, text: str) -> bool:
-    """Check the config and write it, with a dashboard if its packages are installed. False if it is there already; UsageError if another text is there."""
+def _make_config(file: Path, text: str) -> None:
+    """Check the config and write it, with a dashboard if its packages are installed, unless it is there. UsageError if another text is there."""
     from importlib.util import find_spec
 
     from bot.checks.config_check import checked_text
@@ -201,7 +229,7 @@ def _make_config(file: Path, text: str) -> bool:
     except OSError as error:
         raise BotError(f"{file} cannot be read: {error.strerror or error}") from None
     if held in (text.encode(), (text + DASHBOARD).encode()):
-        return False
+        return
     if held is not None:
         raise click.UsageError(
             f"{file} differs from what these options would write, and is not overwritten. `bot run {quote(str(file))}` runs it as it is;"
@@ -211,10 +239,9 @@ def _make_config(file: Path, text: str) -> bool:
         text += DASHBOARD
     checked_text(text, file)
     write_atomic(file, text)
-    return True
 
 
-def _make_strategy(ctx: click.Context, use: str, folder: Path, *, as_json: bool) -> None:
+def _make_strategy(ctx: click.Context, use: str, folder: Path, made: Made, *, as_json: bool) -> None:
     """Make the file of a strategy if neither the strategies folder nor an installed package has it."""
     from bot.cli.common.files import example, write_atomic
     from bot.cli.start.init import new_strategy
@@ -230,7 +257,9 @@ def _make_strategy(ctx: click.Context, use: str, folder: Path, *, as_json: bool)
     if (used / file).exists():
         return
     packaged = example(f"strategies/{file}")
+    made.will_be(beside / file)
     if not packaged.is_file():
+        made.will_be(folder / "tests" / f"test_{file}")
         ctx.invoke(new_strategy, name=match["module"], folder=beside, as_json=as_json)
         return
     beside.mkdir(parents=True, exist_ok=True)
