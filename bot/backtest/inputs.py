@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TextIO
 
 from bot.backtest.backtest import Backtest, strategies_of
 from bot.backtest.data import quality
-from bot.backtest.data.candles import load, market_name
+from bot.backtest.data.candles import Candles, load, market_name
 from bot.backtest.data.column_files import judge_file
 from bot.backtest.data.findings import KINDS, AuditReport
 from bot.backtest.data.funding_rates import Funding, read_funding
@@ -91,7 +91,8 @@ class Inputs:
             for item in found.findings
             if (item.severity == "fault" and item.kind != "gap") or item.kind == "odds"
         ]
-        self.moved = moved_of(reports)
+        self.moved = [*moved_of(reports), *moved_before(self.candles, reports)]
+        self._notes += moved_before(self.candles, reports)
         self.recorded = fundings_of(files.funding, markets)
         self.rates = {market: one.rates for market, one in self.recorded.items()}
         beside = answers_beside(config)
@@ -217,6 +218,19 @@ def moved_of(reports: Sequence[AuditReport]) -> list[str]:
         for report in reports
         for found in report.faults
         if found.kind in MOVING
+    ]
+
+
+def moved_before(candles: Sequence[Candles], reports: Sequence[AuditReport]) -> list[str]:
+    """A sentence for each market whose candles were moved when they came into the store. What they say is then known
+    later than at their source, and a fill may be at a price that another market has left behind.
+    """
+    by_rows = {report.market for report in reports if any(found.kind == "off_grid" for found in report.faults)}
+    return [
+        f"{one.market}: some of its {one.interval} candles were moved forward to the grid when they were stored: "
+        "their times are not their source's"
+        for one in candles
+        if one.is_moved and one.market not in by_rows
     ]
 
 

@@ -51,10 +51,13 @@ class Row(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Candles in the order of time, closed and without duplicates. `until_ms`: the source has no other candle before that instant."""
+    """Candles in the order of time, closed and without duplicates. `until_ms`: the source has no other candle before
+    that instant. `is_moved`: the times of some are later than the source's, because its candles are off the grid.
+    """
 
     rows: list[Row]
     until_ms: int
+    is_moved: bool = False
 
 
 class Quote(NamedTuple):

@@ -68,7 +68,9 @@ class YfinanceSource:
         )
         rows = [(row, ends) for row, ends in _rows(frame, interval) if since_ms <= row.at_ms < until_ms]
         closed = [row for row, ends_ms in rows if ends_ms + CLOSE_MARGIN_MS <= now_ms]
-        yield Page(closed, min(until_ms, now_ms) if len(closed) == len(rows) else rows[len(closed)][0].at_ms)
+        until = min(until_ms, now_ms) if len(closed) == len(rows) else rows[len(closed)][0].at_ms
+        is_moved = interval != "1d" and any(ms_of(at) % INTERVAL_MS[interval] for at in frame.index)
+        yield Page(closed, until, is_moved)
 
     def funding(self, symbol: str, since_ms: int, until_ms: int, say: Say) -> AsyncIterator[list[Rate]]:
         raise NotOffered("yfinance has no funding rates")

@@ -73,6 +73,8 @@ class Candles:
     parts: tuple[Part, ...] = field(default=(), compare=False, repr=False)
     # True: each row is one price at its instant, and not what happened in an interval.
     are_samples: bool = field(default=False, compare=False, repr=False)
+    # True: some rows are later than at their source, because they were moved to the grid.
+    is_moved: bool = field(default=False, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.at_ms)
@@ -371,6 +373,11 @@ def own_file(folder: Path, name: str) -> Path:
         ) from None
 
 
+def moved_mark(path: Path) -> Path:
+    """The file beside candles of a store that says that some of them were moved: 1d.moved beside 1d.parquet."""
+    return path.with_name(f"{path.name.split('.')[0]}.moved")
+
+
 def folder_of_market(market: str) -> str:
     """The name of a market's folder in a store."""
     return _EVENT_FOLDER + market[6:] if market.startswith("event:") else market
@@ -442,7 +449,10 @@ def read_file(
             raise ConfigError(f"{path}: has no candles below its header")
         return Candles(market, named or "1m", at_ms, opens, highs, lows, closes, volumes)
     name = interval_of(path, at_ms, named)
-    return Candles(market, name, at_ms, opens, highs, lows, closes, volumes, (part,)).slice(start_ms, end_ms)
+    read = Candles(
+        market, name, at_ms, opens, highs, lows, closes, volumes, (part,), is_moved=moved_mark(path).exists()
+    )
+    return read.slice(start_ms, end_ms)
 
 
 def interval_of(path: Path, at_ms: array[int], named: str | None) -> str:
@@ -614,5 +624,13 @@ def join(parts: Sequence[Candles]) -> Candles:
             column.extend(more)
     at_ms, opens, highs, lows, closes, volumes = columns
     return replace(
-        ordered[0], at_ms=at_ms, open=opens, high=highs, low=lows, close=closes, volume=volumes, parts=tuple(places)
+        ordered[0],
+        at_ms=at_ms,
+        open=opens,
+        high=highs,
+        low=lows,
+        close=closes,
+        volume=volumes,
+        parts=tuple(places),
+        is_moved=any(one.is_moved for one in ordered),
     )

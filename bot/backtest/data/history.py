@@ -92,6 +92,7 @@ class _Chunk:
 
     def __init__(self, start_ms: int) -> None:
         self.start_ms = self.until_ms = start_ms
+        self.is_moved = False
         self.at_ms: array[int] = array("q")
         self._values: array[float] = array("d")  # open, high, low, close, volume of each candle in turn
 
@@ -103,10 +104,11 @@ class _Chunk:
             self.at_ms.append(row.at_ms)
             self._values.extend(row[1:])
         self.until_ms = max(self.until_ms, page.until_ms)
+        self.is_moved = self.is_moved or page.is_moved
 
     def candles(self, market: str, interval: str) -> Candles:
         o, h, low, c, v = (self._values[column::5] for column in range(5))
-        return Candles(market, interval, self.at_ms, o, h, low, c, v)
+        return Candles(market, interval, self.at_ms, o, h, low, c, v, is_moved=self.is_moved)
 
 
 class Pull:

@@ -79,6 +79,7 @@ class _Table:
     markets: list[str]
     dates_ms: array[int] | None
     is_behind: bool
+    is_moved: bool = False  # some row was joined to a longer candle that ends after it
 
     def pick(self, indices: Sequence[int]) -> _Table:
         """The rows at `indices`."""
@@ -144,7 +145,7 @@ def _candles(path: Path, market: str, mapped: Mapped, table: _Table) -> Candles:
     read = Candles(
         market, interval, at_ms, opens, highs, lows, closes, volumes, parts, are_samples=mapped.is_of_samples
     )
-    return replace(read, at_ms=_opens(read, table, mapped))
+    return _at_opens(read, table, mapped)
 
 
 def _joined(path: Path, table: _Table, mapped: Mapped) -> _Table:
@@ -177,16 +178,18 @@ def _joined(path: Path, table: _Table, mapped: Mapped) -> _Table:
         array("d", [closes[group[-1]] for group in groups]),
         array("d", [math.fsum(volumes[index] for index in group) for group in groups]),
     )
-    return _Table(columns, array("q", [table.rows[order[group[0]]] for group in groups]), [], None, table.is_behind)
+    rows = array("q", [table.rows[order[group[0]]] for group in groups])
+    is_moved = any(at - at % target != start for at, start in zip(opens, starts, strict=True))
+    return _Table(columns, rows, [], None, table.is_behind, is_moved)
 
 
-def _opens(read: Candles, table: _Table, mapped: Mapped) -> array[int]:
-    """When each candle opened, on the source's own clock; none closes earlier for it than at its source.
+def _at_opens(read: Candles, table: _Table, mapped: Mapped) -> Candles:
+    """The candles at their opens, on the source's own clock; none closes earlier for it than at its source.
 
     - A close up to `late_ms` before the grid (00:59:59.999) is the close on the grid.
     - A day from midnight to midnight of a local clock keeps its date, because it ends before the UTC day of that date
-      does. West of Greenwich it ends
-      later, so there only markets with trading hours keep the date: their session ends earlier.
+      does: it `is_moved`, unless its market has trading hours. West of Greenwich the day ends later, so there only
+      markets with trading hours keep the date: their session ends earlier.
     """
     step, before = read.step_ms, read.step_ms if mapped.stamp == "close" else 0
     dates = table.dates_ms
@@ -195,11 +198,12 @@ def _opens(read: Candles, table: _Table, mapped: Mapped) -> array[int]:
         # By the rows too, because a share may be imported under the name of another market.
         rests = hours_of(local) != CONTINUOUS or hours_of(replace(local, market="")) != CONTINUOUS
         if not table.is_behind or rests:
-            return local.at_ms
+            return replace(local, is_moved=not rests)
     if not before:
-        return read.at_ms
+        return replace(read, is_moved=table.is_moved)
     late = late_ms(step)
-    return array("q", (at + (-at % step if -at % step <= late else 0) - before for at in read.at_ms))
+    at_ms = array("q", (at + (-at % step if -at % step <= late else 0) - before for at in read.at_ms))
+    return replace(read, at_ms=at_ms, is_moved=table.is_moved)
 
 
 def _day(at_ms: int) -> str:

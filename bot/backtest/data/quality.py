@@ -99,7 +99,7 @@ def mended(candles: Candles, report: AuditReport) -> Candles:
     for index in sorted(range(len(at_ms)), key=candles.at_ms.__getitem__):
         last[at_ms[index]] = index
     made = candles.pick([last[at] for at in sorted(last)])
-    made = replace(made, at_ms=array("q", sorted(last)))
+    made = replace(made, at_ms=array("q", sorted(last)), is_moved=made.is_moved or "off_grid" in kinds)
     if "ohlc" in kinds:
         highs = array("d", map(max, made.open, made.high, made.low, made.close))
         lows = array("d", map(min, made.open, made.high, made.low, made.close))

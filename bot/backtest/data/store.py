@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
 from bot.backtest.data import column_files
-from bot.backtest.data.candles import COLUMNS, Candles, folder_of_market, own_file, read_file, store_files
+from bot.backtest.data.candles import COLUMNS, Candles, folder_of_market, moved_mark, own_file, read_file, store_files
 from bot.clock import iso
 from bot.errors import BotError, ConfigError
 from bot.files import replacing, sync
@@ -106,8 +106,13 @@ class Store:
                 done.append(written)
                 if part is not None:
                     ready.append((candles, written.path, part))
+                if candles.is_moved:  # Before the candles, so that a killed writer leaves none without it.
+                    self._mark_moved(written.path)
             for candles, path, part in ready:
                 self._put_in_place(candles, path, part)
+            for candles, written in zip(many, done, strict=True):
+                if not candles.is_moved and len(candles) == written.rows:
+                    moved_mark(written.path).unlink(missing_ok=True)
         return done
 
     def _prepare(self, candles: Candles, parts: ExitStack, *, replacing: bool) -> tuple[Written, Path | None]:
@@ -124,6 +129,12 @@ class Store:
             part = parts.enter_context(_part(path, merged, is_alone=True))
         added = len(candles) - same - replaced
         return Written(path, len(merged), added, same, replaced, merged.at_ms[0], merged.at_ms[-1]), part
+
+    def _mark_moved(self, path: Path) -> None:
+        """Record that candles of a file have later times than at their source (`Candles.is_moved`)."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(moved_mark(path), mode=0o644) as file:
+            file.write(b"Some of these candles were moved forward to the grid of their interval.\n")
 
     def _put_in_place(self, candles: Candles, path: Path, part: Path) -> None:
         before = self.file(candles.market, candles.interval)
@@ -144,6 +155,7 @@ class Store:
                     )
                 return Written(before, len(held), 0, len(held), 0, held.at_ms[0], held.at_ms[-1])
             path = self._place(candles)
+            moved_mark(path).unlink(missing_ok=True)
             with _part(path, candles, is_alone=True) as part:
                 self._put_in_place(candles, path, part)
         return Written(path, len(candles), len(candles), 0, 0, candles.at_ms[0], candles.at_ms[-1])

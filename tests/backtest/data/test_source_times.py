@@ -13,10 +13,13 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from bot.backtest.data.candles import Candles
+from bot.backtest.data.history import Pull, Target, Wanted
 from bot.backtest.data.importers import Mapped, closed, read_foreign
 from bot.backtest.data.quality import FaultyData, checked
+from bot.backtest.data.store import Store
 from bot.cli.app import call
 from bot.clock import DAY_MS, HOUR_MS, ManualClock, iso
+from bot.market_data import symbols
 from bot.market_data.paging import Answer, Pager
 from bot.market_data.source import Row
 from bot.market_data.yfinance_source import YfinanceSource
@@ -264,3 +267,65 @@ def test_moved_candles_prove_nothing(
     assert says in told.out + told.err
     if flags:
         assert "error: not proved causal: BTC: 600 rows off the grid of 1m" in told.err
+
+
+@pytest.mark.parametrize(("late_ms", "is_moved"), [(0, False), (30_000, True)])
+def test_a_store_remembers_that_its_candles_were_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], late_ms: int, is_moved: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(minutes(600, start_ms=START_MS + late_ms), tmp_path / "BTC_1m.csv")
+    assert call(["data", "import", "BTC_1m.csv", "--interval", "1m", "--accept-off-grid"]) == 0
+    asked = ["--data", "data", "--prove-causal"]
+    assert call(["backtest", str(config(tmp_path)), *asked]) == int(is_moved)
+    told = capsys.readouterr()
+    why = "BTC: some of its 1m candles were moved forward to the grid when they were stored"
+    assert (f"error: not proved causal: {why}" in told.err) == is_moved
+    assert (why in told.out) == is_moved
+    # Candles on the grid in place of all of them are their source's again; of some of them they are not.
+    write(minutes(599, start_ms=START_MS + 60_000), tmp_path / "BTC_1m.csv")
+    assert call(["data", "import", "BTC_1m.csv", "--replace"]) == 0
+    assert (tmp_path / "data/BTC/1m.moved").exists() == is_moved
+    write(minutes(700, start_ms=START_MS), tmp_path / "BTC_1m.csv")
+    assert call(["data", "import", "BTC_1m.csv", "--replace"]) == 0
+    assert not (tmp_path / "data/BTC/1m.moved").exists()
+    assert call(["backtest", str(config(tmp_path)), *asked]) == 0
+
+
+@research
+@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("market", ["BTC", "SPY"])
+def test_candles_that_end_later_than_at_their_source_are_marked_in_every_source(
+    tmp_path: Path, name: str, market: str
+) -> None:
+    own = SOURCES[name]
+    taken = usable(read_foreign(*_with(text_file(tmp_path, own), market)))
+    is_session = market == "SPY" and own[1].tzinfo is not UTC  # A share's day ends with its session in any zone.
+    later = any(at != ms(own_opens(own)[int(volume) - 1]) for at, volume in zip(taken.at_ms, taken.volume, strict=True))
+    assert taken.is_moved == (later and not is_session)
+
+
+def _with(file: tuple[Path, Mapped], market: str) -> tuple[Path, str, Mapped]:
+    return file[0], market, file[1]
+
+
+@pytest.mark.parametrize(("first", "is_moved"), [("00:00", False), ("00:30", False), ("00:20", True)])
+def test_half_hours_that_are_joined_across_the_grid_are_marked(tmp_path: Path, first: str, is_moved: bool) -> None:
+    at = datetime.fromisoformat(f"2025-04-01T{first}:00+00:00")
+    rows = [f"{at + n * timedelta(minutes=30):%Y-%m-%d %H:%M},100,102,99,101,1" for n in range(12)]
+    (tmp_path / "x.csv").write_text("\n".join(["Date,Open,High,Low,Close,Volume", *rows]) + "\n")
+    assert read_foreign(tmp_path / "x.csv", "BTC", Mapped(interval="1h")).is_moved == is_moved
+
+
+@pytest.mark.parametrize(("minute", "is_moved"), [(0, False), (30, True)])
+async def test_a_pull_of_half_hours_marks_the_store(tmp_path: Path, minute: int, is_moved: bool) -> None:
+    own = [datetime(2025, 6, 2, 13, minute, tzinfo=UTC) + n * timedelta(hours=1) for n in range(3)]
+    clock = ManualClock(ms(own[2]) + DAY_MS)
+    ticker = SimpleNamespace(history=lambda **_wanted: _Frame(own))
+    async with YfinanceSource(ticker=lambda _symbol: ticker, clock=clock) as source:
+        wanted = Wanted(symbols.Mapped("SPY", "SPY", None), "1h", START_MS, clock.now_ms())
+        target = Target(Store(tmp_path), clock, accept=("gaps", "hours"))
+        await Pull(source, wanted, target).run(str, lambda _progress: None)
+    read = Store(tmp_path).read("SPY", "1h")
+    assert read is not None
+    assert read.is_moved == is_moved
