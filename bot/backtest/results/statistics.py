@@ -17,6 +17,10 @@ from bot.clock import DAY_MS, HOUR_MS
 
 DAYS_A_YEAR: Final = 365
 YEAR_MS: Final = DAYS_A_YEAR * DAY_MS
+WEEK_MS: Final = 7 * DAY_MS
+SATURDAY_MS: Final = 2 * DAY_MS  # the first one, 3 January 1970
+EVENING_MS: Final = 6 * HOUR_MS  # of a Friday in New York is Saturday in UTC
+MONDAY_BEGINS_MS: Final = DAY_MS + 22 * HOUR_MS  # after a Saturday's beginning, in summer
 DECIMALS: Final = 6
 # Figures of a year. A run of a few days says nothing of a year, so they are marked.
 ANNUAL: Final = ("Return (Ann.) [%]", "Volatility (Ann.) [%]", "Sharpe Ratio", "Sortino Ratio", "Calmar Ratio")
@@ -142,21 +146,37 @@ def daily_returns(
     at_ms: Sequence[int], usd: Sequence[float], *, start_ms: int, start_usd: float, only_with_prices: bool = False
 ) -> list[float]:
     """Returns from one 00:00 UTC to the next; the first and last day may be shorter. A value at midnight belongs to the day that ends there.
-    A day without a value has the return 0, or is left out if `only_with_prices`. After a loss of everything there are
-    no more returns.
+    A day without a value has the return 0, or is left out if `only_with_prices`; then the hours of an exchange's
+    Friday that are Saturday in UTC count to Friday, and those of its Monday that are Sunday to Monday. After a loss of
+    everything there are no more returns.
     """
     found: list[float] = []
     row, before = 0, start_usd
     last = start_ms // DAY_MS * DAY_MS
     while row < len(at_ms) and before > 0:
-        midnight = -(-at_ms[row] // DAY_MS) * DAY_MS
+        first, midnight = row, -(-at_ms[row] // DAY_MS) * DAY_MS
+        row = bisect_right(at_ms, midnight, row)
         if not only_with_prices:
             found += [0.0] * ((midnight - last) // DAY_MS - 1)
-        last = midnight
-        row = bisect_right(at_ms, midnight, row)
-        found.append(usd[row - 1] / before - 1)
+        elif row < len(at_ms) and is_evening_before(at_ms[first]) and (not found or last < midnight - DAY_MS):
+            continue  # A market that never closes has values on Saturday, so its Sunday is a day.
+        last, change = midnight, usd[row - 1] / before - 1
+        if only_with_prices and found and is_evening_after(at_ms[row - 1]):
+            found[-1] = (1 + found[-1]) * (1 + change) - 1
+        else:
+            found.append(change)
         before = usd[row - 1]
     return found
+
+
+def is_evening_after(at_ms: int) -> bool:
+    """True for an instant of Saturday in UTC that is Friday evening in New York."""
+    return 0 < (at_ms - SATURDAY_MS) % WEEK_MS <= EVENING_MS
+
+
+def is_evening_before(at_ms: int) -> bool:
+    """True for an instant of Sunday in UTC at which the Monday of indices has begun in New York."""
+    return MONDAY_BEGINS_MS <= (at_ms - SATURDAY_MS) % WEEK_MS <= 2 * DAY_MS
 
 
 def sharpe(returns: Sequence[float]) -> float | None:

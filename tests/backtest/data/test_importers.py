@@ -366,7 +366,8 @@ def test_the_sixty_markets_of_a_recorded_file_are_imported_and_one_is_traded(
     # Of 11,071 samples 19 are the second of their day, and so many days are missing.
     assert (len(told["written"]), sum(one["rows"] for one in told["written"])) == (60, 11_052)
     assert sum(one["count"] for report in told["audit"] for one in report["findings"] if one["kind"] == "gap") == 19
-    (file,) = (tmp_path / "data/event_01017B00").iterdir()
+    (file,) = (tmp_path / "data/event_01017B00").glob("1d.[cp]*")
+    assert file.with_name("1d.moved").exists()
     (tmp_path / "c.yaml").write_text(
         f"account: {{base_url: embedded}}\ndead_man: off\nsafety: {{require_protection: false}}\nstrategies_dir: {STRATEGIES}\nstrategies:\n"
         '  - {name: e, use: "oracles:Shares", markets: ["event:RATE-CUT"], interval: 1d, budget_usd: 1000, params: {buy: 2, sell: 9}}\n'

@@ -9,6 +9,7 @@ one.
 from __future__ import annotations
 
 import json
+import math
 import random
 import shutil
 from pathlib import Path
@@ -178,3 +179,29 @@ def test_figures_of_a_year_are_marked_in_a_run_of_a_few_days(
     assert (f"<small>of {days} d, not of a year</small>" in (run / "report.html").read_text()) == is_marked
     assert call(["report", str(run), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ofFewDays"] == (list(ANNUAL) if is_marked else [])
+
+
+@pytest.mark.parametrize(
+    ("own", "hours"),
+    [
+        ("shares in winter, to 20:00 in New York", [n * 24 + hour for n in range(5) for hour in (15, 21, 25)]),
+        ("shares in summer, to 20:00 in New York", [n * 24 + hour for n in range(5) for hour in (14, 20, 24)]),
+        ("indices from Sunday 18:00 in New York, in winter", [n * 24 + hour for n in range(5) for hour in (0, 8, 22)]),
+        ("indices from Sunday 18:00 in New York, in summer", [n * 24 + hour for n in range(5) for hour in (-1, 8, 21)]),
+    ],
+)
+def test_the_evening_of_an_exchange_is_no_day_with_prices_of_its_own(own: str, hours: list[int]) -> None:
+    """The first values of a week may be Sunday in UTC, the last ones Saturday."""
+    week = [*hours, *([hours[0] - 0.5, hours[0] - 1] if "Sunday" in own else [])]
+    at_ms = sorted(MONDAY_MS + int(7 * DAY * n + hour * HOUR) for n in range(3) for hour in week)
+    usd = [START_USD * 1.001**n for n in range(1, len(at_ms) + 1)]
+    days = daily_returns(at_ms, usd, start_ms=at_ms[0] - HOUR, start_usd=START_USD, only_with_prices=True)
+    assert len(days) == 3 * 5
+    assert START_USD * math.prod(1 + change for change in days) == pytest.approx(usd[-1])
+
+
+def test_days_of_a_market_that_never_closes_are_all_counted() -> None:
+    at_ms = [MONDAY_MS + n * HOUR for n in range(1, 24 * 21 + 1)]
+    usd = [START_USD * 1.001**n for n in range(1, len(at_ms) + 1)]
+    days = daily_returns(at_ms, usd, start_ms=MONDAY_MS, start_usd=START_USD, only_with_prices=True)
+    assert days == pytest.approx([1.001**24 - 1] * 21)
