@@ -153,7 +153,7 @@ admission extra info raw socket visibility
 api python ranking accept acceptor access acting action activity adapter address alert answer app apply approval arithmetic assembly assertion attempt auth backup base bootstrap
 builder call chart chat cli client clock column common condition config connection consumer context control cors count counter crash credential cron
 data database date deadline delivery demo descriptor device diff docs doctor document draft driver embedded encryption engine equity error evidence
-example exchange
+example exchange unread
 execution executor explain fast file firing flag fold folder format formatting frame handle header health history hour html http identity importer
 index indicator init injection input jit json judgment latency layout library lifecycle line loader local lock log logging loss machine mailbox main mcp
 memory message model money naked name named notifier number open openapi opening operate option output outside overview ownership package paging param
