@@ -265,9 +265,10 @@ class Dashboard:
         name, given = request.query_params.get("name", ""), request.query_params.get("of", "")
         if action.needs_name and not name:
             return await self._message(404, "Not found", f"{action.title} needs the name of what it acts on.")
-        subject = action.subject(await self._seen(action), name)
+        seen = await self._seen(action)
+        subject = action.subject(seen, name)
         if subject is None:
-            return await self._message(404, "Nothing to act on", controls.missing(action, name))
+            return await self._message(404, "Nothing to act on", controls.missing(action, name, seen))
         if given and given != subject.stamp:
             now = controls.GONE.format(subject=name or action.title, now=f"It is {subject.text} now.")
             return await self._message(409, "It has changed", now)
@@ -276,7 +277,7 @@ class Dashboard:
     async def _seen(self, action: controls.Action) -> controls.Seen:
         """What the daemon says at this moment: a page may show what was a second ago."""
         proposals = await self._sources.daemon.fresh_approvals() if action.is_of_proposal else Reading(())
-        return controls.Seen(await self._sources.daemon.fresh_snapshot(), proposals.value)
+        return controls.Seen(await self._sources.daemon.fresh_snapshot(), proposals.value, proposals.known)
 
     async def change(self, request: Request) -> Response:
         if not self._control:
@@ -289,10 +290,11 @@ class Dashboard:
             log.warning("dashboard.change_refused", reason="token")
             return refused(403, "the token of the page is missing or belongs to another sign-in: open the page again")
         name, key = form.get("name", ""), form.get("key", "")
-        subject = action.subject(await self._seen(action), name)
+        seen = await self._seen(action)
+        subject = action.subject(seen, name)
         if subject is None or form.get("of") != subject.stamp:
             log.warning("dashboard.change_refused", reason="changed", subject=name or None)
-            now = controls.missing(action, name) if subject is None else f"It is {subject.text} now."
+            now = controls.missing(action, name, seen) if subject is None else f"It is {subject.text} now."
             text = controls.GONE.format(subject=name or action.title, now=now)
             return await self._message(409, "It has changed", text)
         asked = controls.confirmation(action, name, subject) | ({"key": key} if key else {})

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from bot.dashboard import formatting, identity
+from bot.dashboard.reading import NOW, Known
 from bot.dashboard.snapshot import Snapshot
 
 Data = dict[str, Any]
@@ -30,6 +31,7 @@ class Seen(NamedTuple):
 
     snapshot: Snapshot
     proposals: Sequence[Mapping[str, Any]]
+    proposals_known: Known = NOW
 
     @property
     def account(self) -> str:
@@ -173,8 +175,13 @@ def other_ways(action_name: str) -> list[str]:
     return ["bot kill, on the daemon's machine, and /kill of bot telegram call the service without the daemon."]
 
 
-def missing(action: Action, name: str) -> str:
-    """Why a control has nothing to act on."""
+def missing(action: Action, name: str, seen: Seen) -> str:
+    """Why a control has nothing to act on: there is no such thing, or nobody knows whether there is."""
+    why = seen.proposals_known.text if action.is_of_proposal else seen.snapshot.trouble
+    if not why and not seen.snapshot.knows_account:
+        why = "the daemon has not read its account yet"
+    if why:
+        return f"Whether there is something to {action.title.lower()} under the name {name} is not known: {why}"
     things = {
         "close": "no open position",
         "cancel": "no entry order",

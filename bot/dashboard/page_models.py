@@ -101,8 +101,7 @@ def daemon_known(snapshot: Snapshot, now_ms: int) -> Known:
         return old(snapshot.at_ms, now_ms, "The daemon's journal was written last")
     if snapshot.trouble:
         return old(snapshot.at_ms, now_ms, "The daemon answered last")
-    age_s = (snapshot.status or {}).get("old_s") or 0.0
-    return NOW if age_s <= frame.OLD_S else old(now_ms - round(age_s * 1000), now_ms, "The daemon read the account")
+    return old(now_ms - round(snapshot.age_s * 1000), now_ms, "The daemon read the account") if snapshot.is_old else NOW
 
 
 def positions_known(one: Read) -> Known:
@@ -162,6 +161,9 @@ async def _curve(sources: Sources, one: Read, span: str) -> tuple[overview.Curve
 
     trips = await sources.daemon.journal(closed)
     known = trips.known if trips.value is None else journal_known(one, trips)
+    if len(trips.value or ()) < 2:
+        # The journal cannot stand for a service that has not said its curve.
+        known = worst(nav.known, known)
     return overview.curve(None, trips.value or [], span), known
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 Data = dict[str, Any]
+OLD_S: Final = 10.0  # an account that was read longer ago is shown as old
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,16 @@ class Snapshot:
     def knows_account(self) -> bool:
         """True if the daemon, or its journal, has said which positions and orders there are."""
         return self.is_of_journal or "account" in (self.status or {})
+
+    @property
+    def age_s(self) -> float:
+        """How long before its answer the daemon had read the account."""
+        return float((self.status or {}).get("old_s") or 0.0)
+
+    @property
+    def is_old(self) -> bool:
+        """True for an account that was read earlier: by a daemon that is cut off, or before it stopped to answer."""
+        return bool(self.trouble) or self.is_of_journal or self.age_s > OLD_S
 
     @property
     def speed(self) -> float:

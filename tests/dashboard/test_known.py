@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bot.cli.operate.daemon_client import NotRunning, Silent
+from bot.dashboard.controls import ACTIONS
 from bot.dashboard.page_models import PARTS
 from bot.dashboard.reading import NOW, Reading, old, unknown
 from bot.runtime.journal import queries
@@ -137,6 +138,47 @@ async def test_positions_are_those_that_the_service_shows_while_the_daemon_is_de
     text = main_text((await browser.get("/")).text)
     assert "Then it was: No open position." not in text
     assert "No open position at the service now." in text
+
+
+@pytest.mark.parametrize("answers", [ANSWERS | {"/status": status(old_s=90.0)}, DEAD], ids=["service", "both"])
+async def test_a_page_while_the_service_is_away_says_what_is_old_and_not_known(
+    folder: Path, answers: dict[str, Any]
+) -> None:
+    """The daemon is alive and has read the account 90 s ago; or both are away and there is the journal."""
+    browser = await Browser(Daemon(folder, answers)).signed_in()
+    for path in ("/", "/market/BTC", "/strategies", "/guardians"):
+        text = main_text((await browser.get(path)).text)
+        assert claims(text) == [], path
+        assert "OLD." in text, path
+    text = main_text((await browser.get("/market/BTC")).text)
+    assert text.count("Not known.") >= 2, "candles and book are of the service"
+
+
+@pytest.mark.parametrize("spoil", [None, without_journal], ids=["journal", "nothing"])
+@pytest.mark.parametrize("action", sorted(ACTIONS))
+async def test_a_control_says_of_nothing_that_it_is_not_there_while_the_daemon_does_not_answer(
+    folder: Path, action: str, spoil: Callable[[Path], None] | None
+) -> None:
+    if spoil is not None:
+        spoil(folder)
+    browser = await Browser(Daemon(folder, DEAD), control=True).signed_in()
+    page = await browser.get(f"/control/{action}?name=nothing")
+    text = main_text(page.text)
+    assert "There is no" not in text
+    assert action == "kill" or ("is not known:" in text and page.status_code == 404)
+
+
+@pytest.mark.parametrize("action", ["close", "cancel", "approve", "refuse", "pause", "resume"])
+async def test_a_control_whose_object_has_gone_says_so(folder: Path, action: str) -> None:
+    browser = await Browser(Daemon(folder, ANSWERS), control=True).signed_in()
+    page = await browser.get(f"/control/{action}?name=gone")
+    assert page.status_code == 404
+    assert "There is no" in main_text(page.text)
+    answer = await browser.post(
+        f"/control/{action}", token=browser.token, name="gone", confirm="gone", of="0" * 16, key="k"
+    )
+    assert answer.status_code == 409
+    assert browser.daemon.changes == []
 
 
 async def test_a_page_that_was_open_when_the_daemon_died_marks_its_last_figures(folder: Path) -> None:

@@ -378,7 +378,7 @@ def _daemon(patient: Patient) -> None:
     try:
         status = patient.place.ask("GET", "/status")
     except NotRunning:
-        patient.say("daemon", "ok", "not running")
+        _dead(patient)
         return
     except Closed as error:
         patient.say("daemon", "fail", str(error), _ASK)
@@ -408,6 +408,31 @@ def _daemon(patient: Patient) -> None:
         )
     else:
         patient.say("daemon", "ok", text)
+
+
+def _dead(patient: Patient) -> None:
+    """A daemon that does not run, with what its journal says that it left open. Without a journal that is not known."""
+    from bot.clock import SystemClock
+    from bot.errors import JournalError
+    from bot.runtime.journal import queries
+
+    try:
+        last = queries.last_state(patient.place.folder)
+    except queries.NotFound:
+        patient.say("daemon", "ok", "not running, and it has no journal")
+        return
+    except JournalError:
+        known = "whether it left positions is not known, because its journal cannot be read"
+        patient.say("daemon", "warn", f"not running; {known}", "look at the account at the service")
+        return
+    age = duration_ms(SystemClock().now_ms() - last.written_ms)
+    held = [f"{one['market']} {one['side']} {one['size']}" for one in last.positions]
+    held += [f"{one['action']} {one['market']} ({one['state']})" for one in last.open_intents]
+    if not held:
+        patient.say("daemon", "ok", f"not running; its journal, written last {age} ago, has no open position")
+        return
+    text = f"not running; its journal, written last {age} ago, has {', '.join(held)}"
+    patient.say("daemon", "warn", text, "start it: bot run, or close everything without it: bot kill --flatten")
 
 
 def _heartbeat(patient: Patient) -> None:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bot.dashboard import formatting
-from bot.dashboard.snapshot import Snapshot
+from bot.dashboard.snapshot import OLD_S, Snapshot
 
-OLD_S: Final = 10.0  # an account that was read longer ago is shown as old
 SOON: Final = 0.34  # the part of the dead-man's time below which its clock warns
 
 PAGES: Final = (

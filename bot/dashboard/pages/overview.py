@@ -112,16 +112,18 @@ def _profit_figures(status: Data, value: Decimal) -> list[Figure]:
 def _open_figures(snapshot: Snapshot, held: Sequence[Position] | None, value: Decimal) -> list[Figure]:
     """Of the positions that the service shows (`held`), else of those of the daemon."""
     if held is not None:
-        count = len(held)
+        count, is_old = len(held), False
         gain = sum((one.unrealized_pnl_usd or Decimal(0) for one in held), Decimal(0))
         exposure = sum((abs(one.mark_px or Decimal(0)) * abs(one.size) for one in held), Decimal(0))
     else:
-        count = len(snapshot.positions)
+        count, is_old = len(snapshot.positions), snapshot.is_old
         gain = sum((number(one["unrealized_usd"]) or Decimal(0) for one in snapshot.positions), Decimal(0))
         exposure = sum((notional(one) for one in snapshot.positions), Decimal(0))
     share = f"{formatting.times(exposure / value)} the account" if value > 0 else ""
     return [
-        Figure("Open profit", formatting.signed_usd(gain), _positions(count), formatting.direction(gain)),
+        Figure(
+            "Open profit", formatting.signed_usd(gain), _positions(count, is_old=is_old), formatting.direction(gain)
+        ),
         Figure("Exposure", formatting.usd(exposure), share),
     ]
 
@@ -239,8 +241,10 @@ def _part(gain: Decimal, base: Decimal) -> str:
     return formatting.pct(gain / base * 100) if base > 0 else formatting.NONE
 
 
-def _positions(count: int) -> str:
-    return "no open position" if not count else "1 open position" if count == 1 else f"{count} open positions"
+def _positions(count: int, *, is_old: bool) -> str:
+    if not count:
+        return "0 open positions then" if is_old else "no open position"
+    return "1 open position" if count == 1 else f"{count} open positions"
 
 
 def curve(nav: WalletNavResult | None, trips: Sequence[tuple[int, Decimal]], span: str) -> Curve:

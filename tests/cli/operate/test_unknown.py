@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,26 @@ async def test_an_empty_journal_of_a_dead_daemon_says_when_it_was_empty(
     await traded(tmp_path, "101")
     capsys.readouterr()
     assert "positions   none when it was last written" in said_by("status", tmp_path, capsys)[1]
+
+
+@pytest.mark.parametrize("journal", ["with a position", "flat", "damaged", "missing"])
+def test_doctor_says_what_a_dead_daemon_left_and_when_that_was_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], journal: str
+) -> None:
+    if journal == "damaged":
+        (tmp_path / queries.FILE).write_bytes(b"no database" * 1000)
+    elif journal != "missing":
+        asyncio.run(traded(tmp_path, *(("101",) if journal == "flat" else ("100", "100"))))
+    capsys.readouterr()
+    call(["doctor", "--state-dir", str(tmp_path)])
+    (line,) = (one for one in capsys.readouterr().out.splitlines() if one[6:].startswith("daemon "))
+    shown = {
+        "with a position": r"^warn .* its journal, written last .* ago, has BTC long 2",
+        "flat": r"^ok .* its journal, written last .* ago, has no open position$",
+        "damaged": r"^warn .* is not known, because its journal cannot be read$",
+        "missing": r"^ok .* it has no journal$",
+    }
+    assert re.search(shown[journal], line), line
 
 
 def test_the_status_of_a_daemon_says_what_is_known_old_and_not_known() -> None:
