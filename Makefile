@@ -34,7 +34,8 @@ PYTHON = $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; d
 	"$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null && { command -v "$$p"; break; }; done)
 
 # An environment whose interpreter is gone, or that stood in another folder, is made again.
-$(shell [ -e $(BIN)/python ] && [ "$$(cat .venv/home 2>/dev/null)" = "$$PWD" ] || rm -f .venv/run.stamp .venv/dev.stamp .venv/markets.stamp)
+# A link to the folder is the same folder.
+$(shell [ -e $(BIN)/python ] && [ "$$(cat .venv/home 2>/dev/null)" = "$$(pwd -P)" ] || rm -f .venv/run.stamp .venv/dev.stamp .venv/markets.stamp)
 
 # One environment. The development pins contain the run-time pins, so whoever has run the tests is not stepped back by the demo.
 READY := $(if $(wildcard .venv/dev.stamp),.venv/dev.stamp,.venv/run.stamp)
@@ -94,13 +95,13 @@ $(UV_READY):
 FILL = $(UV) pip install --quiet --compile-bytecode --require-hashes --no-deps --python $(BIN)/python -r $(1) && \
 	{ cat $(1); echo "-e ."; } > .venv/wanted.txt && \
 	$(UV) pip install --quiet --exact --no-deps --python $(BIN)/python -r .venv/wanted.txt && $(BIN)/bot --version >/dev/null
-NEW_VENV = $(UV) venv --quiet --clear --python "$(PYTHON)" .venv && pwd > .venv/home
+NEW_VENV = $(UV) venv --quiet --clear --python "$(PYTHON)" .venv && pwd -P > .venv/home
 
 # The stamp is written after `bot --version` ran. What an interrupted installation has left is made anew. Who has the tools of the tests keeps them.
 define install
 	$(check_python)
 	@$(LOCK) if [ $@ = .venv/run.stamp ] && [ -e .venv/dev.stamp ]; then touch $@; exit 0; fi; rm -f $@; \
-	[ -x $(BIN)/python ] && [ "$$(cat .venv/home 2>/dev/null)" = "$$PWD" ] || { $(NEW_VENV); }; \
+	[ -x $(BIN)/python ] && [ "$$(cat .venv/home 2>/dev/null)" = "$$(pwd -P)" ] || { $(NEW_VENV); }; \
 	echo "Installing $(1) into .venv"; \
 	{ $(FILL); } || { echo "Starting again with an empty .venv" >&2; $(NEW_VENV) && $(FILL); }; \
 	touch $@

@@ -1,7 +1,7 @@
 """The one place that says how to install an extra of this package, with a command that works where this program runs.
 
-No registry has the package under its name, so a command names where this installation came from: the folder of a clone and its make
-targets, a file, a folder or a version-control address.
+No registry has the package under its name, so a command names where this installation came from: the folder of a clone
+and its make targets, a file, a folder or a version-control address.
 """
 
 from __future__ import annotations

@@ -101,6 +101,20 @@ def test_a_repeated_installation_uninstalls_nothing_first(clone: Path) -> None:
     assert calls(clone) and all(call.startswith("pip install ") for call in calls(clone))
 
 
+@pytest.mark.parametrize("name", ["clone", "my clone"])
+def test_a_link_to_the_folder_is_the_same_folder(
+    name: str, clone: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Otherwise each of the two ways to the folder empties the environment that a daemon runs in."""
+    link = tmp_path_factory.mktemp("links") / name
+    link.symlink_to(clone)
+    for folder in (clone, link, clone):
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+        command = ["make", ".venv/run.stamp"]
+        subprocess.run(command, cwd=folder, env=environment | {"PWD": str(folder)}, check=True, capture_output=True)
+    assert [call.split()[0] for call in calls(clone)] == ["venv", "pip", "pip"]
+
+
 def test_an_installation_that_does_not_run_gets_no_stamp(clone: Path) -> None:
     (clone / "broken").write_text("1")
     one = make(clone, ".venv/run.stamp")

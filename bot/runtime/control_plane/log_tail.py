@@ -7,6 +7,7 @@ removed is made anew, with the newest lines, so that `bot logs` shows them when 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import threading
@@ -49,6 +50,8 @@ class Tail:
         self._file: int | None = None
         self._size = 0
         self._retry_ms = 0
+        self._is_lost = False  # the file was moved, or could not be written
+        self._is_torn = False  # the disk took only a part of the last line
         self._clock = SystemClock()
         self._lock = threading.RLock()  # Reentrant, because a garbage collection meanwhile may log too.
 
@@ -84,21 +87,32 @@ class Tail:
         """Make the file anew if it was renamed or removed. Called at each pass, because a quiet daemon logs rarely."""
         at_ms = self._clock.now_ms()
         with self._lock:
-            if self.path is not None and self._file is not None and at_ms >= self._retry_ms:
+            if self.path is not None and (self._file is not None or self._is_lost) and at_ms >= self._retry_ms:
                 self._write(b"", at_ms, self.path)
 
     def _write(self, raw: bytes, at_ms: int, path: Path) -> None:
         try:
             if self._file is not None and is_moved(self._file, path):
                 self._close()
-                raw = b"".join(_raw(line.event, line.at_ms) for line in self.newest(LINES_AGAIN))
+                self._is_lost = True
             if self._file is None:
                 self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
                 self._size = os.fstat(self._file).st_size
+                if self._is_lost and self._size == 0:
+                    raw = b"".join(_raw(line.event, line.at_ms) for line in self.newest(LINES_AGAIN))
+                self._is_lost = False
+                self._is_torn = self._is_torn and self._size > 0
             if not raw:
                 return
-            os.write(self._file, raw)
-            self._size += len(raw)
+            raw = b"\n" * self._is_torn + raw
+            written = os.write(self._file, raw)
+            self._is_torn = written < len(raw)
+            if self._is_torn:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._size += written
+            if self._size > self._bytes_max:
+                # A rotation that copies and truncates has made the file smaller.
+                self._size = os.fstat(self._file).st_size
             if self._size > self._bytes_max:
                 self._close()
                 path.replace(older(path))
@@ -106,7 +120,10 @@ class Tail:
             with contextlib.suppress(OSError):
                 self._close()
             self._file = None
+            was_lost, self._is_lost = self._is_lost, True
             self._retry_ms = at_ms + RETRY_MS
+            if was_lost and not raw:
+                return  # It has been said.
             note = {"level": "warning", "event": "log.unwritten", "path": str(path), "message": error.strerror}
             self.seq += 1
             self.lines.append(Line(self.seq, at_ms, note))

@@ -1,6 +1,7 @@
-"""What the text of a strategy shows that nobody would read: signals that are thrown away, and declarations that nothing looks at.
+"""What the text of a strategy shows that nobody would read: signals that are thrown away, and declarations without use.
 
-It is read once, when the class is loaded, so that an author learns it before the strategy runs. Text that cannot be found is not judged.
+It is read once, when the class is loaded, so that an author learns it before the strategy runs. Text that cannot be
+found is not judged.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def line_of_lost_intents(method: types.FunctionType, *, lists: bool = True) -> i
 
 
 class _Lost:
-    """Looks through one method for a statement of which the value is signals, because a statement's value is thrown away."""
+    """Looks through one method for a statement whose value is signals: a statement's value is thrown away."""
 
     def __init__(self, target: type[Strategy], owner: type, method: types.FunctionType) -> None:
         self._target = target

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -117,3 +119,53 @@ def test_a_truncated_file_is_written_on_and_a_file_that_nobody_opened_is_not_mad
     tail({"event": "n", "n": 1})
     tail.close()
     assert [one["n"] for one in last_lines(path, 9)] == [1]
+
+
+@pytest.mark.parametrize("is_quiet", [False, True])
+def test_a_removed_folder_that_comes_back_gets_the_newest_lines(*, is_quiet: bool, tmp_path: Path) -> None:
+    path = tmp_path / "state" / "daemon.log"
+    path.parent.mkdir()
+    tail = Tail(path)
+    tail({"event": "n", "n": 0})
+    shutil.rmtree(path.parent)
+    tail({"event": "n", "n": 1})
+    path.parent.mkdir()
+    tail._retry_ms = 0
+    if is_quiet:
+        tail.follow()
+        tail.follow()
+    else:
+        tail({"event": "n", "n": 2})
+    tail.close()
+    wanted: list[int | None] = [0, 1, None] if is_quiet else [0, 1, None, 2]
+    assert [one.get("n") for one in last_lines(path, 9)] == wanted, (
+        "the note that it could not be written is a line, too"
+    )
+
+
+def test_a_file_that_a_rotation_truncates_is_not_rotated_by_what_it_held(tmp_path: Path) -> None:
+    path = tmp_path / "daemon.log"
+    tail = Tail(path, bytes_max=1_000)
+    for n in range(50):
+        tail({"event": "n", "n": n})
+        os.truncate(path, 0)
+    tail.close()
+    assert [one.name for one in tmp_path.iterdir()] == ["daemon.log"]
+
+
+def test_a_line_that_the_disk_took_in_part_spoils_no_other_line(tmp_path: Path) -> None:
+    path = tmp_path / "daemon.log"
+    tail = Tail(path)
+    tail({"event": "n", "n": 0})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 5, hard))
+    try:
+        tail({"event": "n", "n": 1})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    tail._retry_ms = 0
+    tail({"event": "n", "n": 2})
+    tail.close()
+    assert [one.event["event"] for one in tail.newest(9)] == ["n", "n", "log.unwritten", "n"]
+    assert path.read_text().splitlines()[1] == '{"at_'
+    assert [one["n"] for one in last_lines(path, 9)] == [0, 2]
