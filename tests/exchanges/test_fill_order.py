@@ -11,15 +11,10 @@ from bot.exchanges.hyperliquid import fill_order, form
 from bot.exchanges.hyperliquid.fill_order import gaps, in_order
 from bot.exchanges.hyperliquid.fill_pages import FillPages
 from bot.exchanges.protocol import ExecutionReport, UnknownForm
+from tests.exchanges.reports import report
 from tests.exchanges.sources import account_of
 from tests.local_exchange.exchanges import ANN, Venue
 from tests.local_exchange.worlds import USERS, World
-
-
-def report(before: int, size: int, trade_id: int, at_ms: int = 1_000, market: str = "BTC") -> ExecutionReport:
-    return ExecutionReport(
-        market, at_ms, trade_id, str(trade_id), None, size > 0, abs(size), 10**13, 0, "USDC", before, True, False
-    )
 
 
 def journal_of(venue: Venue, user: str) -> list[ExecutionReport]:

@@ -7,17 +7,17 @@ in which each starts at the position that the one before it has left.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from bot.exchanges.protocol import ExecutionReport, UnknownForm
 
 
-def in_order(reports: Iterable[ExecutionReport]) -> list[ExecutionReport]:
+def in_order(reports: Iterable[ExecutionReport], positions: Mapping[str, int] | None = None) -> list[ExecutionReport]:
     """The fills in the order of execution, each once: by time, then by market.
 
-    Fills that do not chain keep the order of their trade ids; `gaps` names them. UnknownForm if copies of one fill
-    differ.
+    `positions`: the position of each market before the first fill, where it is known. Fills that do not chain keep the
+    order of their trade ids; `gaps` names them. UnknownForm if copies of one fill differ.
     """
     found: dict[tuple[str, int, int, int], ExecutionReport] = {}
     for report in reports:
@@ -26,10 +26,10 @@ def in_order(reports: Iterable[ExecutionReport]) -> list[ExecutionReport]:
     for report in found.values():
         groups[report.at_ms, report.market].append(report)
     ordered: list[ExecutionReport] = []
-    positions: dict[str, int] = {}
+    reached = dict(positions or {})
     for at_ms, market in sorted(groups):
-        chain = chained(groups[at_ms, market], positions.get(market))
-        positions[market] = chain[-1].position_after
+        chain = chained(groups[at_ms, market], reached.get(market))
+        reached[market] = chain[-1].position_after
         ordered += chain
     return ordered
 
