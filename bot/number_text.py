@@ -111,6 +111,11 @@ def duration(seconds: float | None) -> str:
     return "0 s"
 
 
+def ago(ms: float) -> str:
+    """`3 min ago`; of an instant of another machine's clock that is still to come `3 min ahead of this machine's clock`."""
+    return f"{duration_ms(ms)} ago" if ms >= 0 else f"{duration_ms(-ms)} ahead of this machine's clock"
+
+
 def duration_ms(ms: float) -> str:
     """`duration` of milliseconds."""
     return duration(ms / 1000)

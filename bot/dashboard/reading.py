@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from bot.dashboard import formatting
+from bot.number_text import ago
 
 T = TypeVar("T")
 State = Literal["known", "old", "unknown"]
@@ -40,8 +41,7 @@ def old(at_ms: int | None, now_ms: int, source: str = "") -> Known:
     """From an instant on the machine's clock. `source` names where it was read."""
     if at_ms is None:
         return unknown("it is not known when this was read")
-    age = formatting.duration((now_ms - at_ms) / 1000)
-    return Known("old", f"{source or 'Read'} {age} ago, at {formatting.instant(at_ms)} UTC.", at_ms)
+    return Known("old", f"{source or 'Read'} {ago(now_ms - at_ms)}, at {formatting.instant(at_ms)} UTC.", at_ms)
 
 
 def worst(*parts: Known) -> Known:

@@ -225,6 +225,8 @@ async def test_a_daemon_that_has_not_read_its_account_knows_nothing_of_it(folder
 
 def test_an_age_and_a_reason_are_sentences() -> None:
     assert old(NOW_MS - 90_000, NOW_MS).text == "Read 1 min 30 s ago, at 19 Nov 2026 23:58:30 UTC."
+    ahead = old(NOW_MS + 90_000, NOW_MS).text
+    assert ahead == "Read 1 min 30 s ahead of this machine's clock, at 20 Nov 2026 00:01:30 UTC."
     assert unknown("the journal is missing.").text == "The journal is missing."
     assert old(None, NOW_MS).state == "unknown"
     assert NOW.state == "known"

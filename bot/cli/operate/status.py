@@ -16,7 +16,7 @@ import click
 
 from bot.cli.common import formatting
 from bot.cli.operate.daemon_client import where
-from bot.number_text import duration, duration_ms
+from bot.number_text import ago, duration, duration_ms
 from bot.plain_text import one_line
 from bot.words import many
 
@@ -445,7 +445,7 @@ def _last(place: Place) -> tuple[dict[str, Any] | None, str]:
 
 
 def _last_lines(last: Mapping[str, Any]) -> Iterable[str]:
-    yield f"  OLD: its journal was last written {duration_ms(last['age_ms'])} ago; the account may have changed since:"
+    yield f"  OLD: its journal was last written {ago(last['age_ms'])}; the account may have changed since:"
     yield f"  account     {last['address']}, epoch {last['epoch']}, last event {last['last_event_id']}"
     for one in last["positions"]:
         yield f"  position    {one['market']} {one['side']} {one['size']} @ {formatting.px(one['entry_px'])}"

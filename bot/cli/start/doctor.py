@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from bot.errors import BotError, ConfigError, Exit
-from bot.number_text import duration_ms
+from bot.number_text import ago, duration_ms
 from bot.words import many
 
 if TYPE_CHECKING:
@@ -425,13 +425,13 @@ def _dead(patient: Patient) -> None:
         known = "whether it left positions is not known, because its journal cannot be read"
         patient.say("daemon", "warn", f"not running; {known}", "look at the account at the service")
         return
-    age = duration_ms(SystemClock().now_ms() - last.written_ms)
+    age = ago(SystemClock().now_ms() - last.written_ms)
     held = [f"{one['market']} {one['side']} {one['size']}" for one in last.positions]
     held += [f"{one['action']} {one['market']} ({one['state']})" for one in last.open_intents]
     if not held:
-        patient.say("daemon", "ok", f"not running; its journal, written last {age} ago, has no open position")
+        patient.say("daemon", "ok", f"not running; its journal, written last {age}, has no open position")
         return
-    text = f"not running; its journal, written last {age} ago, has {', '.join(held)}"
+    text = f"not running; its journal, written last {age}, has {', '.join(held)}"
     patient.say("daemon", "warn", text, "start it: bot run, or close everything without it: bot kill --flatten")
 
 
