@@ -346,7 +346,8 @@ class AppriseTarget:
         for name in ("apprise", "urllib3"):  # They would log parts of the address.
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         share_certificates()
-        self._apprise = apprise.Apprise()
+        # A redirect would carry a notice and its token to an address that nobody has judged.
+        self._apprise = apprise.Apprise(asset=apprise.AppriseAsset(http_redirects=False))
         if not self._apprise.add(url.get_secret_value()):
             raise ConfigError(
                 f"notify.urls[{index}]: is no URL that apprise knows; `apprise --help` lists the services"

@@ -9,6 +9,7 @@ import json
 import logging
 import threading
 from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from pydantic import SecretStr
@@ -538,6 +539,34 @@ async def test_apprise_delivers_to_a_real_receiver(journal: Journal) -> None:
         await delivery.step(0)
     assert [(one["title"], one["type"]) for one in box.bodies] == [("[b] BTC is without a stop", "failure")]
     assert target.name == "JSON#0"
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_notice_follows_no_redirect(status: int) -> None:
+    pytest.importorskip("apprise")
+    asked: list[str] = []
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            self.send_response(status)
+            self.send_header("Location", "/elsewhere")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_GET = do_POST  # noqa: N815 - the name that the server looks for
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        try:
+            target = notify.AppriseTarget(SecretStr(f"json://127.0.0.1:{server.server_port}/hook"), 0)
+            assert await target.send(Message("info", "title", "text")) is False
+        finally:
+            server.shutdown()
+    assert asked == ["/hook"]
 
 
 async def test_no_library_writes_the_address_into_the_log(log_as_before: None) -> None:
