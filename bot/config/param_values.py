@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from copy import deepcopy
+from textwrap import indent
 from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from bot.config.document import SHOWN_MAX, Document
 from bot.errors import ConfigError
 
 
@@ -52,6 +54,11 @@ def _without_references(value: Any, param: str) -> Any:
 
 
 def _read(value: str, given: str) -> Any:
+    # The document has the bounds of a config: brackets and aliases cost no time before they are refused.
+    document = Document("--param", "value:\n" + indent(value, " "))
+    document.read(lambda text, _key: text)
+    if problem := next((one.message for one in document.problems if one.message.startswith("nested")), None):
+        raise ConfigError(f"--param {given[:SHOWN_MAX]}: the value is {problem}")
     try:
         return YAML(typ="safe", pure=True).load(value)
     except (YAMLError, ValueError) as error:

@@ -67,6 +67,11 @@ def _refuse(problems: list[tuple[Loc, str]]) -> None:
 INSTRUCTIONS_FILE: Final = "instructions_file"
 
 
+def instructions_file(folder: Path, name: str) -> Path:
+    """The whole path of the param INSTRUCTIONS_FILE of a file in `folder`. OutsideFolder unless it is in the folder or below it."""
+    return inside(folder, os.path.relpath(name, folder) if Path(name).is_absolute() else os.path.normpath(name))
+
+
 def _path(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise _no("must be a path")
@@ -387,9 +392,8 @@ class StrategySettings(Section):
         folder, name = (info.context or {}).get("folder"), value.get(INSTRUCTIONS_FILE)
         if folder is None or not isinstance(name, str):
             return value
-        relative = os.path.relpath(name, folder) if Path(name).is_absolute() else os.path.normpath(name)
         try:
-            return {**value, INSTRUCTIONS_FILE: str(inside(folder, relative))}
+            return {**value, INSTRUCTIONS_FILE: str(instructions_file(folder, name))}
         except OutsideFolder:
             raise _no(
                 f"{INSTRUCTIONS_FILE} must be a file in the config's folder or below it, and no part of its path a link"

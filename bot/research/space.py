@@ -30,8 +30,10 @@ from typing import Any, Final
 from bot.backtest.results.statistics import statistics
 from bot.config import Settings
 from bot.config.document import Document, Loc
+from bot.config.settings import INSTRUCTIONS_FILE, instructions_file
 from bot.config.source import text_of
 from bot.errors import ConfigError
+from bot.files import OutsideFolder
 from bot.runtime.strategy_host import loader
 from bot.words import did_you_mean
 
@@ -210,6 +212,14 @@ class _Reader:
             if not given or not all(isinstance(value, Scalar) for value in given) or len(set(given)) < len(given):
                 self.refuse(loc, "give a list of different values, or a range {from: 1, to: 10, step: 1}")
                 return None
+            if name.partition(".")[2] == INSTRUCTIONS_FILE:
+                try:
+                    given = self._files(given)
+                except OutsideFolder:
+                    self.refuse(
+                        loc, "must be files in the folder of the space or below it, and no part of a path a link"
+                    )
+                    return None
             made = Dimension(name, tuple(given))
         elif isinstance(given, dict) and {"from", "to"} <= given.keys() <= set(RANGE):
             found = self._range(name, given, loc, is_whole=is_whole)
@@ -220,6 +230,11 @@ class _Reader:
             self.refuse(loc, "give a list of values, or a range: from, to, and if wanted step or log")
             return None
         return made if self._is_within(name, made, loc) else None
+
+    def _files(self, given: Sequence[Any]) -> list[str]:
+        """Files of instructions as whole paths. A space may come from others, so it names files of its own folder only."""
+        folder = Path(self.document.file).absolute().parent
+        return [str(instructions_file(folder, str(value))) for value in given]
 
     def _range(self, name: str, given: Mapping[str, Any], loc: Loc, *, is_whole: bool) -> Dimension | None:
         low, high, step = (given.get(key) for key in ("from", "to", "step"))

@@ -90,3 +90,28 @@ def test_a_grid_has_every_cell_once_and_a_sample_depends_on_its_seed(tmp_path: P
     assert len({tuple(cell.values()) for cell in whole.sample(5_000, 1)}) == 8 * 191
     with pytest.raises(ConfigError, match="one.usd: a grid needs a step or a list of values"):
         open_ended.grid()
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../secret.txt", "link.txt", "linked/a.txt", "~/secret.txt"])
+def test_a_space_names_instructions_of_its_own_folder_only(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "here"
+    (folder / "prompts").mkdir(parents=True)
+    (tmp_path / "secret.txt").write_text("SECRET")
+    (folder / "prompts" / "a.txt").write_text("Trade well.")
+    (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
+    (folder / "linked").symlink_to(folder / "prompts")
+    agent = {"model": "test:m", "usd_per_million_in": 1, "usd_per_million_out": 1, "instructions_file": "prompts/a.txt"}
+    (folder / "agent.py").write_text("from bot.agents import AgentStrategy\n\n\nclass Own(AgentStrategy):\n    pass\n")
+    made = config(folder, use="agent:Own", **agent)
+    made.write_text(
+        made.read_text().replace(
+            next(line for line in made.read_text().splitlines() if "strategies_dir" in line), "strategies_dir: ."
+        )
+    )
+    settings = checked_without_secrets(made)[0]
+    (folder / "space.yaml").write_text(f"params: {{one.instructions_file: [prompts/a.txt, {name}]}}")
+    with pytest.raises(ConfigError, match="files in the folder of the space") as refused:
+        read_space(folder / "space.yaml", settings)
+    assert "SECRET" not in str(refused.value)
+    (folder / "space.yaml").write_text("params: {one.instructions_file: [prompts/a.txt]}")
+    assert read_space(folder / "space.yaml", settings).dimensions[0].values == (str(folder / "prompts" / "a.txt"),)
