@@ -103,7 +103,7 @@ def check_proxies(environ: Mapping[str, str] = os.environ) -> None:
         except ValueError:
             host = None
         else:
-            host = host if parts.scheme in PROXY_SCHEMES else None
+            host = host if parts.scheme in PROXY_SCHEMES and "%" not in (host or "") else None
         if not host:
             raise ConfigError(f"{name}: must be an address such as http://host:port ({', '.join(PROXY_SCHEMES)})")
         if is_metadata(host):

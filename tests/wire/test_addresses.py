@@ -91,7 +91,18 @@ def test_a_name_that_resolves_to_them_is_refused_too(resolved: str) -> None:
 
 @pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "WSS_PROXY"])
 @pytest.mark.parametrize(
-    "text", ["file:///x", "http://u:PW@169.254.169.254:80", "http://[fd00:ec2::254]", "socks9://h", "http://h:x"]
+    "text",
+    [
+        "file:///x",
+        "http://u:PW@169.254.169.254:80",
+        "http://[fd00:ec2::254]",
+        "socks9://h",
+        "http://h:x",
+        "http://u:PW@169.254.169%2e254",
+        "http://metadata\u3002google\u3002internal",
+        "http://[fe80::1%25eth0]:3128",
+        "http://h:99999",
+    ],
 )
 def test_a_proxy_that_cannot_be_meant_is_refused_without_its_password(name: str, text: str) -> None:
     with pytest.raises(ConfigError, match=name) as refused:
@@ -102,6 +113,7 @@ def test_a_proxy_that_cannot_be_meant_is_refused_without_its_password(name: str,
 def test_an_ordinary_proxy_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in http_limits.PROXIES:
         monkeypatch.delenv(name, raising=False)
+    http_limits.check_proxies({"HTTPS_PROXY": "http://user:p%40ss@proxy.example:3128"})
     monkeypatch.setenv("HTTPS_PROXY", "proxy.example:3128")
     monkeypatch.setenv("NO_PROXY", "inside.example")
     assert http_limits.proxy_of(httpx.URL("https://api.example/")) == "http://proxy.example:3128"
