@@ -160,7 +160,9 @@ def cold_starts() -> Iterator[None]:
 
 
 def use() -> None:
-    """Let this process start the commands of `bot` by the prepared process."""
+    """Let this process start the commands of `bot` by the prepared process, which gets the environment of this moment."""
+    global _environment  # noqa: PLW0603  one a process
+    _environment = dict(os.environ)
     if sys.platform.startswith("linux"):
         subprocess.Popen = Popen  # type: ignore[misc]
 

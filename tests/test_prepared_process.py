@@ -123,6 +123,15 @@ def test_what_is_not_the_plain_start_of_a_prepared_module_starts_as_ever(change:
     assert not _is_prepared(plain | change)
 
 
+def test_a_variable_that_the_test_run_takes_out_makes_no_start_cold(repository: Path) -> None:
+    alike = "p._starts_alike(p.os.environ, p.prepared().environment)"
+    code = f"from tests import conftest, prepared_process as p; print({alike})"
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
 def test_an_environment_that_an_interpreter_reads_at_its_start_is_a_cold_start(tmp_path: Path) -> None:
     (tmp_path / "bot").mkdir()
     (tmp_path / "bot" / "__init__.py").write_text("")
