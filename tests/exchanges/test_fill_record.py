@@ -24,7 +24,8 @@ class Listener:
 
     def __init__(self, world: World, user: str, random: Random) -> None:
         self.world, self.user, self.random = world, user, random
-        self.record = FillRecord(START_MS, {})
+        self.positions: dict[str, int] = {}
+        self.record = FillRecord(START_MS - 1, self.positions)
         self.booked: list[ExecutionReport] = []
         self.on_the_way: list[ExecutionReport] = []
         self.counts: Counter[str] = Counter()
@@ -62,7 +63,7 @@ class Listener:
         self.booked += reports
         for market in COINS:
             signed = sum(one.position_after - one.position_before for one in self.booked if one.market == market)
-            assert self.record.position(market) == signed
+            assert self.record.position(market) == self.positions.get(market, 0) + signed
 
 
 @pytest.mark.soak(worlds=10, full=400)
@@ -72,9 +73,7 @@ def test_lost_late_repeated_and_reordered_messages_give_the_journal_of_the_engin
         world = World(seed)
         listeners = [Listener(world, user, Random(f"messages:{seed}:{user}")) for user in USERS]
         for _ in range(60):
-            world.step()
-            for _ in range(4):
-                world.order()
+            trade(world, 1)
             for one in listeners:
                 one.step()
         for one in listeners:
@@ -105,7 +104,7 @@ def test_a_lost_pair_that_leaves_the_position_as_it_was_is_found_by_the_next_rea
     lost, later = [report(0, 5, 1, 10), report(5, -5, 2, 20)], report(0, 5, 3, 60 * MINUTE_MS)
     record = FillRecord(0, {})
     assert record.hear(later, later.at_ms) == [later]
-    assert record.read_from_ms == 0
+    assert record.read_from_ms == 1
     assert record.read([*lost, later], later.at_ms, later.at_ms) == lost
     assert record.position("BTC") == 5
 
@@ -129,6 +128,39 @@ def test_a_read_without_the_newest_fills_books_what_chains_and_verifies_no_more(
     assert record.verified_ms == 50
 
 
+@pytest.mark.soak(worlds=5, full=200)
+def test_a_record_that_begins_in_the_middle_books_only_later_fills(worlds: int) -> None:
+    before = after = 0
+    for seed in range(worlds):
+        world = World(seed)
+        trade(world, 30)
+        begin_ms = world.venue.exchange.now_ms
+        listeners = [Listener(world, user, Random(f"middle:{seed}:{user}")) for user in USERS]
+        skipped = {one.user: {fill.key for fill in one.journal()} for one in listeners}
+        for one in listeners:
+            one.positions = {market: parse_e8(world.venue.size(one.user, market)) for market in COINS}
+            one.record = FillRecord(begin_ms, one.positions)
+        world.venue.control("advance", ms=1)
+        for _ in range(30):
+            trade(world, 1)
+            for one in listeners:
+                one.step()
+        for one in listeners:
+            one.read()
+            later = {fill.key for fill in one.journal()} - skipped[one.user]
+            assert Counter(fill.key for fill in one.booked) == Counter(later), (seed, one.user)
+            before, after = before + len(skipped[one.user]), after + len(later)
+    assert min(before, after) >= 5 * worlds, (before, after)
+
+
+def trade(world: World, steps: int) -> None:
+    """Steps of a world with more orders than it has by itself."""
+    for _ in range(steps):
+        world.step()
+        for _ in range(4):
+            world.order()
+
+
 def test_a_position_from_before_is_where_the_first_fill_starts() -> None:
     record, fill = FillRecord(0, {"BTC": 7}), report(7, -7, 1, 10)
     assert record.hear(fill, 10) == [fill]
@@ -138,7 +170,7 @@ def test_a_position_from_before_is_where_the_first_fill_starts() -> None:
 
 def test_memory_holds_only_fills_that_a_read_can_bring_again() -> None:
     record, position = FillRecord(0, {}), 0
-    for minute in range(1_000):
+    for minute in range(1, 1_001):
         at_ms = minute * MINUTE_MS
         fill = report(position, 1, minute, at_ms)
         assert record.hear(fill, at_ms) == [fill]
@@ -146,6 +178,6 @@ def test_memory_holds_only_fills_that_a_read_can_bring_again() -> None:
         if record.is_read_due(at_ms):
             assert record.read([fill], at_ms, at_ms) == []
             assert len(record._recent) <= (OVERLAP_MS + READ_EVERY_MS) // MINUTE_MS + 1
-    old = report(0, 1, 0, 0)
+    old = report(0, 1, 1, MINUTE_MS)
     assert record.hear(old, 10**9) == []
     assert record.position("BTC") == position

@@ -26,10 +26,13 @@ Key = tuple[str, int, int, int]
 
 
 class FillRecord:
-    """Books fills once. `positions`: those at `verified_ms`; a market that is not named has none."""
+    """Books the fills after `begin_ms` once. `positions`: those after all fills up to and at that instant.
 
-    def __init__(self, verified_ms: int, positions: Mapping[str, int]) -> None:
-        self.verified_ms = verified_ms
+    A market that is not named has no position.
+    """
+
+    def __init__(self, begin_ms: int, positions: Mapping[str, int]) -> None:
+        self.verified_ms = self._begin_ms = begin_ms
         # The position of each market before the first of the recent fills, and after the last booked one.
         self._before: dict[str, int] = dict(positions)
         self._positions: dict[str, int] = dict(positions)
@@ -40,8 +43,8 @@ class FillRecord:
 
     @property
     def read_from_ms(self) -> int:
-        """Where the next read begins. Older fills are verified, and copies of them are dropped."""
-        return max(0, self.verified_ms - OVERLAP_MS)
+        """Where the next read begins. Older fills are verified or from before the record, and copies of them are dropped."""
+        return max(self._begin_ms + 1, self.verified_ms - OVERLAP_MS)
 
     def position(self, market: str) -> int:
         """The signed size after the booked fills."""
