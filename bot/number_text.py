@@ -112,7 +112,7 @@ def duration(seconds: float | None) -> str:
 
 
 def ago(ms: float) -> str:
-    """`3 min ago`; of an instant of another machine's clock that is still to come `3 min ahead of this machine's clock`."""
+    """`3 min ago`; for an instant of another clock that is still to come, `3 min ahead of this machine's clock`."""
     return f"{duration_ms(ms)} ago" if ms >= 0 else f"{duration_ms(-ms)} ahead of this machine's clock"
 
 

@@ -314,16 +314,7 @@ def status_lines(told: Mapping[str, Any]) -> Iterable[str]:
         why = f": {one['message']}" if one.get("message") else ""
         yield f"  waiting     {one['action']} {one['market']} of {one['strategy']}{why}"
         yield f"              run bot explain {one['id'][:12]}, check the account, then bot resume"
-    beat = told["heartbeat"]
-    if beat is None:
-        yield "  dead-man    no heartbeat process (off, or the service's clock is moved by hand)"
-    else:
-        left_s = beat["deadline_s"]
-        left = "not armed" if left_s is None else f"acts in {duration(left_s)} unless a heartbeat arrives"
-        if left_s is not None and left_s < 0:
-            left = f"MAY HAVE ACTED: its deadline passed {duration(-left_s)} ago without a heartbeat"
-        trouble = f", last error {beat['error']}" if beat["error"] else ""
-        yield f"  dead-man    {left}, {many(beat['beats'], 'heartbeat')} tried{trouble}"
+    yield _dead_man_line(told["heartbeat"])
     yield from _price_lines(told.get("prices"))
     for one in told.get("alarms", ()):  # A daemon of an older version does not send them.
         subject = f" {one['subject']}" if one["subject"] else ""
@@ -352,6 +343,17 @@ def status_lines(told: Mapping[str, Any]) -> Iterable[str]:
     if passed is not None:
         bar = "no bar yet" if told["last_bar_ms"] is None else f"last bar {iso(told['last_bar_ms'])}{_ago(told)}"
         yield f"  kernel      last pass {passed / 1000:.1f} s ago, {bar}"
+
+
+def _dead_man_line(beat: Mapping[str, Any] | None) -> str:
+    if beat is None:
+        return "  dead-man    no heartbeat process (off, or the service's clock is moved by hand)"
+    left_s = beat["deadline_s"]
+    left = "not armed" if left_s is None else f"acts in {duration(left_s)} unless a heartbeat arrives"
+    if left_s is not None and left_s < 0:
+        left = f"MAY HAVE ACTED: its deadline passed {duration(-left_s)} ago without a heartbeat"
+    trouble = f", last error {beat['error']}" if beat["error"] else ""
+    return f"  dead-man    {left}, {many(beat['beats'], 'heartbeat')} tried{trouble}"
 
 
 def _ago(told: Mapping[str, Any]) -> str:
