@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
 
 import eth_account
 import pytest
 
 from bot.errors import ConfigError
+from bot.exchanges.hyperliquid import agent_key
 from bot.exchanges.hyperliquid.agent_key import CURVE_ORDER, address_of_key_file
 
 
@@ -52,6 +54,16 @@ def test_a_file_that_cannot_be_used_is_refused_without_its_content(
         address_of_key_file(path)
     assert words in str(caught.value) and str(path) in str(caught.value)
     assert SECRET[:12] not in str(caught.value)
+
+
+def test_without_its_library_the_error_names_the_extra_that_has_it(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_key, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"needs pycryptodome: pip install 'bracketbot\[exchange\]'"):
+        address_of_key_file(written(tmp_path, SECRET))
+    extras = tomllib.loads((repository / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert any(one.startswith("pycryptodome") for one in extras["exchange"])
 
 
 def test_a_missing_file_a_folder_and_a_pipe_are_refused(tmp_path: Path) -> None:

@@ -81,6 +81,8 @@ def test_a_clock_is_judged_by_what_the_duration_of_the_request_cannot_explain(
 FAULTS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "clock off": ({"clock_ms": START_MS - 60_000}, "clock", "fail", "at most 30 s are safe"),
     "unknown address": ({"address": EVE}, "address", "fail", "is not known on testnet"),
+    "mode of an unknown address": ({"address": EVE}, "mode", "warn", "not known, because the address is no account"),
+    "mode of an agent": ({"address": AGENT}, "mode", "warn", "not known, because the address is no account"),
     "address of an agent": ({"address": AGENT}, "address", "fail", f"give the address of its account, {ANN}"),
     "agent of another": ({"address": BOB}, "agent", "fail", f"is an agent of {ANN}, not of {BOB}"),
     "unknown agent": ({"agent": EVE}, "agent", "fail", "is no agent on testnet: it has expired, was revoked"),
@@ -170,4 +172,4 @@ async def test_an_answer_in_an_unknown_form_fails_its_check_alone_and_names_the_
     level, words = found[name]
     assert level == "fail"
     assert kind in words and "nothing of this answer is used" in words
-    assert found["mode"][0] == "ok"
+    assert found["mode"][0] == ("fail" if kind == "userRole" else "ok")

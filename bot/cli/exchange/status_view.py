@@ -7,11 +7,12 @@ from typing import Any
 
 from bot.cli.common.text_table import screen_width, table_lines
 from bot.clock import iso
-from bot.exchanges.hyperliquid.account import Account, Fills, dex_of
+from bot.errors import ConfigError
+from bot.exchanges.hyperliquid.account import MAIN_DEX, Account, Fills, dex_of
 from bot.exchanges.hyperliquid.fill_order import gaps
 from bot.exchanges.protocol import ExecutionReport, OrderReport, PositionReport, RequestBudget, Standing
 from bot.money import format_e8
-from bot.words import many
+from bot.words import did_you_mean, many
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,16 @@ def fill_json(one: ExecutionReport) -> dict[str, Any]:
 
 
 async def read_status(account: Account, dex: str, span_ms: int) -> Reading:
-    """Read the account in one dex. The span of the fills ends at the exchange's instant of the positions."""
+    """Read the account in one dex. The span of the fills ends at the exchange's instant of the positions.
+
+    ConfigError if there is no such dex: the exchange answers requests for it as if the exchange itself had failed.
+    """
+    if dex != MAIN_DEX:
+        names = await account.dex_names()
+        if dex not in names:
+            raise ConfigError(
+                f"--dex {dex}: is not listed{did_you_mean(dex, names) or '; `perpDexs` of the exchange names all'}"
+            )
     standing = await account.standing(dex)
     orders = await account.open_orders(dex)
     since_ms = max(0, standing.at_ms - span_ms)

@@ -171,6 +171,9 @@ async def read_checks(account: Account, request: CheckRequest, clock: Clock) -> 
         return judge_agent(account.address, request.agent, report, named, request.network, clock.now_ms())
 
     async def mode_check() -> AccountCheck:
+        # The exchange names a mode for any address, whether there is an account or not.
+        if (await account.address_report(account.address)).role != "account":
+            return AccountCheck("mode", "warn", "not known, because the address is no account; mend the address first")
         return judge_mode(await account.mode(), request.network)
 
     async def markets_check() -> AccountCheck:

@@ -105,6 +105,18 @@ def test_a_read_is_repeated_after_a_fault_that_may_pass(
     assert f"{hyperliquid.base_url}/info clearinghouseState" in err and "try again" in err
 
 
+@FUNDED
+def test_a_dex_of_its_own_is_read_and_an_unknown_one_is_named(
+    hyperliquid: LocalExchange, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ("--url", hyperliquid.base_url, "--address", ADDRESS)
+    hyperliquid.deposit(ADDRESS, "77", dex="xyz")
+    code, out, _ = run(capsys, "status", *where, "--dex", "xyz", "--json")
+    assert (code, json.loads(out)["valueUsd"]) == (Exit.DONE, "77")
+    code, _, err = run(capsys, "status", *where, "--dex", "xzy")
+    assert (code, "--dex xzy: is not listed; did you mean xyz?" in err) == (Exit.CONFIG, True)
+
+
 class Answer(BaseHTTPRequestHandler):
     """A server that is no exchange."""
 
