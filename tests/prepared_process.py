@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import fcntl
 import gc
+import io
 import json
 import os
 import pkgutil
@@ -114,14 +115,16 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
     def _execute_child(self, *values: Any) -> None:
         asked = dict(zip(ARGUMENTS, values, strict=True))
         environment = dict(os.environ if asked["env"] is None else asked["env"])
-        if self.cold or not _is_prepared(asked) or not _starts_alike(environment, prepared().environment):
+        folder = asked["cwd"] or _working_folder()
+        is_alike = folder is not None and not self.cold and _is_prepared(asked)
+        if not is_alike or not _starts_alike(environment, prepared().environment):
             super()._execute_child(*values)  # type: ignore[misc]
             return
         streams = (asked["p2cread"], asked["c2pwrite"], asked["errwrite"])
         fds = {number: number if fd == -1 else fd for number, fd in enumerate(streams)}
         request = {
             "arguments": [os.fspath(argument) for argument in asked["args"][2:]],
-            "cwd": os.fspath(asked["cwd"] or Path.cwd()),
+            "cwd": os.fspath(folder),
             "environment": environment,
             "own_session": asked["start_new_session"],
             "process_group": asked["process_group"],
@@ -131,6 +134,14 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
         self._child_created = True
         ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
         self._close_pipe_fds(*(asked[end] for end in ends))  # type: ignore[attr-defined]
+
+
+def _working_folder() -> str | None:
+    """The working folder; None if it was removed."""
+    try:
+        return os.getcwd()  # noqa: PTH109  a text is what the request takes
+    except FileNotFoundError:
+        return None
 
 
 def _is_prepared(asked: dict[str, Any]) -> bool:
@@ -192,9 +203,11 @@ def _become(request: dict[str, Any], received: list[int]) -> None:
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     is_unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
     for name, number, errors in (("stdout", 1, "strict"), ("stderr", 2, "backslashreplace")):
-        stream = open(number, "w", encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
+        raw = open(number, "wb", buffering=0 if is_unbuffered else -1, closefd=False)  # noqa: SIM115
         is_by_line = number == 2 or os.isatty(number)
-        stream.reconfigure(line_buffering=is_by_line, write_through=is_unbuffered)
+        stream = io.TextIOWrapper(
+            raw, encoding="utf-8", errors=errors, line_buffering=is_by_line, write_through=is_unbuffered
+        )
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 

@@ -182,7 +182,17 @@ def bot() -> None:
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and end the process with its exit code."""
     _open_standard_streams()
-    sys.exit(call(args))
+    code = call(args)
+    _drop_unread_errors()
+    sys.exit(code)
+
+
+def _drop_unread_errors() -> None:
+    """Drop what standard error still holds if its reader has ended: Python would fail to flush it and exit with 120."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _open_standard_streams() -> None:

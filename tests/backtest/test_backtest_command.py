@@ -581,9 +581,9 @@ from bot import Close, Strategy
 
 class Raises(Strategy):
     def on_bar(self, view, bar):
-        yield from self.signals(view, bar)
+        yield from self.decide(view, bar)
 
-    def signals(self, view, bar):
+    def decide(self, view, bar):
         if bar.at_ms % 3_600_000 == 0:
             DOES
         yield Close(bar.market, size=0.001)
@@ -605,7 +605,7 @@ def test_a_strategy_that_raises_is_quarantined_with_the_line_of_its_own_file(
     made = config(tmp_path, "mine:Raises")
     made.write_text(made.read_text().replace(str(STRATEGIES), "strategies"))
     folder = run(tmp_path, made, data, code=1)
-    why = f"one: {said} (mine.py:10 in signals, from mine.py:6 in on_bar)"
+    why = f"one: {said} (mine.py:10 in decide, from mine.py:6 in on_bar)"
     assert json.loads((folder / "summary.json").read_text())["quarantined"] == {"one": why}
     told = capsys.readouterr()
     assert f"QUARANTINED one: {why}" in told.out

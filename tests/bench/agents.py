@@ -33,7 +33,7 @@ def main() -> None:
     given = argparse.ArgumentParser()
     given.add_argument("--bars", type=int, default=6)
     bars = given.parse_args().bars
-    with model_server(fault="hang", hang_s=600) as server:
+    with model_server(fault="hang") as server:
         for label, agent in (("without an agent", ""), ("beside an agent whose model hangs", AGENT)):
             after = measure(agent and agent % (many._markets()[STRATEGIES], server.url), bars)
             print(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from bot.errors import ConfigError
 from bot.exchanges.hyperliquid import agent_key
 from bot.exchanges.hyperliquid.agent_key import CURVE_ORDER, address_of_key_file
+from bot.extras import install
 
 
 def written(folder: Path, text: str, mode: int = 0o600) -> Path:
@@ -60,7 +62,7 @@ def test_without_its_library_the_error_names_the_extra_that_has_it(
     tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_key, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"needs pycryptodome: pip install 'bracketbot\[exchange\]'"):
+    with pytest.raises(ConfigError, match=re.escape(f"needs pycryptodome: {install('exchange')}")):
         address_of_key_file(written(tmp_path, SECRET))
     extras = tomllib.loads((repository / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert any(one.startswith("pycryptodome") for one in extras["exchange"])

@@ -91,7 +91,7 @@ async def test_the_risk_reviewer_may_only_close(repository: Path) -> None:
 @pytest.mark.parametrize("fault", [None, 429, 500, "nonsense", "hang"])
 async def test_the_reviewed_position_keeps_its_stop_whatever_the_server_does(repository: Path, fault: Any) -> None:
     kind = load("risk_reviewer", repository / "strategies" / "agents").strategy
-    with model_server(HOLD, fault=fault, hang_s=0.3) as server:
+    with model_server(HOLD, fault=fault) as server:
         params = {**PARAMS, "model": "local", "base_url": server.url, "timeout_seconds": 0.1 if fault == "hang" else 5}
         venue: FakeVenue
         venue, kernel = await running(kind(name="agent", markets=["BTC"], params=params))

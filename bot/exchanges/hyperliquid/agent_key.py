@@ -12,6 +12,7 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from bot.errors import ConfigError
+from bot.extras import install
 
 KEY: Final = re.compile(r"(?:0x)?([0-9a-fA-F]{64})", re.ASCII)
 BYTES_MAX: Final = 200
@@ -23,7 +24,7 @@ def address_of_key_file(path: Path) -> str:
     key = _key_in(path)
     public = ec.derive_private_key(key, ec.SECP256K1()).public_key().public_numbers()
     if find_spec("Crypto") is None:
-        raise ConfigError("an agent's key needs pycryptodome: pip install 'bracketbot[exchange]'")
+        raise ConfigError(f"an agent's key needs pycryptodome: {install('exchange')}")
     from Crypto.Hash import keccak
 
     data = public.x.to_bytes(32, "big") + public.y.to_bytes(32, "big")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
@@ -20,6 +21,7 @@ from bot.backtest.results import run_writer as results
 from bot.backtest.results.assumptions import assumptions_of
 from bot.backtest.results.run_reader import read_run
 from bot.cli.app import call
+from bot.number_text import MINUS
 from bot.strategy import Bar, Bracket, Intent, MaxHold, Open, TrailingStop, View
 from bot.wire.guardian_requests import GuardianRequest
 from tests.backtest.builders import MINUTE_MS, START_MS, minutes, placing, ran, settings
@@ -118,11 +120,12 @@ def test_the_page_the_terminal_and_the_json_name_each_action_and_its_cost(
             assert "None" not in shown.split("<h2>Guardians</h2>")[1].split("</table>")[0]
             continue
         numbers, cost = ", ".join(map(str, row["trades"])), f"{float(row['resultUsd']):+,.2f}"
-        assert f"<td>{row['reason']}</td><td>{numbers}</td><td>{cost}</td>" in shown
+        cells = re.findall(r"<td[^>]*>([^<]*)</td>", shown)
+        assert f"|{row['reason']}|{numbers}|{cost.replace('-', MINUS)}|" in "|".join(cells)
         assert f"({row['reason']}), trade {numbers}, {cost} USD\n" in terminal
         for one in (trades[number] for number in row["trades"]):
             if one.exit_ms is not None and row["type"] != "schedule":
-                drawn = f',"{row["type"]}",{round(one.fees_usd, 4)},{round(one.pnl_usd, 4)},'
+                drawn = f',"{row["type"]}",{round(-one.fees_usd, 4)},{round(one.pnl_usd, 4)},'
                 assert drawn in shown, "named on the candles and in the table of trades"
 
 

@@ -327,7 +327,7 @@ def test_a_pull_refuses_other_prices_and_tells_of_a_hole(sandbox: Sandbox, capsy
     long_ago = array("q", (at - 1_050 * held.step_ms for at in held.at_ms))
     store.put(replace(held, at_ms=long_ago), replacing=True)
     assert call(asked) == 0
-    lost = "50 candles between the store and the service's oldest candle are lost; pull at least every 208 days"
+    lost = "50 candles between the store and the service's oldest candle are lost; pull at least every 208 d 8 h"
     assert lost in capsys.readouterr().err
 
 

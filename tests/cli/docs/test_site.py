@@ -109,7 +109,7 @@ def test_every_strategy_of_the_pages_passes_the_check(tmp_path: Path, capsys: py
     for n, (text, (name,)) in enumerate(zip(strategies, names, strict=True)):
         (folder / f"page_{n}.py").write_text(text)
         rows.append(
-            f'  - {{name: page-{n}, use: "page_{n}:{name}", markets: [{MARKETS[n]}], interval: 1m, budget_usd: 100}}'
+            f'  - {{name: page-{n}, use: "page_{n}:{name}", markets: [{MARKETS[n]}], interval: 1m, budget_usd: 1000}}'
         )
     (tmp_path / "bot.yaml").write_text("account: {base_url: embedded}\ndead_man: {}\nstrategies:\n" + "\n".join(rows))
     assert call(["check", str(tmp_path / "bot.yaml")]) == 0, capsys.readouterr().err
