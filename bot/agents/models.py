@@ -25,15 +25,15 @@ from bot.wire.addresses import address_problem
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
-BODY_BYTES_MAX = 65_536  # of an HTTP answer, besides BYTES_A_TOKEN for each token that was asked for
+BODY_BYTES_MAX = 65_536  # The bytes of an HTTP answer, besides BYTES_A_TOKEN for each token that was asked for.
 BYTES_A_TOKEN = 16  # in JSON; a token of a language of the East takes about 12 as escapes
 VALUES_MAX = 5_000  # objects and lists in an HTTP answer; the library makes a Python object of each
 NAME_MAX = 100  # characters of the name that a model gives itself
 PROBLEM_MAX = 300
 ANSWER_MAX = 20_000  # characters of an answer; a longer one is dropped
 TOKENS_MAX = 50_000  # that one request may ask for
-TOOL_BARS_MAX = 200  # of one call
-TOOL_TOKENS_MAX = 30_000  # of the result of one call, at most as many as its bytes
+TOOL_BARS_MAX = 200  # The bars of one call.
+TOOL_TOKENS_MAX = 30_000  # The tokens of one call's result, at most as many as its bytes.
 WITHOUT_TOOLS, WITH_TOOLS = 2, 4  # requests for one question; a second one is for an answer that does not fit
 
 

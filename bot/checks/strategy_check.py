@@ -33,14 +33,14 @@ from bot.venue.numbers import E8
 from bot.wire import INTERVAL_MS
 from bot.words import many
 
-BARS: Final = 200  # of each market, after the warm-up
+BARS: Final = 200  # The bars of each market, after the warm-up.
 BARS_MAX: Final = 2_000  # with a long warm-up
 BARS_A_TIMER: Final = 10  # between two calls of on_timer
 CALLS_S: Final = 3.0  # for all bars of one strategy; later bars are not checked
 HANGS_S: Final = 10.0  # a strategy that takes longer hangs; the daemon gives one call 5 s
 START_MS: Final = 1_760_000_000_000
 EQUITY_USD: Final = Decimal(10_000)
-OTHER_PX: Final = 100.0  # of a market that the embedded service does not have
+OTHER_PX: Final = 100.0  # The price of a market that the embedded service does not have.
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ import httptools
 from bot.client.faults import Fault, TransportFault
 from bot.descriptors import reserved
 
-HEAD_BYTES_MAX: Final = 64 * 1024  # of all header lines of an answer
+HEAD_BYTES_MAX: Final = 64 * 1024  # The bytes of all header lines of an answer.
 READ_BYTES: Final = 16 * 1024  # per read; most answers fit
 STAGGER_S: Final = (
     0.25  # between attempts at a name's addresses (RFC 8305), so that an address that drops packets delays no other

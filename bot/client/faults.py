@@ -103,7 +103,7 @@ class Observation:
     fault: Fault | None = None
     status: int | None = None
     body_valid: bool = False
-    code: str | None = None  # of the error object; None without one (a proxy's page, an empty body)
+    code: str | None = None  # The code of the error object; None without one (a proxy's page, an empty body).
     order_submitted: OrderSubmitted = None
     retryable: bool | None = None
     reason: str | None = None  # details.reason

@@ -13,13 +13,13 @@ from bot.wire.dates import parse_date
 from bot.wire.headers import parse_sandbox_clock
 
 REWIND_MS: Final = (
-    1_000  # of real time: if a header is behind by less, `now_ms` waits; by more, the service's time was set back
+    1_000  # Real time. If a header is behind by less, `now_ms` waits; by more, the service's time was set back.
 )
 DATES_KEPT: Final = 5  # their median counts, so that one wrong date does not
 # A Date that is further behind the newest one may come from a cache that does not say so.
 STALE_MS: Final = 5_000
 DRIFT: Final = 1_000  # the service's clock may lose one second in this many; such a Date is not stale
-STALE_FOR_MS: Final = 60_000  # of real time with only stale dates: then the service's clock was set back
+STALE_FOR_MS: Final = 60_000  # Real time with only stale dates, after which the service's clock was set back.
 AHEAD_MS: Final = (
     3_000  # how far the machine's clock may be ahead of the Date of an answer, which has whole seconds and travelled
 )

@@ -56,7 +56,7 @@ class Rejected(ValueError):
 Lookup = Callable[[str, str], str]
 
 SHOWN_MAX: Final = 160  # characters of a line that an error shows; a longer line is cut around the mistake
-SHOWN_BEFORE_MAX: Final = 60  # of them before the mistake
+SHOWN_BEFORE_MAX: Final = 60  # The characters before the mistake.
 CUT: Final = "..."
 
 

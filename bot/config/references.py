@@ -98,7 +98,7 @@ def _read(file: Path, what: str, *, private: bool) -> str:
     except OSError as error:
         raise Rejected(f"{what} cannot be read: {error.strerror}") from None
     try:
-        status = os.fstat(descriptor)  # of the opened file, also if the path was replaced since
+        status = os.fstat(descriptor)  # The status of the opened file, also if the path was replaced since.
         if not stat.S_ISREG(status.st_mode):
             raise Rejected(f"{what} is not a file")
         if private and status.st_mode & 0o077:

@@ -41,8 +41,8 @@ from bot.wire.base import Flag, Integer, Leverage, Number
 from bot.wire.guardian_requests import GuardianRequest
 from bot.wire.vocabulary import GuardianAction, GuardianType, Interval
 
-STRATEGIES_MAX: Final = 300  # of one daemon; each costs a thread and a part of every pass
-MARKETS_MAX: Final = 20  # of one strategy
+STRATEGIES_MAX: Final = 300  # The strategies of one daemon. Each costs a thread and a part of every pass.
+MARKETS_MAX: Final = 20  # The number for one strategy.
 GUARDIANS_MAX: Final = 50  # half of the service's limit for an account; the guardians of positions need the rest
 SPEED_MAX: Final = 3_600  # the service's bound on an accelerated clock
 BEAT_WINDOW_SECONDS_MIN: Final = (

@@ -22,7 +22,7 @@ Data = dict[str, Any]
 RUNS_MAX: Final = 200  # newest, in the list
 REPORTS_KEPT: Final = 4  # each a few megabytes
 WITHIN_S: Final = 120.0  # for a report or a comparison
-TEXT_MAX: Final = 300  # of a field of the form
+TEXT_MAX: Final = 300  # The characters of a field of the form.
 
 
 class NoRun(Exception):

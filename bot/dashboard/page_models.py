@@ -29,7 +29,7 @@ Query = Mapping[str, str]
 SPANS: Final = get_args(NavRange)
 CURVE_ROWS_MAX: Final = 60
 GUARDIAN_EVENTS: Final = 50
-PARTS: Final = (  # of pages, each known, old or not known
+PARTS: Final = (  # The parts of pages, each known, old or not known.
     "account", "positions", "orders", "health", "curve", "candles", "book", "markets", "journal", "strategies", "params", "guardians", "approvals",
     "waiting", "config",
 )  # fmt: skip

@@ -34,7 +34,7 @@ NAV_S: Final = 5.0
 MARKETS_S: Final = 2.0
 CANDLES_S: Final = 0.8
 BOOK_S: Final = 0.8
-CANDLES: Final = 500  # of one chart
+CANDLES: Final = 500  # The candles of one chart.
 WITHIN_S: Final = 3.0  # for an answer of the daemon; then the page shows its last answer as old
 SERIES_MAX: Final = 100  # charts whose candles are kept
 

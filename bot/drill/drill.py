@@ -22,7 +22,7 @@ from bot.drill.outcome import Outcome
 from bot.drill.world import Ground, World
 from bot.errors import BotError
 
-_ground: Ground | None = None  # of the process in which worlds run: forked processes have it without a copy
+_ground: Ground | None = None  # The ground of the process in which worlds run: forked processes have it without a copy.
 
 
 def lived(ground: Ground, seed: int, *, is_told: bool = False) -> Outcome:

@@ -26,7 +26,7 @@ from bot.wire.queries import EventsQuery
 
 R = TypeVar("R", bound=Resource)
 
-LATENCY_MS: Final = (5, 400)  # of a request and its reply together
+LATENCY_MS: Final = (5, 400)  # The latency of a request and its reply together.
 CONNECT_MS: Final = 3_000  # without a connection a request ends then, as the client's do
 TOTAL_MS: Final = 15_000  # without a reply a request ends then
 LATE_MS: Final = (200, 45_000)  # after which a request arrives that nobody waits for

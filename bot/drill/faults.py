@@ -21,7 +21,7 @@ WORDS: Final[dict[Kind, str]] = {
     "silence": "lost heartbeats",
     "no_stop": "canceled stops",
 }
-FAULTS_MAX: Final = 5  # of one world
+FAULTS_MAX: Final = 5  # The faults of one world.
 
 # Where the daemon dies: between two passes, or in the middle of its work.
 Point = Literal["idle", "before_request", "after_request", "before_commit", "after_commit"]
@@ -41,8 +41,8 @@ class Fault:
     at_ms: int
     for_ms: int = 0
     share: float = 0.0
-    point: Point = "idle"  # of a death
-    back: float = 0.0  # of a shock: the part of the move that the price takes back at its end
+    point: Point = "idle"  # The point of a death.
+    back: float = 0.0  # The part of a shock's move that the price takes back at its end.
 
     @property
     def end_ms(self) -> int:

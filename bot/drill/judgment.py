@@ -16,7 +16,8 @@ Event = Mapping[str, Any]
 Row = Mapping[str, Any]
 
 OURS: Final = "agent"  # the source of the daemon's orders
-CAUSE: Final = ("epoch", "strategy", "market", "cause", "ordinal", "leg")  # of a row: what its order was for
+# The columns of a row that say what its order was for.
+CAUSE: Final = ("epoch", "strategy", "market", "cause", "ordinal", "leg")
 
 Failure = Literal["doubled", "lost", "unsettled", "belief", "unprotected", "strategy", "error"]
 

@@ -41,7 +41,7 @@ from bot.venue.state import Rules
 from bot.wire import INTERVAL_MS
 
 CALM_MS: Final = 15 * MINUTE_MS  # at the end of a world, without faults: everything must come right in it
-BARS: Final = 240  # of a world, of the strategies' shortest interval
+BARS: Final = 240  # The bars of a world, in the strategies' shortest interval.
 SPARE_BARS: Final = 10  # before the warm-up
 POINT_MS: Final = 2 * MINUTE_MS  # a death that waits longer for its point comes at once
 BARE_MAX_MS: Final = MINUTE_MS  # without a stop, besides the time in which the daemon could do nothing

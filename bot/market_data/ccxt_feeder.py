@@ -36,27 +36,27 @@ from itertools import chain
 from typing import Any
 
 KINDS = ("unknown_exchange", "unknown_symbol", "unsupported", "country", "key", "busy", "unreachable", "failed")
-LINE_BYTES_MAX = 1 << 20  # of a request
-BODY_BYTES_MAX = 1 << 26  # of an exchange's answer: the markets of a large one take about 20 MB
+LINE_BYTES_MAX = 1 << 20  # The bytes of a request.
+BODY_BYTES_MAX = 1 << 26  # The bytes of an exchange's answer: the markets of a large one take about 20 MB
 TIMEOUT_MS = 20_000
 LOOPBACK = re.compile(r"http://127\.0\.0\.1:[0-9]{1,5}")
 COUNTRY = re.compile(r"restricted location|from your country|your region|eligib|not available in|geo", re.IGNORECASE)
 STATUS = re.compile(r" ([1-5][0-9]{2}) ")
 UNTIL = re.compile(r"until ([0-9]{13})")
-PASSWORD = re.compile(r"//\S*@")  # of an address: //user:password@host
+PASSWORD = re.compile(r"//\S*@")  # The password of an address: //user:password@host.
 MESSAGE_CHARS_MAX = 400
 POLL_SECONDS = 1.0  # between two requests of the quotes
 PACE_SECONDS = 0.25  # between two lines of one kind of data from a WebSocket
 IDLE_SECONDS = 1.0  # the longest wait for a message before the newest data are looked at again
 OPEN_SECONDS = 10.0  # for the first message of a WebSocket; then the quotes are polled
-RETRY_SECONDS = 600.0  # of polling before the WebSocket is tried again
+RETRY_SECONDS = 600.0  # The time of polling before the WebSocket is tried again.
 GROUP_MAX = 100  # symbols in one subscription: fewer than the limit of every exchange
 MARK_SECONDS = 5.0  # between two requests of the mark prices
 RATE_SECONDS = 60.0  # between two requests of the funding rates
 BOOK_SECONDS = 10.0  # between two requests of one market's book
 BOOK_GAP_SECONDS = 1.0  # between the requests of two books
 BOOK_LEVELS = 100
-FUNDING_HOURS = 8  # of a funding rate, if the exchange says nothing else
+FUNDING_HOURS = 8  # The hours of a funding rate, if the exchange says nothing else.
 
 
 class Refused(Exception):

@@ -34,7 +34,7 @@ from bot.market_data.source import (
 from bot.wire.vocabulary import INTERVAL_MS
 
 PASSES: Final = ("busy", "unreachable")  # kinds of failure that may pass
-TRIES_MAX: Final = 7  # of one request: with the waits between them about a minute
+TRIES_MAX: Final = 7  # The tries of one request: with the waits between them about a minute.
 TRIES_FIRST_MAX: Final = 2  # before the exchange has answered at all: it is more likely that it cannot be reached
 WAIT_FIRST_MS: Final = 500
 WAIT_MS: Final = 30_000  # the longest wait of our own

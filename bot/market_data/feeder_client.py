@@ -21,13 +21,13 @@ from bot.market_data.source import NoAnswer, SourceError
 FEEDER: Final = Path(__file__).with_name("ccxt_feeder.py")
 PYTHON: Final = "BOT_MARKETS_PYTHON"  # an interpreter that has ccxt; by default this one
 URL: Final = "BOT_MARKETS_URL"  # a server on this machine in place of every exchange, for tests
-LINE_BYTES_MAX: Final = 1 << 26  # of an answer: the markets of a large exchange take about 2 MB
+LINE_BYTES_MAX: Final = 1 << 26  # The bytes of an answer: the markets of a large exchange take about 2 MB.
 START_SECONDS: Final = 60.0
 ANSWER_SECONDS: Final = 120.0
 END_SECONDS: Final = 5.0
 # What the process needs of the environment: how to find programs and servers, and no secret.
 ENVIRONMENT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONHOME", "TZ", "COVERAGE_PROCESS_START", *NETWORK)
-BATCHES_MAX: Final = 1_000  # of a stream that nobody has taken; then the feeder waits
+BATCHES_MAX: Final = 1_000  # The batches of a stream that nobody has taken. Then the feeder waits.
 _LOOPBACK: Final = re.compile(r"http://127\.0\.0\.1:[0-9]{1,5}")
 
 

@@ -20,7 +20,7 @@ from bot.market_data.source import NoAnswer, Page, Row
 LIMIT_ASKED: Final = 1_000  # no exchange is known to need more; ccxt lowers it where it knows the limit
 LIMIT_MIN: Final = 10
 CLOSE_MARGIN_MS: Final = 5_000  # the Date header has whole seconds, and exchanges count late trades for a moment
-REPEATS_MAX: Final = 3  # of one page whose overlap differs
+REPEATS_MAX: Final = 3  # The repeats of one page whose overlap differs.
 
 
 class Answer(NamedTuple):

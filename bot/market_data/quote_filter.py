@@ -9,14 +9,16 @@ from typing import Final, NamedTuple
 
 from bot.market_data.source import Quote
 
-JUMP_MAX: Final = 0.05  # of the price in one tick; a larger move needs a second quote and a second witness
+# The part of the price that one tick may move. A larger move needs a second quote and a second witness.
+JUMP_MAX: Final = 0.05
 PX_MAX: Final = 10**9  # in the quote currency; no market is near it
-MS_PER_PCT: Final = 1_000  # of a jump that no witness confirms or denies, for which its quotes must hold: 5 s for 5 %, 15 min for a tenth
+# How long the quotes of a jump that no witness confirms or denies must hold: 5 s for 5 %, 15 min for a tenth.
+MS_PER_PCT: Final = 1_000
 
 REASONS: Final = ("no_price", "crossed", "out_of_order", "jump")
 
 
-Witness = Callable[[int], bool | None]  # of a price: True confirms it, False denies it, None knows nothing
+Witness = Callable[[int], bool | None]  # The answer on a price: True confirms it, False denies it, None knows nothing.
 
 
 class Jump(NamedTuple):

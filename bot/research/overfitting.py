@@ -24,9 +24,9 @@ from bot.errors import BotError
 from bot.extras import install
 
 SURE: Final = 0.95
-BLOCKS_MAX: Final = 16  # of CSCV: 12,870 ways to halve them, as in [2]
+BLOCKS_MAX: Final = 16  # The blocks of CSCV: 12,870 ways to halve them, as in [2].
 BLOCK_MIN: Final = 5  # returns in a block
-DRAWS: Final = 1_000  # of the bootstrap of [4], as the package arch has it
+DRAWS: Final = 1_000  # The draws of the bootstrap of [4], as the package arch has it.
 CELLS_MAX: Final = 2_000_000_000  # returns that it draws in all, about 20 s; a larger sweep has fewer draws
 EULER: Final = 0.5772156649015329
 

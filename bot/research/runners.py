@@ -23,7 +23,7 @@ from bot.extras import install
 from bot.research.trials import Bundle, Outcome, Task, code_here, evaluate
 from bot.words import many
 
-DEATHS_MAX: Final = 3  # of the worker of one trial; then the trial has failed
+DEATHS_MAX: Final = 3  # Deaths of the worker of one trial. Then the trial has failed.
 AHEAD: Final = 2  # tasks for each worker: one runs, the next is there
 CONNECT_S: Final = 10
 

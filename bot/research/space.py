@@ -188,7 +188,7 @@ class _Reader:
 
     document: Document
     settings: Settings
-    fields: dict[str, Any] = field(default_factory=dict)  # of the strategies' params, by STRATEGY.PARAM
+    fields: dict[str, Any] = field(default_factory=dict)  # The fields of the strategies' params, by STRATEGY.PARAM.
     _params: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _loaded: dict[str, Any] = field(default_factory=dict)
 

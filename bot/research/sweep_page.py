@@ -15,7 +15,7 @@ from bot.research.study import Study, Trial
 from bot.words import many
 
 TOP: Final = 50  # rows of the ranking
-PLOT: Final = (560, 320)  # of the Pareto front, in px
+PLOT: Final = (560, 320)  # The size of the Pareto front, in px.
 EDGE: Final = 44
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bot.research.screen.screen import Screened
     from bot.strategy import Strategy
 
-SOURCES_BYTES_MAX: Final = 8_000_000  # of the strategies' files, which go to every worker
+SOURCES_BYTES_MAX: Final = 8_000_000  # The bytes of the strategies' files, which go to every worker.
 
 State = Literal["complete", "pruned", "refused", "failed"]
 

@@ -65,7 +65,7 @@ BEGUN_AHEAD_MS: Final = 10 * MINUTE_MS  # how far that may lie ahead of a later 
 CUT: Final = (
     "begun_cut"  # the note that an earlier run was cut off: the account was not empty when the journal was begun
 )
-LATE_MS: Final = MINUTE_MS  # of real time after a start in which requests of an earlier run of ours may still arrive
+LATE_MS: Final = MINUTE_MS  # Real time after a start in which requests of an earlier run of ours may still arrive.
 MARKETS_MAX: Final = 250  # the interface's bound on ?limit
 
 
@@ -75,9 +75,10 @@ class Settings:
 
     guardians: Sequence[WantedGuardian] = ()
     foreign_positions: str = "ignore"  # adopt | ignore | flatten
-    adopted_stop_pct: Decimal | None = None  # of an adopted position that has no stop
+    adopted_stop_pct: Decimal | None = None  # The stop of an adopted position that has none.
     reconcile_ms: int = RECONCILE_MS
-    require_protection: bool = True  # of a position whose strategy no longer runs; the limits of the others say it too
+    # For a position whose strategy no longer runs. The limits of the others say it too.
+    require_protection: bool = True
 
 
 @dataclass(slots=True)

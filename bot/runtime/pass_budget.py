@@ -9,9 +9,9 @@ from typing import Final
 
 from bot.runtime.ports import Pacer, ServiceClock
 
-PASS_MS: Final = 4_000  # of real time in which a pass may begin work
-YIELD_MS: Final = 1_000  # of real time after which long work, such as a warm-up, yields to a pass
-REAL_HOLD_MS: Final = 20_000  # of real time that an intent has at least before it expires unsent
+PASS_MS: Final = 4_000  # Real time in which a pass may begin work.
+YIELD_MS: Final = 1_000  # Real time after which long work, such as a warm-up, yields to a pass.
+REAL_HOLD_MS: Final = 20_000  # Real time that an intent has at least before it expires unsent.
 
 
 class PassBudget:

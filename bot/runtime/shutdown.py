@@ -23,10 +23,10 @@ log = structlog.get_logger()
 
 OnExit = Literal["leave", "cancel", "flatten"]
 FLATTEN_PASSES: Final = 20  # each reads the events once; positions that are open after them are reported
-TRIES: Final = 3  # of a request that may be repeated, because the end of a run has no next pass
-AGAIN_MS: Final = 100  # of real time between two tries
+TRIES: Final = 3  # Tries of a request that may be repeated, because the end of a run has no next pass.
+AGAIN_MS: Final = 100  # Real time between two tries.
 REPLIES_MS: Final = (
-    600  # of real time for the replies to earlier requests, and again for those of the end; both fit into STOP_S
+    600  # Real time for the replies to earlier requests, and again for those of the end. Both fit into STOP_S.
 )
 
 

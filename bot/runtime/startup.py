@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 # Longest pause between two tries, in real time, even if Retry-After is longer. Until the service answers, the daemon cannot protect positions.
 AWAY_MS: Final = 60_000
-REFUSALS_MAX: Final = 3  # of a start's first question: one refusal may be chance, three are a wrong address or key
+REFUSALS_MAX: Final = 3  # Refusals of a start's first question: one may be chance, three are a wrong address or key.
 
 
 class RealPacer:

@@ -48,8 +48,9 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
-SERIAL_BITS: Final = 62  # of a guardian's key: no two are equal, and SQLite holds it as an integer
-REPORT_S: Final = 5.0  # of real time between two log lines on heartbeat and account value
+# The bits of the serial in a guardian's key: no two are equal, and SQLite holds it as an integer.
+SERIAL_BITS: Final = 62
+REPORT_S: Final = 5.0  # Real time between two log lines on heartbeat and account value.
 
 # A stop takes at most five seconds. Of these:
 GRACE_S: Final = 0.75  # for the pass under way; then it is cancelled, which is as safe as a crash

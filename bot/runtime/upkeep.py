@@ -10,9 +10,9 @@ from bot.runtime.journal.retention import Held
 if TYPE_CHECKING:
     from bot.runtime.reconciliation.context import RepairContext
 
-TRIM_MS: Final = MINUTE_MS  # of real time between two trims; one that finds nothing costs a few queries of an index
+TRIM_MS: Final = MINUTE_MS  # Real time between two trims. One that finds nothing costs a few queries of an index.
 ENTRIES_HELD: Final = 200  # newest entry keys of an open position; one is enough to say whose it is
-RETRY_MS: Final = 5_000  # of real time between two tries to write the journal's file again
+RETRY_MS: Final = 5_000  # Real time between two tries to write the journal's file again.
 
 
 class Upkeep:

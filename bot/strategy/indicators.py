@@ -23,8 +23,8 @@ from bot.strategy.bar import Bar
 Source: TypeAlias = Literal["open", "high", "low", "close", "volume"]
 SOURCES: tuple[Source, ...] = ("open", "high", "low", "close", "volume")
 PERIOD_MAX = 1_000  # No more bars exist before the start of a simulated market.
-FAR_SMALLER = 1e-6  # of a sum to the largest before it; beyond, its rounding errors would show
-FACTOR_MAX = 100  # of a multiplier of a band's width; bands beyond are a mistake
+FAR_SMALLER = 1e-6  # The ratio of a sum to the largest before it. Beyond it the rounding errors would show.
+FACTOR_MAX = 100  # The largest multiplier of a band's width. Wider bands are a mistake.
 
 
 class Columns(NamedTuple):

@@ -65,7 +65,7 @@ class Run:
     log: tuple[Mapping[str, Any], ...]
     result: Result
     candles: tuple[Candles, ...]
-    lines: tuple[str, ...] = field(repr=False)  # of the events, as text
+    lines: tuple[str, ...] = field(repr=False)  # The events, as text.
     options: SessionOptions = field(repr=False)
     settings: Settings = field(repr=False)
     place: Place = field(repr=False)

@@ -28,7 +28,8 @@ HOST: Final = "127.0.0.1"
 START_SECONDS: Final = 30.0
 START_MS: Final = 1_767_225_600_000  # 1 January 2026 UTC: with the same seed every run has the same prices
 TIMEOUT_SECONDS: Final = (
-    60.0  # of a request: an advance over days processes every price, and a busy machine builds /openapi.json slowly
+    # The time of a request: an advance over days processes every price, and a busy machine builds /openapi.json slowly.
+    60.0
 )
 
 

@@ -65,7 +65,8 @@ class PricePoint:
     px: int
     step: int = 0
     bar_ms: int = 0
-    volume: int | None = None  # of the whole bar, scaled 1e8; None: no limit on what resting limits may fill
+    # The volume of the whole bar, scaled 1e8; None: no limit on what resting limits may fill.
+    volume: int | None = None
     oracle: int | None = None
     mid: int | None = None
 

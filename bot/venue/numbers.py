@@ -16,7 +16,7 @@ BPS: Final = 10_000
 
 PX_DECIMALS_MAX: Final = 6
 PX_DIGITS_MAX: Final = (
-    128  # of a scaled price: at most 64 digits in a text, eight decimals, and room for a target of 1e12 R
+    128  # The digits of a scaled price: at most 64 in a text, eight decimals, and room for a target of 1e12 R.
 )
 
 

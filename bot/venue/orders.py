@@ -35,7 +35,7 @@ class OrderPlaced:
     leverage_clamped: bool = False
     warnings: tuple[tuple[str, str], ...] = ()
     guardians: tuple[int, ...] = ()
-    protected: bool = True  # of a resting order: the position is protected now and will be at the first fill
+    protected: bool = True  # The position of a resting order is protected now and will be at the first fill.
 
 
 def fenced(state: State, account: Account, command: PlaceOrder | ConfirmPlan | ClosePosition) -> Refusal | None:

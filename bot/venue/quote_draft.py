@@ -86,7 +86,7 @@ class Draft:
     open_notional: int = field(init=False)
     margin: int = field(init=False)
     fee: int = field(init=False)  # less the rebate
-    rebate: int = field(init=False)  # of what a limit leaves to rest; 0 if the maker pays
+    rebate: int = field(init=False)  # The rebate on the part of a limit that rests; 0 if the maker pays.
     # _set_liquidation
     same: Position | None = field(init=False)  # the position, if the order adds to it
     liquidation: int | None = field(init=False)

@@ -272,7 +272,7 @@ class Order:
     leverage: int = 1
     reserved: int = 0
     bound_px: int = 0
-    slippage_bps: int | None = None  # of the caller; None: the market's default
+    slippage_bps: int | None = None  # The caller's bound; None: the market's default.
     source: str | None = None
     idempotency_key: str | None = None
     request_id: str | None = None
@@ -284,7 +284,7 @@ class Order:
     leg: Leg | None = None
     reason: str | None = None
     opens: int | None = None  # how much of the rest a reversing order may open; None: all
-    usd: int | None = None  # of a waiting entry in USD: its size is computed again from the price that it gets
+    usd: int | None = None  # The USD of a waiting entry: its size is computed again from the price that it gets.
 
     def left_to_open(self) -> int:
         """The most that later fills may open, even if the position that the order should close is gone."""
@@ -553,7 +553,7 @@ class Account:
     trades: list[Trade] = field(default_factory=list)  # the newest trades; older ones may be packed into pages
     trade_by_key: dict[str, str] = field(
         default_factory=dict
-    )  # of the trades in `trades`; those of older trades are in `old_keys`
+    )  # The keys of the trades in `trades`. Those of older trades are in `old_keys`.
     fenced_keys: dict[str, int] = field(default_factory=dict)  # only in snapshots of versions without `old_fenced_keys`
     events: deque[Event] = field(default_factory=deque)  # the newest events; older ones may be packed into pages
     events_first: int = 1  # number of the oldest event that is still stored
@@ -651,7 +651,7 @@ def guardian_id(account: Account, number: int) -> str:
 
 event_id: Final[Callable[[int], str]] = (
     "evt_{:012d}".format
-)  # of an event's number; made for each event, so without Python code of its own
+)  # The text of an event's number. It is made for each event, so without Python code of its own.
 
 
 def oid_text(account: Account, number: int) -> str:

@@ -49,7 +49,7 @@ class Suggestion:
     min_notional: int
     max_size: int
     bound_bps: int
-    changes_leverage: bool = False  # of the open position; the order must acknowledge it
+    changes_leverage: bool = False  # The leverage of the open position changes. The order must acknowledge it.
     warnings: list[Warning_] = field(default_factory=list)
 
 

@@ -13,7 +13,7 @@ from bot.wire.base import AbsentNone, Request, Resource
 from bot.words import many
 
 FIELDS_SHOWN_MAX = 20  # a body of 64 kB can break thousands of rules
-FIELDS_NAMED_MAX = 3  # of these, the number that the message names
+FIELDS_NAMED_MAX = 3  # The number of fields that the message names.
 # Names that other venues use, and our field.
 SYNONYMS = {"qty": "size", "quantity": "size", "notional": "usdAmount", "symbol": "market", "coin": "market"}
 

@@ -13,7 +13,7 @@ REQUEST_ID_HEADER = "X-Request-Id"
 IDEMPOTENCY_KEY_HEADER = "Idempotency-Key"
 IDEMPOTENCY_REPLAYED_HEADER = "Idempotency-Replayed"
 EXPIRES_AFTER_HEADER = "X-Expires-After"
-CONFIRM_HEADER = "X-Confirm-Token"  # of the plan that previewed the order of a schedule
+CONFIRM_HEADER = "X-Confirm-Token"  # The token of the plan that previewed the order of a schedule.
 SANDBOX_CLOCK_HEADER = "X-Sandbox-Clock"
 
 IDEMPOTENCY_KEY_MAX = 255  # visible ASCII characters

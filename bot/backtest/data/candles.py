@@ -34,15 +34,15 @@ COLUMNS: Final = ("ts", "open", "high", "low", "close", "volume")
 MS_MIN: Final = 100_000_000_000  # 1973 in milliseconds; smaller numbers are seconds
 MS_MAX: Final = 100_000_000_000_000  # the year 5138; larger numbers are micro- or nanoseconds
 UNITS: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}  # in a second
-LATE_SHARE: Final = 60  # of an interval: a second of a minute
+LATE_SHARE: Final = 60  # A part of an interval: a second of a minute.
 LATE_MAX_MS: Final = 60_000
 NAMES: Final = {ms: name for name, ms in INTERVAL_MS.items()}
 BESIDE_NAMES: Final = (
     "funding.csv",
     "actions.csv",
-)  # of a store, beside the candles: funding rates, splits and dividends
+)  # The files of a store beside the candles: funding rates, splits and dividends.
 STORE_NAMES: Final = tuple(f"{name}{suffix}" for name in INTERVAL_MS for suffix in (".parquet", ".csv.gz"))
-NAMES_SHOWN: Final = 5  # of files that were ignored, in one message
+NAMES_SHOWN: Final = 5  # The names of ignored files in one message.
 _NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"  # as in a config; the API limits only the length of a coin's name
 _GIVEN: Final = re.compile(rf"((?:perp:|event:)?{_NAME})=(.+)", re.DOTALL)
 _EVENT_FOLDER: Final = "event_"  # some systems allow no colon in a folder's name

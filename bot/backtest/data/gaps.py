@@ -19,7 +19,7 @@ from bot.words import many
 
 GAP_BARS: Final = 5  # consecutive missing bars up to here are a note; more are a fault
 GAP_SHARE: Final = 0.01  # share of all bars: above it, small gaps together are a fault
-QUIET_MS: Final = 30 * MINUTE_MS  # of regular hours without a trade in a share are a note; longer is a fault
+QUIET_MS: Final = 30 * MINUTE_MS  # Regular hours without a trade in a share: up to this long a note, longer a fault.
 CONTINUOUS: Final = "continuous"
 EQUITY: Final = "equity"
 SATURDAY_OF_WEEK: Final = 5  # Monday is 0

@@ -26,7 +26,7 @@ from bot.words import many
 
 CSV_ROWS: Final = 8_192  # written at once
 CONFLICTS_SHOWN: Final = 3
-PART: Final = ".part"  # of a file that is being written
+PART: Final = ".part"  # The ending of a file that is being written.
 
 
 class Conflict(BotError):

@@ -76,7 +76,7 @@ class Session:
         self.asker = RecordedAnswers(options.agents)
         self.log_sink: LogSink | None = None  # takes what the strategies log
         self.is_atomic = False  # an entry is one request, because nothing can happen between its plan and its confirm
-        self.grids: Mapping[str, Grid] = {}  # of the markets whose grid of prices does not follow from their listing
+        self.grids: Mapping[str, Grid] = {}  # The markets whose grid of prices does not follow from their listing.
         self.timers: Sequence[tuple[str, str, Spec]] = ()  # strategy, name of its timer, when it is due
         self.specs: Sequence[StrategySpec] = ()  # as placed before the run; each start of the daemon places its own
         self.paths = Paths.of(timeline)

@@ -22,7 +22,7 @@ PATHS: Final[tuple[PathPolicy, ...]] = ("sl_first", "ohlc", "olhc", "adaptive")
 BALANCE_USD: Final = Decimal(10_000)  # what a sandbox account starts with
 BALANCE_USD_MAX: Final = Decimal(1_000_000_000)
 LATENCY_MS_MAX: Final = 600_000
-STEP_MAX: Final = 1_000_000  # of a tick, a size step and a smallest order; more than any exchange has
+STEP_MAX: Final = 1_000_000  # The largest tick, size step and smallest order: more than any exchange has.
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class SessionOptions:
     outages: tuple[Outage, ...] = ()
     settlements: Mapping[str, Settlement] = field(default_factory=dict)  # markets without one are never settled
     seed: int = 1
-    caps: Mapping[str, Cap] = field(default_factory=dict)  # of the session's key and account: caps.py
+    caps: Mapping[str, Cap] = field(default_factory=dict)  # The caps of the session's key and account: caps.py.
     approve: Literal["all", "none"] = "all"  # the answer to entries that wait for a person in a live run
     agents: AgentOptions = RECORDED_ONLY
     skip: bool = True  # False: the venue is shown every bar; a check that skipping changes nothing

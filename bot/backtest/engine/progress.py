@@ -43,7 +43,7 @@ class OutageRecord:
 class RunStats:
     """What a session has done so far."""
 
-    bars: int = 0  # of all markets
+    bars: int = 0  # The bars of all markets.
     bars_in_all: int = 0
     touched: int = 0  # bars that the venue was shown
     decisions: int = 0

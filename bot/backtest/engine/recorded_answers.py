@@ -34,7 +34,7 @@ class AgentOptions:
     """
 
     answers: Literal["replay", "live", "alike"] = "replay"
-    file: Path | None = None  # of JSON lines, or a daemon's journal.db
+    file: Path | None = None  # A file of JSON lines, or a daemon's journal.db.
     usd_max: float = 0.0
 
     def plain(self) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class Stepper:
         self, exchange: ExchangeControl, clock: ServiceClock, stats: RunStats, *, latency_ms: int, wait: Callable[..., Any], started_ms: int,
     ) -> None:  # fmt: skip
         self.kernel: Kernel | None = None
-        self.runs: BarRuns  # of the running kernel
+        self.runs: BarRuns  # The runs of bars of the running kernel.
         self.pacer = SessionPacer()
         self.wait = wait
         self.latency_ms = latency_ms

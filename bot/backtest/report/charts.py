@@ -16,7 +16,7 @@ from bot.number_text import axis_text, on_page
 WIDTH, HEIGHT = 460, 230
 LEFT, RIGHT, TOP, BOTTOM = 52, 10, 12, 40  # margins
 TICKS: Final = 5
-POINTS_MAX: Final = 2_000  # of a scatter plot
+POINTS_MAX: Final = 2_000  # The points of a scatter plot.
 
 
 class Axis(NamedTuple):

@@ -18,7 +18,7 @@ from bot.backtest.results.run_reader import StoredRun, StoredTrade, levels_of
 CURVE_MAX: Final = 10_000  # rows of the equity curve
 TRADES_MAX: Final = 5_000  # the newest: on the candles and in the table
 LEVELS_MAX: Final = 2_000  # stops, and targets, of one market
-GUARDIANS_MAX: Final = 100  # of the account: lines over all charts
+GUARDIANS_MAX: Final = 100  # The lines of the account's guardians over all charts.
 LEVELS: Final = {"stop_loss": "stops", "take_profit": "targets"}
 
 

@@ -25,7 +25,7 @@ class Rolling(NamedTuple):
     """Of the window that ends on one day. `sharpe` is None if the returns of the window do not vary."""
 
     sharpe: float | None
-    volatility: float  # of a year, as a fraction
+    volatility: float  # The volatility of a year, as a fraction.
 
 
 def rolling(returns: Sequence[float], days: int = WINDOW_DAYS) -> list[Rolling]:

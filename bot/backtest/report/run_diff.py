@@ -13,7 +13,7 @@ from bot.backtest.results.run_reader import StoredRun
 from bot.clock import iso
 
 LENGTHS: Final = ("latency_ms", "for_ms")  # durations; every other name that ends in _ms is an instant
-SHOWN_CHARS: Final = 60  # of a value in a list of differences
+SHOWN_CHARS: Final = 60  # The characters of a value in a list of differences.
 PARAMS_NAMED: Final = 6  # in the name of a run
 DIGEST: Final = "sha256"
 DIGEST_TEXTS: Final = {  # by the first word of the path

@@ -36,7 +36,7 @@ FAILURES: Final = {
     "rejections": "Refused by the service",
     "unfilled": "Not filled",
 }
-COSTS: Final = {  # of summary.json, in the order of the report
+COSTS: Final = {  # The cost fields of summary.json, in the order of the report.
     "realizedUsd": "Realised, before costs",
     "feesUsd": "Fees",
     "fundingUsd": "Funding",
@@ -78,7 +78,7 @@ BETTER: Final[Mapping[str, Literal["higher", "lower", "none"]]] = {
     "slippageUsd": "lower",
 }
 PAID: Final = frozenset({"feesUsd", "slippageUsd"})  # positive in summary.json if they were paid
-TONES: Final = {"up": "better", "down": "worse", "flat": ""}  # of a change, in words
+TONES: Final = {"up": "better", "down": "worse", "flat": ""}  # The words for a change.
 SUMS: Final = ("", "# Trades", "Win Rate [%]", "Result", "Fees", "Funding", "Slippage")
 _AMOUNTS: Final = {
     "pnlUsd": "pnl_usd",

@@ -24,8 +24,8 @@ from bot.venue.numbers import BPS, E8, E12, digits_of
 from bot.venue.order_sizes import CLOSE_SLIPPAGE_BPS, TRIGGER_SLIPPAGE_BPS
 from bot.venue.state import BOOK_LEVELS, CLOSED_DEPTH, MIN_NOTIONAL, Market
 
-COARSE: Final = 0.001  # of a price: a larger tick is named
-INSTANTS: Final = 200  # of a timer: the first ones show whether it is due between two closes
+COARSE: Final = 0.001  # A fraction of the price. A larger tick is named.
+INSTANTS: Final = 200  # The first instants of a timer show whether it is due between two closes.
 PATHS: Final = {
     "sl_first": "inside a bar the price reaches the extreme nearer to the open first; when a stop and a target lie in one bar, the stop wins",
     "adaptive": "inside a bar the price reaches the extreme nearer to the open first",

@@ -15,13 +15,13 @@ from bot.strategy.base import declared
 from bot.strategy.indicators import Columns, Indicators
 from bot.wire import CANDLES_MAX as WARM_UP_MAX
 
-CANDLES_MAX: Final = 10_000  # of one market: more than a year of hours, and more than a screen has pixels
-CANDLES_IN_ALL: Final = 30_000  # of all markets, so that a page stays below 3 MB
-CANDLES_MIN: Final = 1_000  # of one market, however many there are
+CANDLES_MAX: Final = 10_000  # The candles of one market: more than a year of hours, and more than a screen has pixels.
+CANDLES_IN_ALL: Final = 30_000  # The candles of all markets, so that a page stays below 3 MB.
+CANDLES_MIN: Final = 1_000  # The candles of one market, however many markets there are.
 CHUNK_ROWS: Final = (
     8_192  # candles whose indicators are computed at once: years of minutes as Python lists take a gigabyte
 )
-DIGITS: Final = 8  # of an indicator's value: more could not be distinguished
+DIGITS: Final = 8  # The digits of an indicator's value: more could not be distinguished.
 
 
 def chart_of(timeline: Timeline, specs: Sequence[StrategySpec]) -> dict[str, Any]:

@@ -60,7 +60,7 @@ from bot.venue import ledger
 from bot.venue.numbers import E8
 from bot.venue.record import order_as_event
 
-COARSE: Final = 0.001  # of a price: a larger tick is listed among the assumptions
+COARSE: Final = 0.001  # A fraction of the price. A larger tick is listed among the assumptions.
 INSTANTS: Final = 200  # first instants of a timer, to find out whether it is due between two closes
 
 

@@ -19,7 +19,7 @@ DAYS_A_YEAR: Final = 365
 YEAR_MS: Final = DAYS_A_YEAR * DAY_MS
 WEEK_MS: Final = 7 * DAY_MS
 SATURDAY_MS: Final = 2 * DAY_MS  # the first one, 3 January 1970
-EVENING_MS: Final = 6 * HOUR_MS  # of a Friday in New York is Saturday in UTC
+EVENING_MS: Final = 6 * HOUR_MS  # The evening of a Friday in New York is Saturday in UTC.
 MONDAY_BEGINS_MS: Final = DAY_MS + 22 * HOUR_MS  # after a Saturday's beginning, in summer
 DECIMALS: Final = 6
 # Figures of a year. A run of a few days says nothing of a year, so they are marked.

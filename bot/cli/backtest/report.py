@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DRAWDOWNS_SHOWN: Final = 3  # the page has more
 GUARDIANS_SHOWN: Final = 20  # the newest; --json has them all
-INDENT: Final = "  "  # of a table's lines
+INDENT: Final = "  "  # The indent of a table's lines.
 BOOKED: Final = {"Result": "pnlUsd", "Fees": "feesUsd", "Funding": "fundingUsd"}
 REPORT_EPILOG = """\b
 Examples:

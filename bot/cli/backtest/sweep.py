@@ -62,7 +62,8 @@ recorded, and `bot sweep show` counts them: the more looks, the surer the result
 Run it in the folder of the sweep: it reads the same config and data, and refuses others. Exit codes: 0 done, 1 refused, 2 no such study.
 """
 TOP: Final = 10
-WORDS: Final = "words"  # of the command, in the context and with a study: `bot sweep holdout` reads the same inputs
+# The words of the command, in the context and with a study: `bot sweep holdout` reads the same inputs.
+WORDS: Final = "words"
 
 
 def _without_password(_context: click.Context, _option: click.Parameter, storage: str) -> str:

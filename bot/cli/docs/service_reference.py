@@ -58,7 +58,7 @@ def _operation(method: str, path: str, operation: Json) -> str:
             _words(one, one["schema"]),
         ]
         for one in operation["parameters"]
-        if one["name"] != "X-API-Version"  # of every operation
+        if one["name"] != "X-API-Version"  # Every operation has this one.
     ]
     if rows:
         parts.append(table(["Parameter", "In", "Required", "Type", "Meaning and bounds"], rows))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bot.client import Client
     from bot.wire.account import KillResult
 
-WITHIN_S: Final = 60.0  # of retries with the same idempotency key; after that a person must check
+WITHIN_S: Final = 60.0  # The time of retries with the same idempotency key. After that a person must check.
 NOT_KNOWN: Final = "it is not known whether the kill switch is active. Try again, and check the account in another way"
 WAIT_S_MAX: Final = 5.0
 FLAT_WITHIN_S: Final = 15.0  # the service goes on closing until nothing is open

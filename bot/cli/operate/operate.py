@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 STOP_WITHIN_S: Final = 15.0  # the daemon ends within five seconds; a busy machine may need more
 LOOK_S: Final = 0.1
-LAST_LINES: Final = 50  # of the log; the line `daemon.stopped` is among them
+LAST_LINES: Final = 50  # The last lines of the log: `daemon.stopped` is among them.
 
 PAUSE = """\b
 Examples:

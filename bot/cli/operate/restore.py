@@ -48,7 +48,7 @@ A config and strategies that exist stay as they are. Stop the daemon first: bot 
 """
 
 ASIDE: Final = "before-restore"
-MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024  # of 10,000 names with their digests
+MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024  # 10,000 names with their digests
 
 
 class Marks(NamedTuple):

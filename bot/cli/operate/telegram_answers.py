@@ -113,7 +113,7 @@ class TelegramClock:
         self._boot_ns = boot_ns
         self._machine_ms = machine_ms
         self._asked_ns = 0
-        self._ahead_ms: int | None = None  # of Telegram's time before the boot clock
+        self._ahead_ms: int | None = None  # Telegram's time less the boot clock's.
 
     def ask(self) -> None:
         """A request begins."""

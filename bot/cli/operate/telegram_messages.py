@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     from bot.config.settings import Telegram
 
-AGE_MS_MAX: Final = 120_000  # of a command; a machine that slept or was offline gets its messages hours later
-AHEAD_MS_MAX: Final = 120_000  # of Telegram's clock before this machine's; beyond it no age can be trusted
+AGE_MS_MAX: Final = 120_000  # The age of a command. A machine that slept or was offline gets its messages hours later.
+# How far Telegram's clock may be ahead of this machine's. Beyond it no age can be trusted.
+AHEAD_MS_MAX: Final = 120_000
 
 
 class Sender(NamedTuple):

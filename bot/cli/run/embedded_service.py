@@ -44,7 +44,7 @@ LOOK_AGAIN_S: Final = 0.2  # between two checks that the service still runs; dou
 AGAIN_S_MAX: Final = 30.0  # the longest wait between two starts: without the service no position can be closed
 TRIES_COUNTED: Final = 10  # failed starts after which the wait no longer grows
 LOG_BYTES_MAX: Final = 8 * 1024 * 1024  # a larger log is renamed at the next start
-SOCKET_BYTES_MAX: Final = 107  # of a Unix socket's path, a limit of Linux
+SOCKET_BYTES_MAX: Final = 107  # The bytes of a Unix socket's path, a limit of Linux.
 FREE_BYTES_MIN: Final = 64 * 1024  # with less on its disk the service cannot start
 UNLIMITED_FROM_SPEED: Final = 60.0  # rate limits count real time, so a clock that is faster than this would exceed them
 

@@ -63,7 +63,7 @@ class Patient:
     place: Place
     settings: Settings | None = None
     references: Sequence[tuple[str, str]] = ()
-    speed: float | None = None  # of the service's clock; None until the service has answered
+    speed: float | None = None  # The speed of the service's clock; None until the service has answered.
     findings: list[Finding] = field(default_factory=list)
 
     def say(self, check: str, level: Level, message: str, fix: str | None = None, code: int = 0) -> None:

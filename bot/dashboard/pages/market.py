@@ -20,8 +20,8 @@ from bot.wire.resources import Market
 
 Data = Mapping[str, Any]
 
-COLOURS: Final = 4  # of indicators; a fifth has the first one's again
-LEVELS: Final = 10  # of each side of the book
+COLOURS: Final = 4  # The colours of indicators. A fifth has the first one's again.
+LEVELS: Final = 10  # The levels of each side of the book.
 FILLS_MAX: Final = 300  # newest, on one chart
 ROWS_MAX: Final = 60  # candles in the table beside the chart
 
@@ -65,7 +65,7 @@ class BookRow:
     px: str
     size: str
     total: str
-    part: int  # of the deepest level, in percent
+    part: int  # The part of the deepest level, in percent.
 
 
 @dataclass(frozen=True, slots=True)

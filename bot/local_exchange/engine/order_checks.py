@@ -14,7 +14,7 @@ LEAST_NTL: Final = 10 * E8
 OPEN_ORDERS: Final = 1_000  # from here on reduce-only and trigger orders are refused
 OPEN_ORDERS_MOST: Final = 5_000
 USD_PER_ORDER: Final = 5_000_000
-SLIPPAGE_PCT: Final = 10  # of a market order that a trigger or a liquidation sends
+SLIPPAGE_PCT: Final = 10  # The slippage of a market order that a trigger or a liquidation sends.
 
 FAR = Refused("Order price cannot be more than 80% away from the reference price")
 EMPTY = Refused("Orders are empty.")

@@ -20,10 +20,10 @@ from bot.local_exchange.engine.raw_ledger import RawAccount
 from bot.local_exchange.engine.records import Agent, Fill, Order, Report, Trade
 from bot.local_exchange.engine.venue_rules import Account, Market, State, open_account
 
-FILLS_KEPT: Final = 10_000  # of an account, as the exchange keeps
+FILLS_KEPT: Final = 10_000  # The fills of an account, as many as the exchange keeps.
 HISTORY_KEPT: Final = 2_000  # rows of historicalOrders
 ENDED_KEPT: Final = 20_000  # ended orders that orderStatus still knows, over all accounts
-TRADES_KEPT: Final = 100  # of a market
+TRADES_KEPT: Final = 100  # The trades of a market.
 FIRST_OID: Final = 300_000_000_000  # a client must hold 64-bit order ids
 
 MAKER: Final = "0x" + "4d" * 20  # the other participants

@@ -13,7 +13,7 @@ from bot.local_exchange.wire.signatures import ADDRESS
 Json = dict[str, Any]
 Query = Mapping[str, Any]
 
-RANGE_ROWS: Final = 500  # of an answer over a range of time
+RANGE_ROWS: Final = 500  # The rows of an answer over a range of time.
 FILL_ROWS: Final = 2_000
 NO_HASH: Final = "0x" + "0" * 64
 NO_USER: Final = "0x" + "0" * 40

@@ -17,7 +17,7 @@ MICRO: Final = 100  # fees are cut to 1e-6 USD
 BPS: Final = 10_000
 AMOUNT_MAX: Final = 90_000_000_000_000_000  # 900 million, scaled: of a price, a size or an amount in USD
 RATE_MAX: Final = 40_000_000_000  # 4 % an hour, scaled 1e12: the venue's cap
-RESULT_MAX: Final = 9e16  # of a product or a quotient, scaled 1e8
+RESULT_MAX: Final = 9e16  # The largest product or quotient, scaled 1e8.
 TOO_LARGE: Final = -1
 NO_AMOUNT: Final = AMOUNT_MAX + 1  # instead of TOO_LARGE where an amount may be negative
 

@@ -82,7 +82,7 @@ class Rules(NamedTuple):
     path: int
     taker_rate: int
     half_spread: int
-    first_size: int  # of the book's first level; 0: unlimited
+    first_size: int  # The size of the book's first level; 0: unlimited.
     lot: int
     min_notional: int
     maintenance: float  # the largest maintenance fraction of the market's tiers, with a margin

@@ -35,7 +35,7 @@ from bot.wire import CANDLES_MAX
 _PATHS: Final[Mapping[PathPolicy, int]] = {"ohlc": OHLC, "olhc": OLHC, "adaptive": ADAPTIVE, "sl_first": SL_FIRST}
 Part = TypeVar("Part", Prices, Orders, Rules)
 _TIE: Final = 1e-3  # nearer to a rounding's boundary than this, a number is rounded as a decimal
-_MARGIN: Final = 1.02  # of the maintenance margin, where the kernel stops for a liquidation
+_MARGIN: Final = 1.02  # A multiple of the maintenance margin: there the kernel stops for a liquidation.
 _HOOKS: Final = ("on_fill", "on_trigger", "on_guardian", "on_timer", "confirm")
 
 
@@ -79,7 +79,7 @@ class Ground:
     prices: Prices
     rules: Rules
     cursor: MarketCursor
-    bars: Candles  # of the strategy's interval
+    bars: Candles  # The candles of the strategy's interval.
     decides: Any  # by row of `bars`: the row of `prices` at whose close it decides; -1: none
     start_ms: int
     end_ms: int

@@ -25,7 +25,7 @@ ROUNDING_USD: Final = 0.001  # covers float errors, and margins that the service
 WAITING: Final = 1.01  # a market entry that waits may be filled at a worse price than the mark
 
 
-_DEFAULT_TERMS: Final = EntryTerms()  # of an unknown market
+_DEFAULT_TERMS: Final = EntryTerms()  # The terms for an unknown market.
 
 
 def _no_owner(key: str) -> str | None:

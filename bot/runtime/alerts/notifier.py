@@ -70,7 +70,7 @@ class _Repeat:
     kind: str
     message: Message
     count: int = 0
-    seq: int = 0  # of the newest that was counted
+    seq: int = 0  # The number of the newest notice that was counted.
 
 
 class Delivery:

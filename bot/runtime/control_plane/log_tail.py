@@ -26,7 +26,7 @@ FILE_BYTES_MAX: Final = 8 * 1024 * 1024  # a longer file is renamed to the older
 RETRY_MS: Final = 60_000  # before a file that could not be written is tried again
 LINES_AGAIN: Final = 100  # in a file that takes the place of one that was moved
 LINE_CHARS_MAX: Final = 16_000
-VALUE_CHARS_MAX: Final = 4_000  # of one field of a line
+VALUE_CHARS_MAX: Final = 4_000  # The characters of one field of a line.
 # Fields of an event that have the name of a line's own field, renamed: `at_ms` of a bar is when it closed.
 _RENAMED: Final = {"at_ms": "of_ms", "seq": "of_seq"}
 

@@ -42,10 +42,10 @@ class Meter:
     failed: int = 0
     seconds_sum: float = 0.0
     buckets: list[int] = field(default_factory=lambda: [0] * (len(PASS_BUCKETS_S) + 1))
-    lag_s: float = 0.0  # of the newest pass
+    lag_s: float = 0.0  # The lag of the newest pass.
     lag_max_s: float = 0.0  # since the last scrape
     ended_ns: int | None = None  # boot time of the end of the newest pass
-    restarts: int = 0  # of the heartbeat process
+    restarts: int = 0  # The restarts of the heartbeat process.
 
     def passed(self, *, seconds: float, lag_s: float, now_ns: int) -> None:
         self.passes += 1

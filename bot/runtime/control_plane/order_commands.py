@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-CAUSE: Final = "operator"  # of the close, in its key and for `bot explain`
+CAUSE: Final = "operator"  # The cause of the close, in its key and for `bot explain`.
 
 
 async def close_position(kernel: Kernel, market: str, *, side: str | None = None, opened_ms: int | None = None) -> bool:

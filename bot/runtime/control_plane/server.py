@@ -46,7 +46,7 @@ FROM_MEMORY: Final = frozenset(
     {"/status", "/positions", "/orders", "/strategies", "/guardians", "/logs"}
 )  # answered at the event loop's next turn
 NUMBER_MAX: Final = 40  # characters of a number; an order's have far fewer
-NAME_BYTES_MAX: Final = 107  # of a Unix socket's name
+NAME_BYTES_MAX: Final = 107  # The bytes of a Unix socket's name.
 _UCRED: Final = struct.Struct("3i")
 
 JSON: Final = "application/json"

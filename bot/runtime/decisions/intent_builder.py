@@ -37,7 +37,7 @@ class IntentBuilder:
         self, journal: Journal, account: Account, risk: RiskEngine, conditions: EntryConditions, execution: ExecutionEngine, budget: PassBudget,
         now_ms: Callable[[], int],
     ) -> None:  # fmt: skip
-        self.signals = 0  # of this run, refused ones included
+        self.signals = 0  # The signals of this run, refused ones included.
         self._journal = journal
         self._mirror = account.mirror
         self._order_owners = account.order_owners

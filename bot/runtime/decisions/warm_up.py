@@ -49,7 +49,7 @@ class WarmUp:
             return
         context, host = self._context, self._host
         instances, names = host.instances, [instance.name for instance in host.instances]
-        others = [name for name in host.backlogs if name not in names]  # of a reload under way
+        others = [name for name in host.backlogs if name not in names]  # The strategies of a reload under way.
         host.set_instances(instances, unready=[*others, *names])
         context.state.warming = "fetching bars"
         try:

@@ -31,7 +31,7 @@ from bot.wire import Event, Plan
 
 log = logs.FastLogger()
 
-DRIFT: Final = Decimal("0.005")  # of the price that was shown; beyond it a person is asked again
+DRIFT: Final = Decimal("0.005")  # A part of the price that was shown. Beyond it a person is asked again.
 ID_LETTERS_MIN: Final = 6
 SHOWN_LETTERS: Final = 12
 TEXT_MAX: Final = 200  # characters of a reason

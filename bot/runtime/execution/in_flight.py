@@ -93,7 +93,7 @@ class InFlight:
         await work.turn
         if error is not None:
             raise error
-        return reply  # type: ignore[return-value]  # of the request that has not failed
+        return reply  # type: ignore[return-value]  # The reply of the request that has not failed.
 
     async def settle(self, is_wanted: Callable[[Intent], bool], may_go_on: Callable[[], bool]) -> None:
         """Continue the work whose replies have come. Raises an error that ends work. Work whose intent is not wanted any more ends here."""

@@ -8,7 +8,8 @@ from typing import Final
 from bot.runtime.model.intents import Intent, intent_key
 
 PLANS_MAX: Final = 3  # plans of one entry; if the market outruns all of them, the next bar decides anew
-APPROVAL_PLANS_MAX: Final = 30  # of an entry that somebody must approve; with plans of 60 s it waits for 30 minutes
+# The plans of an entry that somebody must approve: with plans of 60 s it waits for 30 minutes.
+APPROVAL_PLANS_MAX: Final = 30
 
 
 def legs(plans_max: int) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ log = structlog.get_logger()
 BUSY_TIMEOUT_MS: Final = (
     500  # wait for another process's lock; bars and exits wait too, and the memory copy is the fallback
 )
-LOG_BYTES_MAX: Final = 8 * 1024 * 1024  # of the write-ahead log after a checkpoint
+LOG_BYTES_MAX: Final = 8 * 1024 * 1024  # The size of the write-ahead log after a checkpoint.
 LOG_PAGES_MAX: Final = 2_000  # the same in pages: from here on a commit checkpoints if `checkpoint` did not
 LOG_WRITES: Final = 500  # statements after which `checkpoint` is worth its wait for the disk
 
@@ -79,7 +79,8 @@ class JournalDatabase:
         self._pending = pending
         self._ids: FileIds | None = None if path is None else file_ids(path)  # None: could not be read
         self._raw: Execute = db.conn.execute
-        self._statements: list[tuple[str, Sequence[object]]] | None = None  # of the open transaction, for a repeat
+        # The statements of the open transaction, for a repeat.
+        self._statements: list[tuple[str, Sequence[object]]] | None = None
         self._is_joined = False  # the open transaction is `together`'s, and inner ones are part of it
         self._after_commit: list[Callable[[], None]] = []
         self._in_log = 0  # statements since the last checkpoint

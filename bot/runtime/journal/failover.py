@@ -27,7 +27,7 @@ PASSING: Final = frozenset(
     }
 )  # fmt: skip
 DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-_PRIMARY: Final = 0xFF  # of an extended result code
+_PRIMARY: Final = 0xFF  # The part of an extended result code that is the primary one.
 
 
 class FileIds(NamedTuple):
@@ -125,7 +125,8 @@ def write_back(memory: sqlite3.Connection, path: Path) -> None:
     try:
         memory.execute(f"PRAGMA busy_timeout={MEND_BUSY_MS}")
         memory.execute("PRAGMA disk.synchronous=FULL")
-        memory.execute("PRAGMA disk.auto_vacuum=INCREMENTAL")  # of an empty file; any other has it already
+        # It acts on an empty file only; any other has it already.
+        memory.execute("PRAGMA disk.auto_vacuum=INCREMENTAL")
         known = {row[0] for row in memory.execute("SELECT name FROM disk.sqlite_master WHERE type='table'")}
         memory.execute("BEGIN IMMEDIATE")
         try:

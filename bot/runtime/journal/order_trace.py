@@ -19,8 +19,8 @@ from bot.words import many
 
 PREFIX_MIN: Final = 6  # characters of an intent's id that may stand for it
 AGENT: Final = "agent:"  # begins the cause of an intent that a model's answer decided
-ASKS_SHOWN: Final = 20  # of one strategy
-EVENTS_MAX: Final = 200  # of one position; a longer list is cut, and a last step says so
+ASKS_SHOWN: Final = 20  # The number for one strategy.
+EVENTS_MAX: Final = 200  # The events of one position. A longer list is cut, and a last step says so.
 _RUNTIME: Final = {
     "naked": "the position had no stop, and none could be armed", "foreign": "safety.foreign_positions: flatten",
     "exit": "safety.on_exit: flatten", "left_over": "the position that the order was to reduce is gone",

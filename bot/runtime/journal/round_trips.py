@@ -15,7 +15,7 @@ from typing import Any, Final
 from bot.clock import iso
 from bot.money import format_decimal
 
-PX_PLACES: Final = Decimal("0.00000001")  # of an average price; the sums are exact
+PX_PLACES: Final = Decimal("0.00000001")  # The rounding of an average price. The sums are exact.
 TYPES: Final = ("fill", "funding", "liquidation", "settlement", "account", "trigger", "guardian")
 EXACT: Final = Context(prec=60)  # wider than any sum of amounts here
 

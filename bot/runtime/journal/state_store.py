@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-NUMBER_DIGITS_MAX: Final = 20  # of a note; Python refuses to read thousands of digits
+NUMBER_DIGITS_MAX: Final = 20  # The digits of a number in a note: Python refuses to read thousands.
 DAMAGED: Final = "damaged:"  # prefix of the name under which a damaged note is kept for people
 
 

@@ -40,7 +40,8 @@ class Lease(NamedTuple):
     failures: int  # in a row
     beats: int  # attempts
     boot_beats: int  # heartbeats of starts that are not complete, of any run
-    error: str  # of the newest attempt: "timeout", "http_503", "nothing_armed", "unauthorized" ...; "" after a good one
+    # The error of the newest attempt: "timeout", "http_503", "nothing_armed", "unauthorized" ...; "" after a good one.
+    error: str
     next_deadline_ms: int | None  # from the service's last answer, on its clock
     alive: bool  # the process runs
     overdue: bool = False  # two periods have passed without a good heartbeat; nothing is opened until the next one

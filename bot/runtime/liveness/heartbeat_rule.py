@@ -58,7 +58,7 @@ class Heart(NamedTuple):
     )
     lapses: int = 0  # times the switch may have fired unnoticed; each asks the daemon for a resync
     beats: int = 0  # attempts
-    error: str = ""  # of the newest attempt; "" after a good one
+    error: str = ""  # The error of the newest attempt; "" after a good one.
     stopped: bool = False  # for good: the credential is no longer valid
 
 

@@ -189,7 +189,7 @@ def keep_heap_whole() -> None:
 
     See mallopt(3): M_MMAP_THRESHOLD, M_TRIM_THRESHOLD.
     """
-    with contextlib.suppress(OSError, AttributeError):  # of another C library
+    with contextlib.suppress(OSError, AttributeError):  # Another C library does not have it.
         libc = ctypes.CDLL(None)
         for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
             libc.mallopt(option, LARGE_BYTES)

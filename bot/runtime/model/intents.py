@@ -122,7 +122,7 @@ class Intent:
     trade_id: str | None = None
     code: str | None = None
     message: str | None = None
-    targets: str | None = None  # of an entry: the targets that become limit orders after its fill, as JSON
+    targets: str | None = None  # The targets of an entry that become limit orders after its fill, as JSON.
     request: Request | None = field(default=None, repr=False, compare=False)  # the parsed `body`, if this run made it
 
     @property

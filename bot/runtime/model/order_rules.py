@@ -11,7 +11,7 @@ from bot.wire import bare_coin
 if TYPE_CHECKING:
     from bot.wire import Market
 
-SIZE_DECIMALS: Final = 8  # of a market whose own are not known yet
+SIZE_DECIMALS: Final = 8  # The decimals for a market whose own are not known yet.
 LEAST_USD: Final = Decimal(10)  # the interface's minimum of an order, where the list does not say another
 
 

@@ -41,7 +41,8 @@ class MirrorPosition(NamedTuple):
     size_e8: int
     entry_e8: int | None
     leverage: float = 1
-    first_stop_e8: int | None = None  # of its newest bracket; 1 r is measured from it, even after the stop is gone
+    # The first stop of the newest bracket: 1 R is measured from it, even after the stop has ended.
+    first_stop_e8: int | None = None
     opened_ms: int = 0
     owner: str | None = None
     is_adopted: bool = False  # another hand opened it, and no order of ours has added to it

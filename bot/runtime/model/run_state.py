@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-EXITS_WAIT_MS: Final = 6_000  # of real time without events after which bars are decided for their exits alone
+EXITS_WAIT_MS: Final = 6_000  # Real time without events after which bars are decided for their exits alone.
 
 
 @dataclass(slots=True)

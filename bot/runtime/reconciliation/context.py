@@ -59,7 +59,7 @@ class RepairContext:
     adopted_stop_pct: (
         Decimal | None
     )  # distance of the stop of an adopted position that has none; None: it is not adopted
-    require_protection: bool  # of a position whose strategy no longer runs
+    require_protection: bool  # For a position whose strategy no longer runs.
     now_ms: Callable[[], int]  # service time
     risk: RiskEngine
     events: EventReader = field(init=False)

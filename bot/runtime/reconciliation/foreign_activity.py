@@ -29,7 +29,7 @@ class ForeignActivity:
         self._owner_of = owner_of
         self.waiting: dict[str, tuple[str, str | None, int]] = {}
         self.switches: dict[str, int] = {}
-        self.known_markets: set[str] = set()  # of positions that are not ours, and that were reported
+        self.known_markets: set[str] = set()  # The markets of positions that are not ours and that were reported.
         self.declined_markets: set[str] = set()  # those of them that are not adopted, because they have no stop
         self.has_late_switch = False  # One that a lost journal had asked for has come late; there is one at most.
 

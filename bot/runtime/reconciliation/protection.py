@@ -24,9 +24,9 @@ log = structlog.get_logger()
 
 TRAIL_PCT_MIN: Final = Decimal("0.1")
 TRAIL_PCT_MAX: Final = Decimal(50)  # the interface's bound
-REPAIR_MS: Final = 60_000  # of service time before a repair's close that was refused is tried again
-COVER_MS: Final = 10_000  # of real time that a position may wait for its new stop to be taken; then it is closed
-REARM_MS: Final = 30_000  # of real time before a guardian that the service refuses is asked for again
+REPAIR_MS: Final = 60_000  # Service time before a repair's refused close is tried again.
+COVER_MS: Final = 10_000  # Real time that a position may wait for its new stop to be accepted. Then it is closed.
+REARM_MS: Final = 30_000  # Real time before a guardian that the service refuses is asked for again.
 
 
 def nothing_to_do(context: RepairContext) -> bool:

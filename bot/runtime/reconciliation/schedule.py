@@ -7,8 +7,9 @@ from typing import Final
 from bot.clock import MINUTE_MS
 from bot.runtime.ports import Pacer
 
-RECONCILE_MS: Final = 3 * MINUTE_MS  # of real time between two comparisons when nothing asks for one
-REFUSED_MS: Final = 10_000  # of real time before a comparison that got no answer or was refused is asked for again
+RECONCILE_MS: Final = 3 * MINUTE_MS  # Real time between two comparisons when nothing asks for one.
+# Real time before a comparison without an answer, or one that was refused, is asked for again.
+REFUSED_MS: Final = 10_000
 
 
 class ComparisonSchedule:

@@ -21,7 +21,7 @@ from bot.runtime.reconciliation.context import RepairContext
 from bot.runtime.risk.order_builder import target_px, target_request, targets_in
 from bot.wire import OrderRequest
 
-TRY_MS: Final = 60_000  # of service time in which a target order may be sent; then the next try begins
+TRY_MS: Final = 60_000  # Service time in which a target order may be sent. Then the next try begins.
 
 
 def is_due(context: RepairContext) -> bool:

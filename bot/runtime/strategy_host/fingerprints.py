@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-NOTE: Final = "runs"  # of the journal: a list of marks, oldest first
+NOTE: Final = "runs"  # A note of the journal: a list of marks, oldest first.
 MARKS_KEPT: Final = 100  # starts and reloads; the first of an account stays, because a replay begins there
 SECTIONS: Final = ("orders", "safety", "dead_man", "guardians")  # sections of a config that influence decisions
 LIMITS: Final = ("use", "markets", "interval", "budget_usd", "max_leverage", "daily_loss_usd", "netting", "approve")

@@ -46,7 +46,7 @@ class StrategySpec(NamedTuple):
     interval: str
     limits: StrategyLimits
     version: str = ""  # a hash of code and params; a quarantined version stays in quarantine
-    sha256: str | None = None  # of the source text that runs
+    sha256: str | None = None  # The hash of the source text that runs.
 
 
 class OwnedSignal(NamedTuple):

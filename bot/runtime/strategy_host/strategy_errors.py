@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 from typing import Final
 
-FRAMES_MAX: Final = 5  # of a recursion the innermost ones are enough
+FRAMES_MAX: Final = 5  # The innermost frames of a recursion are enough.
 
 
 def own_lines(error: BaseException, file: str | None) -> str:

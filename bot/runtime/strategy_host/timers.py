@@ -26,7 +26,7 @@ from bot.strategy.view import Timer
 log = structlog.get_logger()
 
 BACK_MS: Final = MINUTE_MS  # tolerated lead of the newest instant over the clock, for small clock corrections
-TIMERS_MAX: Final = 20  # of one strategy
+TIMERS_MAX: Final = 20  # The number for one strategy.
 SECONDS_MAX: Final = 31 * 86_400
 NAME_MAX: Final = 40
 

@@ -19,7 +19,7 @@ from bot.service.views.responses import Answer, refuse
 from bot.wire.headers import API_VERSION, API_VERSION_HEADER, REQUEST_ID_HEADER
 
 CONNECTION: Final = "bracketbot.connection"  # scope extension: {"close": closes the connection without a response}
-HEAD_BYTES_MAX: Final = 32 * 1024  # of the request line and headers
+HEAD_BYTES_MAX: Final = 32 * 1024  # The bytes of the request line and headers.
 REQUEST_SECONDS: Final = 30.0  # for a whole request, body included, to arrive
 # Half of the 1,024 descriptors that a process usually has: the rest is for requests that run, event streams and files.
 WAITING_MAX: Final = 512

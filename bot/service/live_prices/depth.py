@@ -13,7 +13,7 @@ from bot.market_data.source import Depth
 from bot.venue.numbers import E8
 from bot.venue.state import BOOK_LEVELS, Market
 
-SIZE_MAX: Final = 10**12  # of one level, in the base currency
+SIZE_MAX: Final = 10**12  # The size of one level, in the base currency.
 STEPS: Final = BOOK_LEVELS - 1
 GROWTHS: Final = sum(range(BOOK_LEVELS))  # how often the growth counts in the sum of all levels
 

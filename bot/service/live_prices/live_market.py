@@ -24,10 +24,10 @@ from bot.venue.state import HOUR_MS
 log = structlog.get_logger()
 
 MINUTE_MS: Final = 60_000
-AGE_MAX_MS: Final = 30_000  # of a price; an older one closes the market for new positions
+AGE_MAX_MS: Final = 30_000  # The age of a price. An older one closes the market for new positions.
 WAITING_MAX: Final = 3_600  # quotes that wait for the candles of a gap
 QUIET_MS: Final = 10_000  # without a quote; then the best prices of the book are one
-FUNDING_CAP: Final = 4 * E12 // 100  # of an hour, as in the venue; a larger rate is not believed
+FUNDING_CAP: Final = 4 * E12 // 100  # The rate of an hour, as in the venue. A larger one is not believed.
 
 
 class LiveMarket:
@@ -55,7 +55,8 @@ class LiveMarket:
         self.funding_ms: int | None = None
         self._mark = 0
         self._top: tuple[int, int] | None = None  # the newest bid and ask
-        self._half_spread = machine.state.markets[coin].spec.half_spread  # of a source that sends no bid and ask
+        # The half spread of a source that sends no bid and ask.
+        self._half_spread = machine.state.markets[coin].spec.half_spread
         self._machine = machine
         # The source's instant, mark, bid and ask of each quote that waits.
         self._waiting: deque[tuple[int, int, int, int]] = deque(maxlen=WAITING_MAX)

@@ -31,7 +31,7 @@ CLOSE_WAIT_MS: Final = 6_000  # after a minute's end, until the source has surel
 LATE_TRIES: Final = 3  # to fetch a minute that the source had not closed by then
 LATE_WAIT_SECONDS: Final = 4.0
 FETCHES_MAX: Final = 8  # markets whose minutes are fetched at once; the source keeps its own rate limit
-HISTORY_BARS: Final = 1_000  # of each interval above a minute
+HISTORY_BARS: Final = 1_000  # The bars of each interval above a minute.
 SAVED_AGE_MS: Final = (
     5_000  # a kill may make a market forget prices of this span, which a pass of quotes is shorter than
 )

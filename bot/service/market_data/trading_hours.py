@@ -19,8 +19,8 @@ HALF_DAYS: Final = {"equity": time(17), "index": time(13, 15)}  # when a half da
 SATURDAY: Final = 5
 SECOND_MS: Final = 1_000
 DAY_MS: Final = 86_400_000
-EVENING_MS: Final = 6 * 3_600_000  # of a Friday in New York is Saturday in UTC
-SATURDAY_OF_EPOCH: Final = 2  # of the days from 1 January 1970, a Thursday, counted by sevens
+EVENING_MS: Final = 6 * 3_600_000  # The evening of a Friday in New York is Saturday in UTC.
+SATURDAY_OF_EPOCH: Final = 2  # The days from 1 January 1970, a Thursday, counted by sevens.
 
 
 class Session(NamedTuple):

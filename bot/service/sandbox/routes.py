@@ -43,7 +43,8 @@ EMBEDDED: Final = "embedded"  # name of the account of an embedded daemon
 EMBEDDED_BALANCE: Final = 10_000 * E8
 MINTED: Final = "embedded daemon"  # name of the keys that this control creates; a new key replaces the one before
 STORED_MAX: Final = 2**63 - 1  # in 1e-8: the largest price or volume that the database stores
-ADVANCE_MAX_MS: Final = 400 * 86_400_000  # of one request: a year; a longer one would take too long
+# The longest advance of one request: a year. A longer one would take too long.
+ADVANCE_MAX_MS: Final = 400 * 86_400_000
 
 
 class Control:

@@ -19,7 +19,7 @@ from bot.venue.state import Key, Session, State
 ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 SECRET_LETTERS: Final = 43  # 256 bits in base 62
 PREFIX_SHOWN: Final = 12
-PRINCIPALS_KEPT: Final = 4_096  # of callers seen last
+PRINCIPALS_KEPT: Final = 4_096  # The principals of the callers that were seen last.
 
 OWNER_SCOPES: Final = ("read", "trade", "outcomes")
 

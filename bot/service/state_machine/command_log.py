@@ -35,7 +35,7 @@ SCHEMA_VERSION: Final = 2
 APPLICATION_ID: Final = 0x42424B54  # "BBKT": marks the file as a database of this service
 DAY_MS: Final = 86_400_000
 REPLIES_KEPT_MS: Final = 7 * DAY_MS
-REPLIES_IN_MEMORY: Final = 10_000  # of a service without a file; about 2 kB each
+REPLIES_IN_MEMORY: Final = 10_000  # The replies of a service without a file: about 2 kB each.
 PAGES_FREE: Final = 4_096  # free pages of 4 kB that stay in the file: the next commands use them again
 FREE_SHARE: Final = 4  # and at most this part of the file, a quarter
 PAGES_GIVEN: Final = 64  # pages returned at a time while nothing is queued, which takes a few milliseconds
@@ -269,7 +269,7 @@ class CommandLog:
         # Keys on disk, by the day of their answers; a day is forgotten as a whole. Almost every key is new, and looking in the file for
         # each would cost more than the order.
         self._days: dict[int, text_set.TextSet] = {}
-        self.pushed: list[Push] = []  # of memory mode
+        self.pushed: list[Push] = []  # The pushes of a service in memory.
         self._staged: list[Statement] = []  # queued in this iteration of the event loop, not yet given to the writer
         self._inbox: SimpleQueue[list[Statement] | None] = (
             SimpleQueue()

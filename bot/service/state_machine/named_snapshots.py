@@ -66,7 +66,7 @@ class NamedSnapshots:
 
     def __init__(self, command_log: CommandLog) -> None:
         self._log = command_log
-        self._memory: dict[str, tuple[NamedSnapshot, Replies]] = {}  # of a service without a file
+        self._memory: dict[str, tuple[NamedSnapshot, Replies]] = {}  # The snapshots of a service without a file.
 
     def names(self) -> set[str]:
         self._log.flush()

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from bot.wire.base import encode
 
 DEPTH_MAX: Final = 32
-DIGITS_MAX: Final = 400  # of one number; a limit on memory
+DIGITS_MAX: Final = 400  # The digits of one number: a limit on memory.
 EXPONENT_MAX: Final = 308  # the range of a double
 _SMALLEST: Final = Decimal(f"1e-{EXPONENT_MAX}")
 

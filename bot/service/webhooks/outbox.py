@@ -85,7 +85,7 @@ class Outbox:
         self._seq = 0
         self.endpoints: dict[str, Endpoint] = {}
         self._by_account: dict[str, list[Endpoint]] = {}
-        self._health: dict[str, Endpoint] = {}  # of disabled webhooks; their owner still sees it
+        self._health: dict[str, Endpoint] = {}  # The health of disabled webhooks. Their owner still sees it.
         self._owing: dict[str, Endpoint] = {}  # endpoints with a pending delivery, so that no loop visits all endpoints
         self.overfull: list[str] = []  # endpoints that the dispatcher must disable
         self._others: frozenset[str] = frozenset()  # encrypted secrets of the webhooks that another service serves
