@@ -17,6 +17,7 @@ import pytest
 
 from bot.config import Settings
 from bot.errors import BotError
+from bot.money import decimal_of_e16
 from bot.runtime import supervisor
 from bot.runtime.account import attribution_fold
 from bot.runtime.assembly import limits_of
@@ -242,9 +243,11 @@ class Shared(World):
         fills = [event["data"] for event in told if event["type"] == "fill"]
         funded = [event["data"]["amountUsd"] for event in told if event["type"] == "funding"]
         rows = one.kernel.account.attribution.rows.values()
-        assert sum(row.fees_usd for row in rows) == sum(Decimal(fill["feeUsd"]) for fill in fills)
-        assert sum(row.realized_usd for row in rows) == sum(Decimal(fill["realizedPnlUsd"] or 0) for fill in fills)
-        assert sum(row.funding_usd for row in rows) == sum(map(Decimal, funded))
+        assert decimal_of_e16(sum(row.fees for row in rows)) == sum(Decimal(fill["feeUsd"]) for fill in fills)
+        assert decimal_of_e16(sum(row.realized for row in rows)) == sum(
+            Decimal(fill["realizedPnlUsd"] or 0) for fill in fills
+        )
+        assert decimal_of_e16(sum(row.funding for row in rows)) == sum(map(Decimal, funded))
 
     def _judge_shares(self, one: supervisor.Supervisor) -> None:
         """Where nobody else trades: an entry is of who sent it, a close takes from who sent it, what the service closes takes from all alike."""
@@ -317,8 +320,12 @@ def a_close_takes_from_all_alike(to: pytest.MonkeyPatch) -> None:
 
 
 def every_entry_is_of_one(to: pytest.MonkeyPatch) -> None:
-    opened = attribution_fold._opened
-    to.setattr(attribution_fold, "_opened", lambda of, market, _who, data: opened(of, market, "one", data))
+    filled = attribution_fold._filled
+    to.setattr(
+        attribution_fold,
+        "_filled",
+        lambda of, event, owner: filled(of, event, "one" if event.intent == "open" else owner),
+    )
 
 
 def each_is_charged_the_whole_fee(to: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import bot
+from bot.backtest.engine import bar_runs
 from bot.logs import redact_text
 from bot.runtime.strategy_host import host, instance, loader
 from bot.strategy import hook_answers
@@ -35,6 +36,7 @@ CALLERS: Final = frozenset(
     {
         loader.load.__code__.co_filename,
         host.StrategyHost.decide.__code__.co_filename,
+        bar_runs.BarRuns.decide.__code__.co_filename,
         instance.StrategyInstance.call.__code__.co_filename,
         hook_answers.intents_of.__code__.co_filename,
     }

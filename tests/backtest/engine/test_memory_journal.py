@@ -214,6 +214,7 @@ NEVER_ASKED = {
     "opened_ms": "and every position the instant at which it was opened",
     "of_trigger": "no assistant proposes anything to a session",
     "proposed_since": "no assistant proposes anything to a session",
+    "refused_target": "a session watches no alarms",
 }
 
 

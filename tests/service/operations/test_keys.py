@@ -284,9 +284,11 @@ async def test_a_key_limited_to_markets_removes_no_protection_in_others(box: Box
     assert_refused(await confined.send("DELETE", "/v1/orders/1"), 404, "not_found")
     assert [one["id"] for one in (await caller.get("/v1/guardians"))["guardians"]] == ids
     assert (await caller.get("/v1/account"))["positions"][0]["stopPx"] is not None
-    # Every trading key may change guardians of the whole account.
+    # A switch of the whole account also acts in BTC.
     beat = {"type": "dead_man_switch", "heartbeatSeconds": 60}
-    assert await confined.delete(f"/v1/guardians/{(await caller.post('/v1/guardians', beat))['id']}")
+    armed = (await caller.post("/v1/guardians", beat))["id"]
+    assert_refused(await confined.send("DELETE", f"/v1/guardians/{armed}"), 403, "key_limit_exceeded")
+    assert await caller.delete(f"/v1/guardians/{armed}")
 
 
 async def test_the_cap_on_open_positions_counts_markets_with_a_position_or_an_entry(box: Box, caller: Caller) -> None:

@@ -123,7 +123,7 @@ CHECKLIST: dict[str, list[str]] = {
     "21 answers are not trusted": [
         "client/test_transport.py::test_an_answer_larger_than_the_cap_is_cut_off",
         "wire/test_resources.py::test_a_text_that_is_no_amount_is_refused",
-        "runtime/account/test_account_state.py::test_an_event_of_an_unknown_type_changes_nothing",
+        "wire/test_model_events.py::test_an_event_of_an_unknown_type_or_subtype_is_not_folded",
         "runtime/alerts/test_notifier.py::test_foreign_text_in_a_notice_is_one_short_line_without_secrets",
     ],
     "22 secrets: by reference, and shown nowhere": [
