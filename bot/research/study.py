@@ -181,8 +181,10 @@ def open_study(
     return Study(made)
 
 
-def _file_of(storage: str) -> Path | None:
-    """The file of a SQLite storage; None for another database and for one in memory."""
+def _file_of(storage: object) -> Path | None:
+    """The file of a SQLite storage; None for another database, for one in memory and for a storage object of Optuna."""
+    if not isinstance(storage, str):
+        return None
     name = storage.removeprefix(SQLITE)
     return None if name == storage or name.startswith((":", "file:")) or "?" in name else Path(name)
 

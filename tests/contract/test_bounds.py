@@ -119,8 +119,9 @@ def test_a_field_is_held_to_its_bounds(
         ("/v1/events?limit=", ["1", "200"], ["0", "201", "-1", "x", "", "１"]),
         (
             "/v1/events?types=",
-            ["fill", "fill,trigger", "fill.entry,guardian", "order.open"],
-            ["nope", "fill,nope", "fill.nope", "FILL"],
+            # An unknown type matches nothing, with a warning.
+            ["fill", "fill,trigger", "fill.entry,guardian", "order.open", "nope", "fill,nope", "fill.nope", "FILL"],
+            [],
         ),
         ("/v1/events?since=", [], ["1", "x", "evt_", "evt_x", "evt_-1", "trd_1", "", "evt_１"]),
         ("/v1/trades?limit=", ["1", "200"], ["0", "201", "-1", "x", ""]),

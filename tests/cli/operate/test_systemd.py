@@ -179,7 +179,7 @@ def test_a_dollar_begins_a_variable_in_a_command_and_nowhere_else(
         ("${credential:api-key}", 'reconcile_seconds: "${env:A_NUMBER}"', "${env:A_NUMBER} is not set in a unit: write the value"),
         ("${credential:my key}", "", "a credential's name is letters, digits and _ . @ -"),
         ("${credential:bot/key}", "", "account.api_key: a credential's name is letters, digits"),
-        ("${credential:api-key}", "metrics: {port: 9000}", "metrics: needs the package prometheus-client: install"),
+        ("${credential:api-key}", "metrics: {port: 9000}", "metrics: needs the package prometheus-client: make -C"),
     ],
 )  # fmt: skip
 def test_a_config_that_a_unit_could_not_start_is_refused_with_what_to_change(
