@@ -76,6 +76,9 @@ class BotApi:
             return self.wrong.pop()
         elif method == "getUpdates":
             result = await run_in_threadpool(self._updates, float(form.get("timeout", 0)))
+            if result and await request.is_disconnected():
+                # It was for a process that has been killed; the next one gets it.
+                self.waiting.put(result.pop())
         elif method == "sendMessage":
             self.sent.put((int(form["chat_id"]), form["text"]))
             result = {"message_id": 1, "date": 1, "chat": {"id": int(form["chat_id"]), "type": "private"}}
