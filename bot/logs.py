@@ -170,6 +170,8 @@ class _LossyStream(io.TextIOBase):
         self._file = file
 
     def write(self, text: str, /) -> int:
+        if self._out.closed:  # Its owner has ended; a server in another thread may still log.
+            return len(text)
         with contextlib.suppress(OSError):
             if self._file is not None and is_moved(self._out.fileno(), self._file):
                 self._open_again(self._file)
