@@ -12,7 +12,7 @@ import pytest
 from tests.workers import _words, worker_count
 
 SUITE = """
-import os, signal, warnings
+import os, signal, sys, warnings
 import pytest
 
 @pytest.fixture(scope="module")
@@ -35,6 +35,8 @@ def test_runs(n, log, tmp_path):
 
 def test_warns():
     warnings.warn("a warning of the suite")
+    sys.stdin.close()
+    assert not sys.stdin.isatty()
 
 def test_skips():
     pytest.skip("a reason")

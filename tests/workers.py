@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 from _pytest.capture import FDCaptureBase
@@ -205,7 +205,7 @@ class Worker:
 
     def fork(self, session: pytest.Session) -> None:
         self.connection, theirs = FORK.Pipe()
-        self.process = FORK.Process(target=_run_worker, args=(session, theirs, self.connection))
+        self.process = FORK.Process(target=_run_worker, args=(session, theirs, self.connection, sys.stdin))
         self.process.start()
         theirs.close()
         self.is_told_all = False
@@ -393,12 +393,15 @@ def _take_own_files(capture: Any) -> None:
                 os.dup2(own.fileno(), one.tmpfile.fileno(), inheritable=False)
 
 
-def _run_worker(session: pytest.Session, connection: Connection, other_end: Connection) -> None:
+def _run_worker(session: pytest.Session, connection: Connection, other_end: Connection, stdin: TextIO | None) -> None:
     """Run the tests whose numbers come, with captures of its own. A test begins when the one after it is known."""
     other_end.close()
     manager = session.config.pluginmanager
     capture = manager.get_plugin("capturemanager")
     assert capture is not None
+    if capture.is_globally_capturing():
+        # multiprocessing has put a file in its place, which a test may close.
+        sys.stdin = stdin
     _take_own_files(capture)
     manager.unregister(name="terminalreporter")
     manager.register(Reports(session.config, connection))
