@@ -25,11 +25,11 @@ from tests.bench.session import prepared, trades_of, year
 from tests.fakes import FakeVenue
 from tests.runtime.builders import always, begun, minutes
 
-OPCODES_MAX = 23_950  # of a round trip in a backtest: entry, fill, stop and target armed, exit
-CALLS_MAX = 745  # of Python functions, in the same round trip
-OPCODES_WHOLE_MAX = 30_850  # of the whole run with orders, by its round trips: it counts the calm bars too
+OPCODES_MAX = 23_950  # A round trip in a backtest: entry, fill, stop and target armed, exit.
+CALLS_MAX = 745  # Calls of Python functions in the same round trip.
+OPCODES_WHOLE_MAX = 30_850  # The whole run with orders, by its round trips: it counts the calm bars too.
 CALLS_WHOLE_MAX = 900
-LIVE_CALLS_MAX = 343  # of the daemon's own functions, for one order of a live kernel with its journal in SQLite
+LIVE_CALLS_MAX = 343  # Calls of the daemon's own functions for one order of a live kernel with its journal in SQLite.
 COUNTED = (
     str(Path(bot.__file__).parent),
     "<string>",

@@ -68,7 +68,7 @@ def case_of(seed: int) -> tuple[dict[str, Any], Candles, SessionOptions, Rates]:
     }  # fmt: skip
     candles = minutes(900, seed=seed, hole=chance.choice([0, 0, 0.02]), vol=chance.choice([0.0008, 0.003]))
     begins = START_MS + chance.choice([0, 17, 120]) * MINUTE_MS
-    hours = 1 if seed % 2 else 8  # of a rate, which is paid whole
+    hours = 1 if seed % 2 else 8  # The hours of a rate, which is paid whole.
     found = [chance.randint(-(10**9), 10**9) for _ in range(15)]
     rates = {"BTC": [Payment(START_MS + n * HOUR_MS, found[n] * hours, hours) for n in range(0, 15, hours)]}
     return (
